@@ -1,0 +1,52 @@
+# The same targets for people and for CI. CONFIG is the run's YAML; ARGS are more settings, as in ARGS="seed=3".
+CONFIG ?= configs/demo.yaml
+ARGS ?=
+PY := .venv/bin/python
+PACKAGES := rewards envs rollout learner orchestrator
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo sft rl eval report ui submit test check bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stack
+	@bash requirements/install.sh
+
+demo: setup  ## set up, train the demo model on three environments, print where the report is
+	@$(PY) -m orchestrator run configs/demo.yaml $(ARGS)
+	@echo "report: $$(ls -t runs/*/report.html | head -n 1)"
+
+sft rl eval report: setup
+	@$(PY) -m orchestrator $@ $(CONFIG) $(ARGS)
+
+sft:  ## run the supervised stage of CONFIG
+rl:  ## run the reinforcement learning stage of CONFIG
+eval:  ## evaluate the checkpoints of CONFIG
+report:  ## write report.html and report.json of CONFIG
+
+ui: setup  ## open MLflow's pages on http://127.0.0.1:5000
+	@mkdir -p runs
+	@case "$$MLFLOW_TRACKING_URI" in \
+	  http*) echo "the runs are at $$MLFLOW_TRACKING_URI" ;; \
+	  *) $(PY) -m mlflow ui --host 127.0.0.1 --port 5000 --workers 1 \
+	    --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///runs/mlflow.db}" ;; \
+	esac
+
+submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
+	@$(PY) -m orchestrator submit $(CONFIG) $(ARGS)
+
+test: setup  ## set up, run the tests
+	@$(PY) -m pytest $(ARGS)
+
+check: setup  ## ruff (rules and format) and mypy
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy $(PACKAGES) tests
+
+bench: setup  ## measure the engine, the learner and a whole step
+	@$(PY) -m orchestrator bench $(ARGS)
+
+clean:  ## remove .venv and caches; runs/ stays
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Environments: tasks, messages, tools and the sandbox. They know no tokens, no torch, no Ray."""

@@ -1,0 +1,81 @@
+"""What the environments share: a task set at reset, turns judged in step, one episode per instance."""
+
+import random
+from typing import Any
+
+import gymnasium
+
+from envs.dialogue import split_thought
+from envs.task import Message, Task
+from envs.text_space import AnyText
+from rewards.verdict import Verdict, verdict, weighted
+
+StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+class TaskEnv(gymnasium.Env[str, str]):
+    """An environment over tasks. Subclasses give `env_id`, `draw` and `turn`.
+
+    `reset(options={"task": Task})` sets the task; without it one is drawn from `self.np_random`.
+    The observation is text; `info` of a step has `parts`, `outcome` and `detail`, and `messages` while the episode
+    goes on.
+    """
+
+    metadata = {"render_modes": []}
+    env_id: str
+
+    def __init__(self) -> None:
+        self.observation_space = AnyText()
+        self.action_space = AnyText()
+        self.task: Task | None = None
+        self.turns = 0
+
+    def draw(self, rng: random.Random) -> Task:
+        """A generated task."""
+        raise NotImplementedError
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        """Judges the answer of one well-formed turn."""
+        raise NotImplementedError
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        unknown = set(options or ()) - {"task"}
+        if unknown:
+            raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'task'")
+        task = (options or {}).get("task")
+        if task is None:
+            task = self.draw(random.Random(int(self.np_random.integers(2**62))))
+        if not isinstance(task, Task) or task.env != self.env_id:
+            raise ValueError(f"options['task'] must be a Task of environment {self.env_id!r}, not {task!r}")
+        self.task, self.turns = task, 0
+        return last_user_text(task), {"key": task.key}
+
+    def step(self, action: str) -> StepReturn:
+        if self.task is None:
+            raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
+        self.turns += 1
+        _, answer, well_formed = split_thought(action, reasoning=self.task.reasoning)
+        if not well_formed:
+            detail = "the thought was not closed" if self.task.reasoning else "a thought where reasoning is off"
+            return self.end(verdict(False, well_formed=False, detail=detail))
+        return self.turn(self.task, answer)
+
+    def end(self, judged: Verdict, *, truncated: bool = False) -> StepReturn:
+        """The return of the last step."""
+        self.task = None
+        info = {"parts": judged.parts, "outcome": judged.outcome.value, "detail": judged.detail}
+        return "", weighted(judged.parts), not truncated, truncated, info
+
+    def go_on(self, messages: list[Message]) -> StepReturn:
+        """The return of a step after which the episode goes on."""
+        info = {"parts": {}, "outcome": "ok", "detail": "", "messages": messages}
+        return "\n".join(message["content"] for message in messages), 0.0, False, False, info
+
+
+def last_user_text(task: Task) -> str:
+    """The text of the task's last user message."""
+    for message in reversed(task.messages):
+        if message["role"] == "user":
+            return str(message["content"])
+    raise ValueError(f"task {task.env}/{task.key} has no user message")

@@ -1,0 +1,80 @@
+"""Plain values as JSON and back, exactly: tuples, sets, bytes, non-finite floats and None stay what they are.
+
+A list is a JSON list; every other container is an object with one key that names its type. Both sides of the sandbox
+use this file: the trusted side only decodes JSON, so that what arrives is always plain data.
+"""
+
+import json
+import math
+from typing import Any
+
+MAX_DEPTH = 50
+
+
+class NotPlain(ValueError):
+    """The value is not plain data and can't cross the border."""
+
+
+def dumps(value: Any) -> str:
+    """The JSON text of a plain value; `NotPlain` for anything else."""
+    return json.dumps(encode(value), separators=(",", ":"))
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a JSON text made by `dumps`; `NotPlain` for anything else."""
+    try:
+        return decode(json.loads(text))
+    except NotPlain:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:
+        raise NotPlain(f"no literal: {error}") from error
+
+
+def encode(value: Any, depth: int = 0) -> Any:
+    """The JSON form of a plain value."""
+    if depth > MAX_DEPTH:
+        raise NotPlain(f"nested deeper than {MAX_DEPTH}")
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if kind is bytes:
+        return {"bytes": value.hex()}
+    if kind is complex:
+        return {"complex": [repr(value.real), repr(value.imag)]}
+    if isinstance(value, dict):
+        return {"dict": [[encode(key, depth + 1), encode(item, depth + 1)] for key, item in value.items()]}
+    if kind is list:
+        return [encode(item, depth + 1) for item in value]
+    for name, container in (("tuple", tuple), ("set", set), ("frozenset", frozenset)):
+        if isinstance(value, container):
+            return {name: [encode(item, depth + 1) for item in value]}
+    raise NotPlain(f"a {kind.__name__} is not plain data")
+
+
+def decode(form: Any) -> Any:
+    """The value of a JSON form."""
+    if isinstance(form, list):
+        return [decode(item) for item in form]
+    if not isinstance(form, dict):
+        return form
+    if len(form) != 1:
+        raise NotPlain("an object must have one key, the type")
+    ((name, body),) = form.items()
+    match name:
+        case "dict":
+            return {decode(key): decode(item) for key, item in body}
+        case "tuple":
+            return tuple(decode(item) for item in body)
+        case "set":
+            return {decode(item) for item in body}
+        case "frozenset":
+            return frozenset(decode(item) for item in body)
+        case "float":
+            return float(body)
+        case "bytes":
+            return bytes.fromhex(body)
+        case "complex":
+            return complex(float(body[0]), float(body[1]))
+    raise NotPlain(f"unknown type {name!r}")

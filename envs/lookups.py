@@ -1,0 +1,67 @@
+"""Generated tool-use tasks: numbers that only a look-up reveals, combined by a calculator.
+
+Levels: 1 one or two look-ups, plus or minus; 2 adds a third look-up and products.
+"""
+
+import random
+from typing import Any
+
+from envs.calculator import calculate
+from envs.dialogue import call_message
+from envs.task import Message, Task, Tool
+
+ENV = "tool_use"
+# fmt: off
+NAMES = (
+    "amy", "ann", "ava", "ben", "bob", "cal", "dan", "dee", "don", "eli", "eva", "fay", "gus", "guy", "hal",
+    "ian", "ida", "ivy", "jan", "jay", "jim", "joe", "kai", "kim", "lee", "leo", "lia", "liz", "lou", "mae",
+    "max", "may", "meg", "mia", "ned", "nia", "pam", "pat", "ray", "rex", "rob", "ron", "roy", "sal", "sam",
+    "sid", "sue", "ted", "tim", "tom", "una", "val", "vic", "wes", "zoe",
+)
+# fmt: on
+MAX_VALUE = 99
+
+
+def _tool(name: str, argument: str) -> Tool:
+    parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
+    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
+
+
+TOOLS = (_tool("get", "key"), _tool("calc", "expr"))
+
+
+def generate(rng: random.Random, level: int) -> Task:
+    """A generated task of this level; its key is set by the source."""
+    if level not in (1, 2):
+        raise ValueError(f"tool_use has levels 1 and 2, not {level}")
+    names = rng.sample(NAMES, 4)
+    database = {name: rng.randint(1, MAX_VALUE) for name in names}
+    operands: list[str] = names[: rng.choice((1, 2, 2) if level == 1 else (1, 2, 2, 3, 3))]
+    if len(operands) == 1:
+        operands.append(str(rng.randint(1, MAX_VALUE)))
+    signs = [rng.choice("+-" if level == 1 else "+-*") for _ in operands[1:]]
+    question = operands[0] + "".join(sign + operand for sign, operand in zip(signs, operands[1:], strict=True))
+    values = [str(database.get(operand, operand)) for operand in operands]
+    expression = values[0] + "".join(sign + value for sign, value in zip(signs, values[1:], strict=True))
+    spec: dict[str, Any] = {
+        "database": {name: database[name] for name in sorted(database)},
+        "keys": [operand for operand in operands if operand in database],
+        "expression": expression,
+        "answer": calculate(expression),
+    }
+    messages = ({"role": "user", "content": f"{question}=?"},)
+    return Task(env=ENV, key="generated", messages=messages, spec=spec, tools=TOOLS)
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """The expert's turns with the tools' results: look up every key at once, calculate, answer."""
+    spec = task.spec
+    gets = [call_message("get", {"key": key}) for key in spec["keys"]]
+    calc = [call_message("calc", {"expr": spec["expression"]})]
+    return [
+        {"role": "assistant", "reasoning_content": "get " + " ".join(spec["keys"]), "content": "", "tool_calls": gets},
+        *({"role": "tool", "content": str(spec["database"][key])} for key in spec["keys"]),
+        {"role": "assistant", "reasoning_content": spec["expression"], "content": "", "tool_calls": calc},
+        {"role": "tool", "content": spec["answer"]},
+        {"role": "assistant", "reasoning_content": "done", "content": f"\\boxed{{{spec['answer']}}}"},
+    ]

@@ -1,0 +1,38 @@
+"""A task: one prompt with everything that its verifier needs."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+"""A chat message in the Hugging Face format: `role`, `content`, and where they apply `reasoning_content`, `tool_calls`."""
+
+Tool = dict[str, Any]
+"""A tool in the Hugging Face format: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem for one environment.
+
+    `key` is stable over restarts and unique within `env`. `spec` is what the verifier needs (the expected answer,
+    tests, a database); it is plain JSON data and never shown to the model.
+    """
+
+    env: str
+    key: str
+    messages: tuple[Message, ...]
+    spec: dict[str, Any]
+    tools: tuple[Tool, ...] = field(default=())
+    reasoning: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise ValueError(f"task {self.env}/{self.key} has no messages; give at least one user message")
+
+
+class TaskSource(Protocol):
+    """Where tasks come from: addressable by position, so that a restart continues where it stopped."""
+
+    def task(self, index: int) -> Task:
+        """The task at `index` (0 or more). A finite source starts again from its first task when it is exhausted."""
+        ...

@@ -1,0 +1,67 @@
+"""The tool-use environment: look-ups and a calculator over several turns, or function calls matched in one."""
+
+import random
+from collections.abc import Callable
+
+from envs import function_rows, lookups
+from envs.calculator import calculate
+from envs.dialogue import BadCall, Call, has_calls, parse_calls
+from envs.episode import StepReturn, TaskEnv
+from envs.task import Message, Task
+from rewards.answers import equal_numbers, final_answer
+from rewards.verdict import verdict
+
+DEFAULT_TURNS = 4
+MAX_CALLS = 8
+MAX_RESULT_CHARACTERS = 256
+
+
+class ToolEnv(TaskEnv):
+    """Generated tasks: a turn with tool calls is answered by one tool message per call, a turn without is the answer.
+
+    The final answer follows the rule of `rewards.answers`. After `max_turns` turns the episode is cut off as wrong.
+    Rows of function-calling data end after their first turn: only its calls count.
+    """
+
+    env_id = lookups.ENV
+
+    def draw(self, rng: random.Random) -> Task:
+        return lookups.generate(rng, 1)
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        if "accepted" in task.spec:
+            return self.end(function_rows.judge(task, parse_calls(answer)))
+        if not has_calls(answer):
+            found = final_answer(answer)
+            correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
+            return self.end(verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}"))
+        if self.turns >= task.spec.get("max_turns", DEFAULT_TURNS):
+            return self.end(verdict(False, detail=f"no answer in {self.turns} turns"), truncated=True)
+        calls = parse_calls(answer)
+        results = [run_tool(call, task.spec["database"]) for call in calls[:MAX_CALLS]]
+        results += ["error: too many calls"] * (len(calls) > MAX_CALLS)
+        messages: list[Message] = [{"role": "tool", "content": result[:MAX_RESULT_CHARACTERS]} for result in results]
+        return self.go_on(messages)
+
+
+def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
+    """What a tool answers; a mistake of the model is answered by a line that starts with `error:`."""
+    if isinstance(call, BadCall):
+        return call.error
+    tools: dict[str, tuple[str, Callable[[str], str]]] = {
+        "get": ("key", lambda key: str(database[key]) if key in database else "error: unknown key"),
+        "calc": ("expr", _calc),
+    }
+    if call.name not in tools:
+        return "error: unknown tool; there are get, calc"
+    argument, function = tools[call.name]
+    if set(call.arguments) != {argument} or not isinstance(call.arguments[argument], str):
+        return f"error: {call.name} takes one string, {argument}"
+    return function(call.arguments[argument])
+
+
+def _calc(expression: str) -> str:
+    try:
+        return calculate(expression)
+    except ValueError as error:
+        return f"error: {error}"

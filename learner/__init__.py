@@ -1,0 +1,1 @@
+"""Learner: turns groups of trajectories into new weights."""

@@ -1,0 +1,169 @@
+"""Checkpoints that are whole or not there: written beside their place, described by a manifest, moved in by one rename.
+
+A stage's checkpoints lie at `<stage_dir>/<step>/`, each with a `manifest.json` that holds the SHA-256 of every file.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+UNFINISHED = ".unfinished"
+"""Suffix of a checkpoint that is being written. One that is left over was interrupted and is removed."""
+KEPT = 2
+"""Checkpoints of a stage that are kept: the latest, and the one before in case that is damaged."""
+
+logger = logging.getLogger(__name__)
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint whose files are not those of its manifest."""
+
+
+def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
+    """An empty directory to write the checkpoint of `step` into; finish it with `commit`.
+
+    Raises `OSError` (ENOSPC) where the disk has less than `needed_bytes` left, before anything is written.
+    """
+    stage_dir.mkdir(parents=True, exist_ok=True)
+    for leftover in stage_dir.glob(f"*{UNFINISHED}"):
+        shutil.rmtree(leftover)
+    free = shutil.disk_usage(stage_dir).free
+    if free < needed_bytes:
+        raise no_space(stage_dir, needed_bytes=needed_bytes, free=free)
+    directory = stage_dir / f"{step:06d}{UNFINISHED}"
+    directory.mkdir()
+    return directory
+
+
+def no_space(path: Path, *, needed_bytes: int, free: int) -> OSError:
+    """The error of a full disk: says where, how much is needed, how much there is."""
+    text = f"no space for a checkpoint: it needs {needed_bytes} bytes, {free} are free; free some and run again"
+    return OSError(errno.ENOSPC, text, str(path))
+
+
+def commit(directory: Path) -> Path:
+    """Describe the files of a directory from `begin`, flush them to disk, and move it to its place, which is returned.
+
+    Older checkpoints than the last two are removed after that. If the disk is full, the directory is removed, the
+    error names its size, and older checkpoints stay.
+    """
+    final = directory.with_name(directory.name.removesuffix(UNFINISHED))
+    files = _files(directory)
+    try:
+        manifest = {"files": {name: {"bytes": path.stat().st_size, "sha256": _flush(path)} for name, path in files.items()}}
+        (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="ascii")
+        _flush(directory / MANIFEST)
+        for folder in {path.parent for path in files.values()} | {directory}:
+            _sync_folder(folder)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise abandon(directory) from error
+    if final.exists():  # the same step again, after a run that was continued from an older checkpoint
+        _remove(final)
+    directory.rename(final)
+    _sync_folder(final.parent)
+    for step in steps(final.parent)[:-KEPT]:
+        _remove(_place(final.parent, step))
+    return final
+
+
+def abandon(directory: Path) -> OSError:
+    """Remove a directory from `begin` that could not be written for want of space; returns the error to raise."""
+    written = sum(path.stat().st_size for path in _files(directory).values())
+    shutil.rmtree(directory)
+    return no_space(directory, needed_bytes=written, free=shutil.disk_usage(directory.parent).free)
+
+
+def verify(directory: Path) -> None:
+    """Raise `DamagedCheckpointError` unless each file is there, has its size and hash, and there is no other."""
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="ascii"))
+        expected: dict[str, dict[str, object]] = manifest["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpointError(f"{directory}: no readable {MANIFEST} ({error})") from error
+    files = _files(directory)
+    if set(files) != set(expected):
+        raise DamagedCheckpointError(f"{directory}: missing or unknown files {sorted(set(files) ^ set(expected))}")
+    for name, path in files.items():
+        size = path.stat().st_size
+        if size != expected[name]["bytes"]:
+            raise DamagedCheckpointError(f"{path} has {size} bytes, not {expected[name]['bytes']}")
+        if _sha256(path) != expected[name]["sha256"]:
+            raise DamagedCheckpointError(f"{path} has changed: its SHA-256 is not that of {MANIFEST}")
+
+
+def steps(stage_dir: Path) -> list[int]:
+    """The steps of the finished checkpoints of a stage, in order; they may be damaged."""
+    if not stage_dir.is_dir():
+        return []
+    return sorted(int(path.name) for path in stage_dir.iterdir() if path.is_dir() and path.name.isdecimal())
+
+
+def latest(stage_dir: Path) -> Path | None:
+    """The newest whole checkpoint of a stage, or None where the stage has none yet.
+
+    A damaged one is named in a warning and the one before is taken. Raises `DamagedCheckpointError` where none is whole:
+    starting from scratch would throw away what was trained.
+    """
+    problems: list[str] = []
+    for step in reversed(steps(stage_dir)):
+        directory = _place(stage_dir, step)
+        try:
+            verify(directory)
+        except DamagedCheckpointError as error:
+            logger.warning("checkpoint of step %d is damaged, trying the one before: %s", step, error)
+            problems.append(str(error))
+            continue
+        return directory
+    if problems:
+        raise DamagedCheckpointError(
+            f"no checkpoint in {stage_dir} is whole; restore one or remove the folder to start afresh: " + "; ".join(problems)
+        )
+    return None
+
+
+def step_of(directory: Path) -> int:
+    """The step of a checkpoint directory."""
+    return int(directory.name)
+
+
+def _remove(directory: Path) -> None:
+    """Remove a checkpoint so that an interruption can not leave half of it in its place."""
+    condemned = directory.with_name(f"{directory.name}.old{UNFINISHED}")
+    directory.rename(condemned)
+    shutil.rmtree(condemned)
+
+
+def _place(stage_dir: Path, step: int) -> Path:
+    return stage_dir / f"{step:06d}"
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path for path in paths if path != directory / MANIFEST}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> str:
+    """Force a file to disk; returns its SHA-256."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

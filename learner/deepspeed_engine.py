@@ -1,0 +1,178 @@
+"""The only module that knows DeepSpeed: one model under training, partitioned over the ranks by ZeRO.
+
+Every method is collective: all ranks call it together, in the same order. Suffixes: `_BT` sequence and token, `_BTV`
+vocabulary entry too.
+"""
+
+import gc
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # deepspeed looks for a device when it is imported
+
+import deepspeed
+from deepspeed.ops import __compatible_ops__ as compatible_ops
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from learner.config import LearnerConfig, OptimConfig
+from learner.optimizer import GuardedAdamW, parameter_groups
+
+logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", category=FutureWarning)  # deepspeed's calls
+compatible_ops["deepspeed_shm_comm"] = False  # else a C++ compiler is started, and needed, at the first run on a CPU
+
+GATHER_BYTES = 256 * 2**20
+"""Parameters that ZeRO-3 gathers at once, in bytes."""
+STATE_TAG = "state"
+
+
+def join_ranks(*, timeout_seconds: float) -> None:
+    """Join the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name. Does nothing the second time."""
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    deepspeed.init_distributed(
+        dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=timeout_seconds)
+    )
+
+
+class DeepSpeedEngine:
+    """A causal language model with its optimiser state."""
+
+    def __init__(self, model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfig) -> None:
+        self.model = model
+        self.ranks = learner.ranks
+        self.zero_stage = learner.zero_stage
+        groups = parameter_groups(model, weight_decay=optim.weight_decay)
+        self.engine, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=GuardedAdamW(groups, optim=optim, guard=learner.zero_stage == 0),
+            config=_config(model, optim=optim, learner=learner),
+            dist_init_required=False,
+        )
+        self.device = self.engine.device
+
+    def logits(self, ids_BT: torch.Tensor) -> torch.Tensor:
+        """Logits of shape (B, T, V). Padding on the right needs no mask: the model is causal, nothing before it sees it."""
+        output = self.engine(input_ids=ids_BT.to(self.device), use_cache=False)
+        logits_BTV: torch.Tensor = output.logits
+        return logits_BTV
+
+    def train(self, mode: bool) -> None:
+        self.engine.train(mode)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of this rank's share of the loss; the gradient of a step is the *sum* over ranks and calls.
+
+        A loss that is not finite makes the whole gradient NaN, so that `step` refuses it on every rank.
+        """
+        if not torch.isfinite(loss):
+            loss = loss * float("nan")
+        self.engine.backward(loss * self.ranks)  # DeepSpeed takes the mean over ranks
+
+    def step(self, *, learning_rate: float) -> tuple[bool, float]:
+        """Update the parameters; returns whether it was done and the gradient's norm before clipping.
+
+        It is not done, on any rank, where the norm is not finite; parameters and optimiser state stay as they were.
+        """
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.engine.step()
+        applied = bool(self.engine.was_step_applied())
+        norm = self.engine.get_global_grad_norm()
+        return applied, float("nan") if norm is None or not applied else float(norm)
+
+    def parameters(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Whole parameters by name, a bucket at a time; tied ones once. Valid until the next bucket is asked for."""
+        if self.zero_stage < 3:
+            yield {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+            return
+        for bucket in self._buckets():
+            with deepspeed.zero.GatheredParameters(list(bucket.values())):
+                yield {name: parameter.detach() for name, parameter in bucket.items()}
+
+    def _buckets(self) -> list[dict[str, Any]]:
+        buckets: list[dict[str, Any]] = [{}]
+        held = 0
+        for name, parameter in self.model.named_parameters():
+            nbytes = parameter.ds_numel * parameter.element_size()
+            if held and held + nbytes > GATHER_BYTES:
+                buckets.append({})
+                held = 0
+            buckets[-1][name] = parameter
+            held += nbytes
+        return buckets
+
+    def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Like `parameters`, under the names and in the layout of a saved checkpoint, which engines load."""
+        for bucket in self.parameters():
+            yield revert_weight_conversion(self.model, bucket)
+
+    def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each tensor that `checkpoint_parameters` yields."""
+        shapes = {
+            name: tuple(parameter.ds_shape) if self.zero_stage == 3 else tuple(parameter.shape)
+            for name, parameter in self.model.named_parameters()
+        }
+        meta = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
+
+    def save_model(self, directory: Path, *, write: bool) -> None:
+        """Write the model in Hugging Face format (safetensors) where `write` is set: on one rank."""
+        if self.zero_stage < 3:
+            if write:
+                self.model.save_pretrained(directory)
+            return
+        state: dict[str, torch.Tensor] = {}
+        for bucket in self.parameters():
+            if write:
+                state |= {name: tensor.cpu().clone() for name, tensor in bucket.items()}
+        if write:
+            buffers = {
+                name: b for name, b in self.model.state_dict().items() if name in dict(self.model.named_buffers())
+            }
+            self.model.save_pretrained(directory, state_dict=state | buffers)
+
+    def save_state(self, directory: Path) -> None:
+        """Write optimiser state and master weights, each rank its part."""
+        self.engine.save_checkpoint(str(directory), tag=STATE_TAG, save_latest=False)
+        for script in directory.glob("zero_to_*.py"):  # deepspeed adds programs; a checkpoint holds data only
+            script.unlink(missing_ok=True)
+
+    def load_state(self, directory: Path) -> None:
+        """Read what `save_state` wrote. The files are pickles: verify the checkpoint's manifest before."""
+        path, _ = self.engine.load_checkpoint(str(directory), tag=STATE_TAG)
+        if path is None:
+            raise ValueError(f"{directory} holds no optimiser state; remove this checkpoint to use the one before")
+
+    def close(self) -> None:
+        """Free the model and its optimiser state, so that another can be loaded in this process."""
+        self.engine.destroy()
+        del self.engine, self.model
+        gc.collect()
+
+
+def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfig) -> dict[str, Any]:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return {
+        "train_micro_batch_size_per_gpu": 1,  # only a label: we form the micro-batches
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,  # each call of step() ends an accumulation
+        "gradient_clipping": optim.grad_clip if learner.zero_stage else 0.0,  # stage 0: see GuardedAdamW
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 2**31,
+        "bf16": {"enabled": learner.bf16},
+        "zero_optimization": {
+            "stage": learner.zero_stage,
+            "overlap_comm": False,
+            "reduce_bucket_size": min(count, 500_000_000),  # allocated in full beforehand
+        },
+    }

@@ -1,0 +1,109 @@
+"""`init`: a small Nemotron-H hybrid with a byte-level tokenizer and a chat template, in Hugging Face format.
+
+A run that starts from an existing model directory does not need this module.
+"""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedTokenizerFast
+
+PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
+TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "system", "user", "assistant", "tool")
+"""Tokens of their own that stay visible when text is decoded: tags, and the role names of the chat template."""
+FORMAT_TOKENS = ('{"name":"', '","arguments":{"', '": "', '"}}', "\\boxed{", "def f(", "    return ", ":string)")
+"""Fixed strings of the answer formats, one token each: a small model spends its length on what it has to decide."""
+TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshModelConfig:
+    """The shape of the model that `init` makes. The default has about 1 M parameters."""
+
+    pattern: str = "M-M*-M*-"
+    """One letter a layer: M Mamba-2, * attention, - MLP (the notation of the Nemotron-H papers)."""
+    hidden_size: int = 128
+    """Width of the residual stream."""
+    intermediate_size: int = 384
+    """Width of an MLP layer."""
+    attention_heads: int = 4
+    """Query heads of an attention layer; `hidden_size` must be a multiple."""
+    key_value_heads: int = 2
+    """Key and value heads; must divide `attention_heads`."""
+    mamba_heads: int = 8
+    """Heads of a Mamba-2 layer, 32 channels each."""
+    state_size: int = 32
+    """State size of a Mamba-2 layer."""
+    max_positions: int = 2048
+    """Longest sequence, in tokens."""
+    chunk_size: int = field(default=32)
+    """Chunk of the Mamba-2 scan, in tokens."""
+
+    def __post_init__(self) -> None:
+        unknown = set(self.pattern) - set(LAYER_TYPES)
+        if unknown or not self.pattern:
+            raise ValueError(f"model.pattern={self.pattern!r}: use the letters M (Mamba-2), * (attention), - (MLP)")
+        if self.hidden_size % self.attention_heads or self.attention_heads % self.key_value_heads:
+            raise ValueError(
+                f"model.hidden_size={self.hidden_size} must be a multiple of attention_heads={self.attention_heads}, "
+                f"and that a multiple of key_value_heads={self.key_value_heads}"
+            )
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer with one token for each byte and a few tags; any UTF-8 text round-trips."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {symbol: index for index, symbol in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in (PAD, IM_START, IM_END)])
+    texts = [AddedToken(token, special=False, single_word=token.isalpha()) for token in TEXT_TOKENS + FORMAT_TOKENS]
+    tokenizer.add_tokens(texts)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=IM_END, bos_token=IM_START, clean_up_tokenization_spaces=False
+    )
+    fast.chat_template = TEMPLATE.read_text(encoding="utf-8")
+    return fast
+
+
+def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
+    """Write a fresh model with its tokenizer to `directory`; returns the number of parameters.
+
+    The same seed gives the same weights. A directory that exists is replaced.
+    """
+    tokenizer = byte_tokenizer()
+    torch.manual_seed(seed)
+    model = NemotronHForCausalLM(_hybrid_config(config, tokenizer))
+    shutil.rmtree(directory, ignore_errors=True)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> NemotronHConfig:
+    head_dim = 32
+    return NemotronHConfig(
+        vocab_size=-(-len(tokenizer) // 8) * 8,
+        hidden_size=config.hidden_size,
+        layers_block_type=[LAYER_TYPES[letter] for letter in config.pattern],
+        intermediate_size=config.intermediate_size,
+        num_attention_heads=config.attention_heads,
+        num_key_value_heads=config.key_value_heads,
+        head_dim=config.hidden_size // config.attention_heads,
+        mamba_num_heads=config.mamba_heads,
+        mamba_head_dim=head_dim,
+        n_groups=1,
+        ssm_state_size=config.state_size,
+        expand=config.mamba_heads * head_dim // config.hidden_size,
+        chunk_size=config.chunk_size,
+        max_position_embeddings=config.max_positions,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        dtype="float32",
+    )

@@ -1,0 +1,222 @@
+"""One rank of the learner: a plain class, made a Ray actor by the orchestrator, one per process.
+
+All ranks are told the same things in the same order; each computes its share of a batch.
+"""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from learner.batch import MicroBatch, Sequence, TrainBatch
+from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.deepspeed_engine import DeepSpeedEngine, join_ranks
+from learner.loss import Loss, nll_loss, policy_loss, token_logprobs
+from learner.optimizer import learning_rate
+from learner.publish import SharedMemoryPublisher
+from rollout.manifest import WeightManifest
+
+COLLECTIVE_TIMEOUT = 600.0
+"""Seconds that a rank waits for the others in one operation before it fails."""
+STATE_FOLDER = "learner"
+"""Folder of a checkpoint for what Hugging Face's format has no place for."""
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+)
+
+
+class Rank:
+    """Trains one model at a time. Call `load` first; call it again for the next stage."""
+
+    def __init__(self, rank: int, world_size: int, master_addr: str, master_port: int, config: LearnerConfig) -> None:
+        if world_size != config.ranks:
+            raise ValueError(f"world_size={world_size} is not learner.ranks={config.ranks}")
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK="0",  # Ray shows each actor its own device only
+            WORLD_SIZE=str(world_size),
+            MASTER_ADDR=master_addr,
+            MASTER_PORT=str(master_port),
+        )
+        torch.set_num_threads(config.threads)
+        join_ranks(timeout_seconds=COLLECTIVE_TIMEOUT)
+        self.rank = rank
+        self.config = config
+        self.steps = 0  # updates done, which is what the schedule counts
+        self.engine: DeepSpeedEngine | None = None
+        self.publisher: SharedMemoryPublisher | None = None
+
+    def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int) -> int:
+        """Load a model directory in Hugging Face format (safetensors) to train it from step 0; returns its parameter count.
+
+        What was loaded before is freed. Raises `ValueError` for a directory that holds no such model.
+        """
+        self.close()
+        directory = Path(model_dir)
+        if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
+            raise ValueError(f"{model_dir} is not a model directory: it needs config.json and *.safetensors")
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+        )
+        self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
+        self.model_dir = directory
+        self.optim = optim
+        self.total_steps = total_steps
+        self.steps = 0
+        self.engine = DeepSpeedEngine(model, optim=optim, learner=self.config)
+        return self.parameter_count
+
+    def train_step(self, batch: TrainBatch, *, loss: LossConfig) -> dict[str, float]:
+        """One update from this rank's share of the batch; returns metrics over the whole batch, the same on every rank.
+
+        `skipped` is 1 where loss or gradient was not finite; nothing was changed then.
+        """
+        engine = self._engine()
+        start = time.monotonic()
+        engine.train(True)
+        totals: dict[str, torch.Tensor] = {}
+        for micro_batch in batch.micro_batches[self.rank]:
+            result = micro_batch_loss(engine, micro_batch, config=loss)
+            engine.backward(result.total / batch.denominator)
+            for name, value in result.sums.items():
+                totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
+        rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
+        applied, norm = engine.step(learning_rate=rate)
+        self.steps += applied
+        metrics = _means(_sum_over_ranks(totals), denominator=batch.denominator)
+        seconds = time.monotonic() - start
+        return metrics | {
+            "grad_norm": norm,
+            "learning_rate": rate,
+            "skipped": float(not applied),
+            "step_seconds": seconds,
+            "tokens_per_s": batch.tokens / seconds,
+        }
+
+    def logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
+        """The trainer's log-probability of each token of each sequence (0 for the first), one sequence at a time."""
+        engine = self._engine()
+        engine.train(False)
+        values = []
+        with torch.no_grad():
+            for sequence in sequences:
+                ids_BT = torch.tensor([sequence.ids])
+                values.append(token_logprobs(engine.logits(ids_BT).cpu(), ids_BT)[0].tolist())
+        return values
+
+    def save(self, directory: str) -> None:
+        """Write a checkpoint: the model and its tokenizer in Hugging Face format, and the state that training needs."""
+        engine = self._engine()
+        target = Path(directory)
+        target.mkdir(parents=True, exist_ok=True)
+        engine.save_model(target, write=self.rank == 0)
+        state = target / STATE_FOLDER
+        engine.save_state(state)
+        save_file({"cpu": torch.get_rng_state()}, state / f"rng-{self.rank}.safetensors")
+        if self.rank == 0:
+            _copy_tokenizer(self.model_dir, target)
+            facts = {"steps": self.steps, "ranks": self.config.ranks, "zero_stage": self.config.zero_stage}
+            (state / "facts.json").write_text(json.dumps(facts), encoding="ascii")
+
+    def checkpoint_bytes(self) -> int:
+        """About what `save` writes, over all ranks, in bytes: the model twice, master weights, two moments."""
+        return 20 * self.parameter_count + 2**24
+
+    def restore(self, directory: str) -> int:
+        """Continue from a checkpoint of this model; returns the number of updates done. Call `load` before.
+
+        Raises `ValueError` where it was written by another number of ranks or another ZeRO stage.
+        """
+        state = Path(directory) / STATE_FOLDER
+        facts = json.loads((state / "facts.json").read_text(encoding="ascii"))
+        for name, value in (("ranks", self.config.ranks), ("zero_stage", self.config.zero_stage)):
+            if facts[name] != value:
+                raise ValueError(f"{directory} was written with learner.{name}={facts[name]}, not {value}; use that")
+        self._engine().load_state(state)
+        torch.set_rng_state(load_file(state / f"rng-{self.rank}.safetensors")["cpu"])
+        self.steps = int(facts["steps"])
+        return self.steps
+
+    def publish(self, prefix: str, version: int) -> WeightManifest | None:
+        """Write the weights to shared memory at `<prefix>0` or `<prefix>1`, in turn; the manifest on rank 0, else None."""
+        engine = self._engine()
+        if self.rank:
+            for _ in engine.checkpoint_parameters():
+                continue  # takes part in the gathering
+            return None
+        if self.publisher is None or self.publisher.prefix != prefix:
+            self._close_publisher()
+            self.publisher = SharedMemoryPublisher(
+                prefix, shapes=engine.checkpoint_shapes(), dtype=self.config.wire_dtype
+            )
+        return self.publisher.push(version, buckets=engine.checkpoint_parameters())
+
+    def close(self) -> None:
+        """Free the model and remove the shared memory. The rank can `load` again."""
+        self._close_publisher()
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+
+    def _close_publisher(self) -> None:
+        if self.publisher is not None:
+            self.publisher.close()
+            self.publisher = None
+
+    def _engine(self) -> DeepSpeedEngine:
+        if self.engine is None:
+            raise ValueError("no model is loaded; call load first")
+        return self.engine
+
+
+def micro_batch_loss(engine: DeepSpeedEngine, micro_batch: MicroBatch, *, config: LossConfig) -> Loss:
+    """Forward pass and loss of one micro-batch."""
+    ids_BT = torch.from_numpy(micro_batch.ids_BT).to(engine.device)
+    weights_BT = torch.from_numpy(micro_batch.weights_BT).to(engine.device)
+    logprobs_BT = token_logprobs(engine.logits(ids_BT), ids_BT)
+    if config.objective == "nll":
+        return nll_loss(logprobs_BT, weights_BT)
+    return policy_loss(
+        logprobs_BT,
+        weights_BT,
+        torch.from_numpy(micro_batch.advantages_BT).to(engine.device),
+        torch.from_numpy(micro_batch.behaviour_BT).to(engine.device),
+        clip_low=config.clip_low,
+        clip_high=config.clip_high,
+        dual_clip=config.dual_clip,
+        importance_cap=config.importance_cap,
+        importance_floor=config.importance_floor,
+        error_guard=config.error_guard,
+    )
+
+
+def _sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:
+    """The sums of all ranks added up. Every rank has the same names, in the same order."""
+    values = torch.stack(list(totals.values()))
+    if torch.cuda.is_available():
+        values = values.cuda()  # nccl moves device memory only
+    torch.distributed.all_reduce(values)
+    return dict(zip(totals, values.tolist(), strict=True))
+
+
+def _means(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
+    """The loss over the batch's denominator, everything else over the weight of its tokens."""
+    weight = sums.pop("weight")
+    return {name: value / (denominator if name == "loss" else weight) for name, value in sums.items()}
+
+
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    for pattern in TOKENIZER_FILES:
+        for path in source.glob(pattern):
+            shutil.copyfile(path, target / path.name)

@@ -1,0 +1,1 @@
+"""Orchestrator: wires everything. Read `orchestrator/loop.py` first."""

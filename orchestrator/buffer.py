@@ -1,0 +1,128 @@
+"""The buffer between rollout and learner: who may start, what is ready, and how far it may lag behind.
+
+A slot is held from admission until the engines serve the weights that the group trained. There are
+`(max_lag + 1) * groups_per_step` slots, and a step never leaves behind a group that could not wait for the next one,
+so no group is trained more than `max_lag` versions after it was admitted.
+"""
+
+import asyncio
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from orchestrator.mixture import Draw, Mixture
+from rollout.trajectory import Group, Ticket, WeightVersion
+
+
+@dataclass(slots=True, kw_only=True)
+class _Slot:
+    ticket: Ticket
+    draw: Draw
+    group: Group | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Dropped:
+    """Groups dropped since the last step, by reason."""
+
+    no_signal: int = field(default=0)
+    failed: int = field(default=0)
+
+
+class Buffer:
+    """Slots of groups between admission and release. All methods belong to one event loop."""
+
+    def __init__(self, *, groups_per_step: int, max_lag: int, max_drops: int, next_ticket: int = 0) -> None:
+        if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
+            raise ValueError(
+                f"rl.groups_per_step={groups_per_step} must be at least 1, "
+                f"max_lag={max_lag} and max_drops={max_drops} at least 0"
+            )
+        self._per_step = groups_per_step
+        self._max_lag = max_lag
+        self._max_drops = max_drops
+        self._slots: dict[int, _Slot] = {}
+        self._training: list[int] = []
+        self._redo: list[Draw] = []
+        self._next = next_ticket
+        self._changed = asyncio.Condition()
+        self.dropped = Dropped()
+
+    @property
+    def capacity(self) -> int:
+        """How many groups may be on their way at once."""
+        return (self._max_lag + 1) * self._per_step
+
+    async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
+        """The right to start the next group, once a slot is free."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self._slots) < self.capacity)
+            draw = self._redo.pop(0) if self._redo else mixture.draw()
+            ticket = Ticket(number=self._next, task=mixture.task(draw), admitted=version.value)
+            self._next += 1
+            self._slots[ticket.number] = _Slot(ticket=ticket, draw=draw)
+            return ticket
+
+    async def put(self, group: Group) -> None:
+        """A finished group. One without signal or without two answers frees its slot, up to `max_drops` a step.
+
+        Past that limit groups without signal are kept, so that a step always comes to an end.
+        """
+        async with self._changed:
+            lost = len(group.trajectories) < 2
+            if lost:
+                self.dropped.failed += 1
+                del self._slots[group.ticket.number]
+            elif not group.has_signal and self.dropped.no_signal < self._max_drops:
+                self.dropped.no_signal += 1
+                del self._slots[group.ticket.number]
+            else:
+                self._slots[group.ticket.number].group = group
+            self._changed.notify_all()
+
+    async def take(self, version: WeightVersion) -> list[Group]:
+        """The groups of the next step, oldest first, once there are enough and none that is due is missing."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._ready(version))
+            waiting = [n for n in sorted(self._slots) if n not in self._training]
+            done = [n for n in waiting if self._slots[n].group is not None]
+            done.sort(key=lambda n: (self._slots[n].ticket.admitted.step, n))
+            self._training = sorted(done[: self._per_step])
+            return [group for n in self._training if (group := self._slots[n].group) is not None]
+
+    async def release(self) -> None:
+        """The engines serve the weights of the last step: its slots are free again."""
+        async with self._changed:
+            for number in self._training:
+                del self._slots[number]
+            self._training = []
+            self.dropped = Dropped()
+            self._changed.notify_all()
+
+    def _ready(self, version: WeightVersion) -> bool:
+        slots = [slot for number, slot in self._slots.items() if number not in self._training]
+        due = [slot for slot in slots if slot.ticket.admitted.step <= version.step - self._max_lag]
+        finished = sum(slot.group is not None for slot in slots)
+        return finished >= self._per_step and all(slot.group is not None for slot in due)
+
+    def waiting_for(self) -> str:
+        """What a stuck `take` waits for, for people."""
+        missing = [slot.ticket for slot in self._slots.values() if slot.group is None]
+        shown = ", ".join(f"#{t.number} {t.task.env}/{t.task.key}" for t in missing[:3])
+        return f"{len(missing)} groups that are still generated ({shown})"
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds: the next ticket's number, and the draws admitted but not trained on yet."""
+        pending = [asdict(self._slots[n].draw) for n in sorted(self._slots) if n not in self._training]
+        return {"next_ticket": self._next, "pending": [*pending, *(asdict(draw) for draw in self._redo)]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint: its pending draws are admitted first, so that none is lost."""
+        self._next = int(state["next_ticket"])
+        self._redo = [Draw(**draw) for draw in state["pending"]]
+
+
+@dataclass(slots=True)
+class VersionCell:
+    """The version that the engines serve now."""
+
+    value: WeightVersion

@@ -1,0 +1,162 @@
+"""Ray: starts it, and turns the plain worker and rank classes into actors. The home of Ray."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from learner.batch import TrainBatch
+from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.rank import Rank
+from rollout.manifest import WeightManifest
+from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.worker import RolloutConfig, RolloutWorker
+
+ROOT = Path(__file__).resolve().parent.parent
+CONCURRENT_CALLS = 4096
+WorkerActor = Any
+RankActor = Any
+
+
+def start_ray(*, slots: int) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start a private one on this machine.
+
+    `slots` is how many actors the run needs. They ask for no CPU of Ray's own accounting, so that a laptop's two cores
+    hold them all; their threads are set in the configuration instead.
+    """
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = os.environ.get("RAY_ADDRESS")
+    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    ray.init(
+        address=address,
+        namespace="temper",
+        log_to_driver=False,
+        configure_logging=False,
+        runtime_env={"env_vars": {"PYTHONPATH": python_path}},
+        **({} if address else {"include_dashboard": False, "num_cpus": max(slots, 2)}),
+    )
+
+
+def stop_ray() -> None:
+    """Leave the cluster; one that was started here ends with all its processes."""
+    if ray.is_initialized():
+        ray.shutdown()
+
+
+class Fleet:
+    """The rollout workers, seen as one: groups go to the worker with the fewest in flight."""
+
+    def __init__(self, workers: list[WorkerActor]) -> None:
+        self._workers = workers
+        self._in_flight = [0] * len(workers)
+
+    @classmethod
+    async def start(cls, config: RolloutConfig, *, model_dir: Path, version: WeightVersion, seed: int) -> "Fleet":
+        """Start every worker's engine on a model directory, whose weights count as `version`."""
+        actor = ray.remote(RolloutWorker).options(
+            num_cpus=0, num_gpus=gpus_each(), max_concurrency=CONCURRENT_CALLS, max_restarts=0
+        )
+        fleet = cls([actor.remote(config, seed=seed) for _ in range(config.workers)])
+        await asyncio.gather(*(w.start.remote(str(model_dir), version.step) for w in fleet._workers))
+        return fleet
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        """A group of answers from the least busy worker."""
+        index = min(range(len(self._workers)), key=lambda i: self._in_flight[i])
+        self._in_flight[index] += 1
+        try:
+            group: Group = await self._workers[index].run_group.remote(ticket, samples)
+            return group
+        finally:
+            self._in_flight[index] -= 1
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+        """Push to every worker; returns the version that all of them confirm."""
+        confirmed = await asyncio.gather(*(worker.load_weights.remote(manifest) for worker in self._workers))
+        assert len(set(confirmed)) == 1, confirmed
+        version: WeightVersion = confirmed[0]
+        return version
+
+    async def heartbeat(self) -> list[WeightVersion]:
+        """The version that each worker serves; waits until all have answered."""
+        return list(await asyncio.gather(*(worker.version.remote() for worker in self._workers)))
+
+    async def close(self) -> None:
+        """Stop the engines, then the actors."""
+        await asyncio.gather(*(worker.close.remote() for worker in self._workers), return_exceptions=True)
+        for worker in self._workers:
+            ray.kill(worker)
+
+
+class LearnerGroup:
+    """The learner's ranks, seen as one. Every call goes to all ranks at once, since each is a collective."""
+
+    def __init__(self, ranks: list[RankActor], *, segment: str) -> None:
+        self._ranks = ranks
+        self._segment = segment
+        self._loss = LossConfig()
+
+    @classmethod
+    async def start(cls, config: LearnerConfig) -> "LearnerGroup":
+        """Start one actor per rank; they join each other on loopback."""
+        actor = ray.remote(Rank).options(num_cpus=0, num_gpus=gpus_each(), max_restarts=0)
+        port = free_port()
+        ranks = [actor.remote(rank, config.ranks, "127.0.0.1", port, config) for rank in range(config.ranks)]
+        return cls(ranks, segment=f"/dev/shm/temper-{os.getpid()}-{port}-")
+
+    async def load(self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int) -> int:
+        """Load a model with a fresh optimiser; returns its number of parameters."""
+        self._loss = loss
+        counts = await self._all(lambda rank: rank.load.remote(str(model_dir), optim=optim, total_steps=total_steps))
+        count: int = counts[0]
+        return count
+
+    async def step(self, batch: TrainBatch) -> dict[str, float]:
+        """One optimiser step; the metrics are over the whole batch."""
+        shared = ray.put(batch)
+        results = await self._all(lambda rank: rank.train_step.remote(shared, loss=self._loss))
+        metrics: dict[str, float] = results[0]
+        return metrics
+
+    async def publish(self, version: WeightVersion) -> WeightManifest:
+        """Write the weights where the engines can read them."""
+        results = await self._all(lambda rank: rank.publish.remote(self._segment, version.step))
+        manifest: WeightManifest = results[0]
+        return manifest
+
+    async def save(self, directory: Path) -> None:
+        """Write model and optimiser."""
+        await self._all(lambda rank: rank.save.remote(str(directory)))
+
+    async def restore(self, directory: Path) -> None:
+        """Read the optimiser, schedule and random state that `save` wrote."""
+        await self._all(lambda rank: rank.restore.remote(str(directory)))
+
+    async def close(self) -> None:
+        """Stop the actors and remove what they shared."""
+        await asyncio.gather(*(rank.close.remote() for rank in self._ranks), return_exceptions=True)
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    async def _all(self, call: Callable[[RankActor], Any]) -> list[Any]:
+        return list(await asyncio.gather(*(call(rank) for rank in self._ranks)))
+
+
+def gpus_each() -> float:
+    """The share of a GPU that an actor asks for: none where the cluster has none."""
+    return 0.5 if ray.cluster_resources().get("GPU", 0) else 0.0
+
+
+def free_port() -> int:
+    """A free port on loopback, for the ranks to meet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,214 @@
+"""The configuration of a run: composed here, each part declared beside the code it configures. OmegaConf stays here."""
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from envs.catalog import environment
+from envs.source import EnvConfig
+from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.fresh_model import FreshModelConfig
+from rollout.worker import RolloutConfig
+
+STAGES = ("init", "sft", "rl", "eval", "report")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model the run starts from."""
+
+    path: str | None = None
+    """A Hugging Face causal model directory; null makes a fresh small hybrid of the shape below."""
+    fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig:
+    """Supervised fine-tuning on demonstrations, or on chat files."""
+
+    steps: int = 300
+    """Optimiser steps."""
+    batch_size: int = 64
+    """Samples in a step."""
+    data: str | None = None
+    """A JSONL file with `messages` in each row; null takes the environments' own demonstrations."""
+    on_error: str = "raise"
+    """What a malformed row does: raise, or skip (counted and reported)."""
+    strip_share: float = 0.1
+    """Share of samples whose thought is taken out (reasoning off)."""
+    truncate_share: float = 0.03
+    """Share of samples whose thought is cut at a random place, with the answer kept."""
+    checkpoint_every: int = 100
+    """Steps between checkpoints; the last step always has one."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 1 or self.checkpoint_every < 1:
+            raise ValueError(
+                f"sft.steps={self.steps}, batch_size={self.batch_size} and "
+                f"checkpoint_every={self.checkpoint_every} must be at least 1"
+            )
+        if self.on_error not in ("raise", "skip"):
+            raise ValueError(f"sft.on_error={self.on_error!r} must be raise or skip")
+        if self.strip_share < 0 or self.truncate_share < 0 or self.strip_share + self.truncate_share > 1:
+            raise ValueError(
+                f"sft.strip_share={self.strip_share} and truncate_share={self.truncate_share} "
+                f"must be 0 or more and at most 1 together"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlConfig:
+    """Reinforcement learning on the mixture of environments."""
+
+    steps: int = 100
+    """Optimiser steps."""
+    groups_per_step: int = 24
+    """Groups that are trained on in a step."""
+    group_size: int = 8
+    """Answers to each task."""
+    max_lag: int = 1
+    """How many versions a group may be behind when it is trained on; 0 is synchronous."""
+    max_drops: int = 64
+    """Most groups without signal that are dropped and replaced in a step."""
+    max_failures: float = 0.5
+    """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
+    checkpoint_every: int = 25
+    """Steps between checkpoints; the last step always has one."""
+    timeout_s: float = 300.0
+    """Deadline of each wait in the loop, in seconds."""
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.groups_per_step < 1 or self.checkpoint_every < 1:
+            raise ValueError(
+                f"rl.steps={self.steps}, groups_per_step={self.groups_per_step} and "
+                f"checkpoint_every={self.checkpoint_every} must be at least 1"
+            )
+        if self.group_size < 2:
+            raise ValueError(f"rl.group_size={self.group_size} must be at least 2: a baseline needs other answers")
+        if self.max_lag < 0 or self.timeout_s <= 0:
+            raise ValueError(f"rl.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """Evaluation on held-out tasks."""
+
+    tasks: int = 64
+    """Held-out tasks of each environment."""
+    samples: int = 4
+    """Answers to each task, the k of avg@k and pass@k."""
+    timeout_s: float = 600.0
+    """Deadline of one evaluation, in seconds."""
+
+    def __post_init__(self) -> None:
+        if self.tasks < 1 or self.samples < 1:
+            raise ValueError(f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """The MLflow experiment."""
+
+    experiment: str = "temper"
+    """Name of the experiment."""
+    uri: str | None = None
+    """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run."""
+
+    name: str
+    """Name of the run and of its folder."""
+    seed: int = 1
+    """Everything random derives from it."""
+    runs_dir: str = "runs"
+    """Folder that holds the runs."""
+    stages: list[str] = field(default_factory=lambda: ["init", "eval", "sft", "eval", "rl", "eval", "report"])
+    """What the run does, in order; `eval` may stand several times."""
+    envs: dict[str, EnvConfig] = field(default_factory=dict)
+    """The environments by id, with their shares and data."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sft: SftConfig = field(default_factory=SftConfig)
+    rl: RlConfig = field(default_factory=RlConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            if stage not in STAGES:
+                raise ValueError(f"stages: {stage!r} is no stage; there are {', '.join(STAGES)}")
+        if not self.envs:
+            raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
+        for env_id in self.envs:
+            environment(env_id)
+        if not self.name or "/" in self.name:
+            raise ValueError(f"name={self.name!r} must be a plain folder name")
+        if self.sft.batch_size % self.learner.ranks:
+            raise ValueError(
+                f"sft.batch_size={self.sft.batch_size} can't be shared by learner.ranks={self.learner.ranks}; "
+                f"take a multiple of the ranks"
+            )
+        answers = self.rl.groups_per_step * self.rl.group_size
+        if answers < self.learner.ranks:
+            raise ValueError(f"rl: {answers} answers in a step can't be shared by learner.ranks={self.learner.ranks}")
+
+
+def load_config(path: Path, overrides: list[str]) -> Config:
+    """The configuration of a YAML file with `key=value` overrides on top.
+
+    Raises `FileNotFoundError` for a missing file and `ValueError`, with the key, the value and what would be right, for
+    anything else.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no configuration file {path}; shipped ones are in configs/")
+    for override in overrides:
+        if "=" not in override:
+            raise ValueError(f"override {override!r} is not of the form key=value, for example rl.steps=10")
+    try:
+        given = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(overrides))
+        merged = OmegaConf.merge(OmegaConf.structured(Config), given)
+        config = OmegaConf.to_object(merged)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    except OmegaConfBaseException as error:
+        raise ValueError(_explain(error)) from error
+    assert isinstance(config, Config)
+    return config
+
+
+def save_config(config: Config, path: Path) -> None:
+    """Write the resolved configuration as YAML."""
+    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(config)), encoding="utf-8")
+
+
+def flat_config(config: Config) -> dict[str, str]:
+    """The configuration as `dotted.key: value`, for the tracker and for comparison."""
+    return dict(_flatten(OmegaConf.to_container(OmegaConf.structured(config)), ""))
+
+
+def _flatten(value: Any, prefix: str) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [pair for key, inner in value.items() for pair in _flatten(inner, f"{prefix}.{key}" if prefix else key)]
+    return [(prefix, str(value))]
+
+
+def _explain(error: OmegaConfBaseException) -> str:
+    """OmegaConf's first line, with the nearest existing keys where the key is unknown."""
+    first = str(error).splitlines()[0]
+    known = getattr(error, "object_type", None)
+    fields = list(getattr(known, "__dataclass_fields__", {}))
+    near = get_close_matches(str(error.key), fields, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(fields)}" if fields else ""
+    return f"configuration key {error.full_key or error.key}: {first}{hint}"

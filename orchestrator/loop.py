@@ -1,0 +1,146 @@
+"""The training loop of reinforcement learning. Read this file first.
+
+    mixture --draw--> buffer.admit --ticket--> rollouts.run_group: N episodes of one task, at once
+                          ^                          |      env <-text-> renderer <-tokens-> engine
+       a slot is free     |                          v
+                          |                     buffer.put        groups without signal are dropped and replaced
+                          |                          |
+                          |                     buffer.take(n)    waits for n groups, and for any that is due
+                          |                          v
+                          |             advantages -> batch -> learner.step
+                          |                          v
+                          +-- buffer.release <- rollouts.load_weights <- learner.publish
+
+Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups; nothing else waits. Capacity is
+`(max_lag + 1) * groups_per_step` slots, each held until the engines serve the weights it trained. With `max_lag = 0`
+the two take turns, which is synchronous training; with 1 or more, generation goes on while the learner works and while
+weights are swapped under the running requests.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+from learner.batch import TrainBatch
+from orchestrator.buffer import Buffer, Dropped, VersionCell
+from orchestrator.deadline import StopFlag, within
+from orchestrator.mixture import Mixture
+from rollout.manifest import WeightManifest
+from rollout.trajectory import Group, Ticket, WeightVersion
+
+
+class Rollouts(Protocol):
+    """The rollout workers, seen as one."""
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group: ...
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion: ...
+
+
+class Learner(Protocol):
+    """The learner's ranks, seen as one."""
+
+    async def step(self, batch: TrainBatch) -> dict[str, float]: ...
+
+    async def publish(self, version: WeightVersion) -> WeightManifest: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one step did: for the metrics, the checkpoint and the trajectory file."""
+
+    step: int
+    groups: list[Group]
+    dropped: Dropped
+    learner: dict[str, float]
+    lag_max: int
+    wait_s: float
+    train_s: float
+    push_s: float
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """Everything that a step needs. `on_step` writes metrics and checkpoints; the buffer's state is whole when it runs."""
+
+    rollouts: Rollouts
+    learner: Learner
+    mixture: Mixture
+    buffer: Buffer
+    version: VersionCell
+    group_size: int
+    make_batch: Callable[[list[Group]], TrainBatch]
+    on_step: Callable[[StepReport], Awaitable[None]]
+    on_group: Callable[[Group], None]
+    stop: StopFlag
+    timeout_s: float
+
+    async def run(self, first: int, last: int) -> None:
+        """Steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                producer = tasks.create_task(self._produce())
+                await self._steps(first, last)
+                producer.cancel()
+        except ExceptionGroup as errors:
+            raise _first(errors) from None
+
+    async def _steps(self, first: int, last: int) -> None:
+        for step in range(first, last + 1):
+            self.stop.check()
+            await self.on_step(await self._learn(step))
+
+    async def _produce(self) -> None:
+        async with asyncio.TaskGroup() as groups:
+            while True:
+                ticket = await self.buffer.admit(self.mixture, self.version)
+                groups.create_task(self._one_group(ticket))
+
+    async def _one_group(self, ticket: Ticket) -> None:
+        group = await self.rollouts.run_group(ticket, self.group_size)
+        self.on_group(group)
+        await self.buffer.put(group)
+
+    async def _learn(self, step: int) -> StepReport:
+        start = monotonic()
+        taking = self.stop.wait_or(self.buffer.take(self.version.value))
+        groups = await within(self.timeout_s, taking, stage=f"rl step {step}", waiting_for=self.buffer.waiting_for)
+        taken = monotonic()
+        lag = self.version.value.step - min(group.ticket.admitted.step for group in groups)
+        training = self.learner.step(self.make_batch(groups))
+        metrics = await within(self.timeout_s, training, stage=f"rl step {step}", waiting_for=lambda: "the learner's step")
+        trained = monotonic()
+        await self._push(step)
+        pushed = monotonic()
+        dropped = self.buffer.dropped
+        await self.buffer.release()
+        return StepReport(
+            step=step,
+            groups=groups,
+            dropped=dropped,
+            learner=metrics,
+            lag_max=lag,
+            wait_s=taken - start,
+            train_s=trained - taken,
+            push_s=pushed - trained,
+        )
+
+    async def _push(self, step: int) -> None:
+        target = WeightVersion(step=self.version.value.step + 1)
+        stage = f"rl step {step}"
+        manifest = await within(
+            self.timeout_s, self.learner.publish(target), stage=stage, waiting_for=lambda: "the learner's weights"
+        )
+        self.version.value = await within(
+            self.timeout_s, self.rollouts.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
+        )
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first plain error inside nested groups."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

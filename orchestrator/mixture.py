@@ -1,0 +1,52 @@
+"""The mixture: which environment the next group comes from, and which of its tasks."""
+
+from dataclasses import dataclass
+
+from envs.task import Task, TaskSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One draw: the task at `index` of an environment's source. Enough to draw it again."""
+
+    env: str
+    index: int
+
+
+class Mixture:
+    """Draws from several task sources in fixed shares, always in the same order.
+
+    The next environment is the one that is furthest behind its share, so the shares hold over any stretch of draws to
+    within one, and a restart continues from the counts alone.
+    """
+
+    def __init__(self, sources: dict[str, TaskSource], shares: dict[str, float]) -> None:
+        total = sum(shares.values())
+        bad = {env: share for env, share in shares.items() if share < 0}
+        if bad or total <= 0:
+            raise ValueError(f"shares of environments must be 0 or more and not all 0, not {bad or shares}")
+        self._sources = sources
+        self._shares = {env: share / total for env, share in shares.items()}
+        self._counts = dict.fromkeys(shares, 0)
+
+    def draw(self) -> Draw:
+        """The next draw."""
+        total = sum(self._counts.values()) + 1
+        env = max(self._shares, key=lambda name: self._shares[name] * total - self._counts[name])
+        index = self._counts[env]
+        self._counts[env] += 1
+        return Draw(env=env, index=index)
+
+    def task(self, draw: Draw) -> Task:
+        """The task of a draw."""
+        return self._sources[draw.env].task(draw.index)
+
+    def state(self) -> dict[str, int]:
+        """How many tasks were drawn from each environment."""
+        return dict(self._counts)
+
+    def restore(self, counts: dict[str, int]) -> None:
+        """Continue after these draws. Raises `ValueError` where the environments are not the same as then."""
+        if set(counts) != set(self._counts):
+            raise ValueError(f"the run was started with environments {sorted(counts)}, now it has {sorted(self._counts)}")
+        self._counts = dict(counts)

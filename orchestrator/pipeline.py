@@ -1,0 +1,139 @@
+"""The stages of a run as one declared pipeline: in order, skipping what is done, continuing what was interrupted."""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from learner.fresh_model import make_model
+from orchestrator.config import Config, flat_config
+from orchestrator.deadline import StopFlag, StopRequested
+from orchestrator.progress import Progress
+from orchestrator.report import write_report
+from orchestrator.run import Run, check_continuation, redacted
+from orchestrator.run_dir import RunDir
+from orchestrator.stage_eval import run_eval
+from orchestrator.stage_rl import run_rl
+from orchestrator.stage_sft import run_sft
+from orchestrator.tracking import MlflowTracker
+from rollout.renderer import load_tokenizer
+
+LOG = logging.getLogger(__name__)
+
+
+async def run_pipeline(config: Config, *, only: str | None = None) -> int:
+    """Run the declared stages, or only one of them; returns the exit status.
+
+    0 where all is done, 130 where a signal asked to stop (the same command continues). Faults are raised.
+    """
+    folder = RunDir(Path(config.runs_dir).resolve() / config.name)
+    folder.open()
+    stop = StopFlag()
+    try:
+        check_continuation(config, folder)
+        tracker = MlflowTracker(
+            run_name=config.name,
+            experiment=config.tracking.experiment,
+            uri=config.tracking.uri,
+            run_id=folder.state().tracking_id,
+            local_dir=folder.root.parent,
+        )
+        tracker.params(redacted(flat_config(config)))
+        with Progress(config.name) as progress:
+            run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
+            _stop_on_signals(stop, progress)
+            try:
+                await _stages(run, only)
+            except StopRequested:
+                progress.note("stopped as asked; the same command continues the run")
+                return 130
+            finally:
+                await run.close()
+                tracker.close()
+        return 0
+    finally:
+        folder.close()
+
+
+async def _stages(run: Run, only: str | None) -> None:
+    if only is not None:
+        await _one(run, only)
+        return
+    stages = run.config.stages
+    for position in range(run.folder.state().done, len(stages)):
+        run.stop.check()
+        await _one(run, stages[position])
+        run.folder.update(done=position + 1)
+
+
+async def _one(run: Run, stage: str) -> None:
+    label = f"eval-{run.folder.state().label}" if stage == "eval" else stage
+    began = time.monotonic()
+    run.progress.note(f"{label}: begins")
+    if run.tracker.run_id is not None:
+        run.folder.update(tracking_id=run.tracker.run_id)
+    await STAGE_FUNCTIONS[stage](run)
+    seconds = run.folder.state().seconds | {label: time.monotonic() - began}
+    run.folder.update(seconds=seconds)
+    run.progress.note(f"{label}: done in {seconds[label]:.0f} s")
+
+
+async def _init(run: Run) -> None:
+    if run.config.model.path is not None:
+        model = Path(run.config.model.path).resolve()
+        load_tokenizer(model)
+        run.folder.update(model=str(model), label="init")
+        return
+    target = run.folder.checkpoints("init") / "0"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    count = await asyncio.to_thread(make_model, target, run.config.model.fresh, seed=run.config.seed)
+    run.progress.note(f"init: a fresh hybrid of {count:,} parameters")
+    run.folder.update(model=str(target.relative_to(run.folder.root)), label="init")
+
+
+async def _sft(run: Run) -> None:
+    final = await run_sft(run)
+    run.folder.update(model=str(final.relative_to(run.folder.root)), label="sft")
+
+
+async def _rl(run: Run) -> None:
+    final = await run_rl(run)
+    run.folder.update(model=str(final.relative_to(run.folder.root)), label="rl")
+
+
+async def _eval(run: Run) -> None:
+    run.tracker.artifact(await run_eval(run))
+
+
+async def _report(run: Run) -> None:
+    paths = await asyncio.to_thread(write_report, run.folder.root)
+    run.tracker.artifact(paths.html)
+    run.tracker.artifact(paths.json)
+    for path in sorted(run.folder.trajectories.glob("*.jsonl"))[-3:]:
+        run.tracker.artifact(path)
+    run.progress.note(f"report: {paths.html}")
+
+
+STAGE_FUNCTIONS: dict[str, Callable[[Run], Awaitable[None]]] = {
+    "init": _init,
+    "sft": _sft,
+    "rl": _rl,
+    "eval": _eval,
+    "report": _report,
+}
+
+
+def _stop_on_signals(stop: StopFlag, progress: Progress) -> None:
+    """The first SIGINT or SIGTERM asks the run to stop; a second one stops it at once."""
+    loop = asyncio.get_running_loop()
+
+    def asked(number: signal.Signals) -> None:
+        progress.note(f"{number.name}: stopping at the next safe point; once more stops at once")
+        stop.set()
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked, number)

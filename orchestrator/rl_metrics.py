@@ -1,0 +1,55 @@
+"""The metrics of one reinforcement-learning step, from what the step returned."""
+
+from statistics import fmean
+
+from orchestrator.loop import StepReport
+from rollout.trajectory import Group, Trajectory
+
+
+def step_metrics(report: StepReport) -> dict[str, float]:
+    """Flat metrics of a step: learner, times, throughput, staleness, and each environment's rewards and failures."""
+    trajectories = [t for group in report.groups for t in group.trajectories]
+    seconds = report.wait_s + report.train_s + report.push_s
+    sampled = sum(t.sampled_tokens for t in trajectories)
+    metrics = {f"train/{name}": value for name, value in report.learner.items()}
+    metrics |= {
+        "train/lag_max": float(report.lag_max),
+        "rollout/tokens_per_s": sampled / seconds,
+        "rollout/answers": float(len(trajectories)),
+        "rollout/dropped_no_signal": float(report.dropped.no_signal),
+        "rollout/dropped_failed": float(report.dropped.failed),
+        "time/step_s": seconds,
+        "time/wait_s": report.wait_s,
+        "time/train_s": report.train_s,
+        "time/push_s": report.push_s,
+    }
+    by_env: dict[str, list[Group]] = {}
+    for group in report.groups:
+        by_env.setdefault(group.ticket.task.env, []).append(group)
+    for env, groups in sorted(by_env.items()):
+        metrics |= {f"env/{env}/{name}": value for name, value in _env_metrics(groups).items()}
+    return metrics
+
+
+def _env_metrics(groups: list[Group]) -> dict[str, float]:
+    scored = [t for group in groups for t in group.trajectories]
+    failed = sum(len(group.failed) for group in groups)
+    metrics = {
+        "groups": float(len(groups)),
+        "failure_rate": failed / max(1, failed + len(scored)),
+    }
+    if scored:
+        metrics |= {
+            "reward": fmean(_reward(t) for t in scored),
+            "tokens": fmean(t.sampled_tokens for t in scored),
+            "turns": fmean(len(t.turns) for t in scored),
+            "truncated": fmean(t.truncated for t in scored),
+        }
+    for name in sorted({name for t in scored for name in t.parts}):
+        metrics[f"parts/{name}"] = fmean(t.parts[name] for t in scored if name in t.parts)
+    return metrics
+
+
+def _reward(trajectory: Trajectory) -> float:
+    assert trajectory.reward is not None
+    return trajectory.reward

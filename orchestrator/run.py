@@ -1,0 +1,191 @@
+"""One run in progress: its folder, its tracker, and its engines and learner, which start when a stage first needs them."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from envs.source import open_source
+from learner.checkpoint import begin, commit, latest, step_of
+from learner.config import LossConfig, OptimConfig
+from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
+from orchestrator.config import Config, flat_config, save_config
+from orchestrator.deadline import StopFlag, within
+from orchestrator.metrics import MetricsLog
+from orchestrator.mixture import Mixture
+from orchestrator.progress import Progress
+from orchestrator.run_dir import RunDir, RunState
+from orchestrator.tracking import Tracker
+from rollout.trajectory import WeightVersion
+
+LOG = logging.getLogger(__name__)
+START_TIMEOUT_S = 300.0
+"""Deadline for starting an engine or a learner, in seconds."""
+BYTES_PER_PARAMETER = 16
+"""A checkpoint's size: the weights and AdamW's two moments in float32, and the master weights of bf16."""
+MAY_CHANGE = ("stages", "runs_dir", "name", "tracking.", "sft.steps", "rl.steps", "eval.", "learner.threads")
+"""What may differ when a run is continued. A change of anything else would make its parts disagree."""
+
+
+class Run:
+    """What the stages share. Closed by the pipeline, whatever happens."""
+
+    def __init__(self, config: Config, *, folder: RunDir, tracker: Tracker, progress: Progress, stop: StopFlag) -> None:
+        self.config = config
+        self.folder = folder
+        self.tracker = tracker
+        self.progress = progress
+        self.stop = stop
+        self.metrics = MetricsLog(folder.metrics)
+        self.fleet: Fleet | None = None
+        self.learner: LearnerGroup | None = None
+        self._served: Path | None = None
+        self._held: Path | None = None
+        self._parameters = 0
+
+    @property
+    def model_dir(self) -> Path:
+        """The newest model of the run."""
+        model = self.folder.state().model
+        if model is None:
+            raise ValueError(f"{self.folder.root} has no model yet; run the stage `init` first")
+        return self.folder.root / model
+
+    @property
+    def version(self) -> WeightVersion:
+        """The newest weight version."""
+        return WeightVersion(step=self.folder.state().version)
+
+    def mixture(self, split: str) -> Mixture:
+        """The configured mixture over one split of the environments' tasks."""
+        used = {env: config for env, config in self.config.envs.items() if config.share > 0}
+        sources = {env: open_source(env, config, split=split, seed=self.config.seed) for env, config in used.items()}
+        return Mixture(sources, {env: config.share for env, config in used.items()})
+
+    def log(self, stage: str, step: int, metrics: dict[str, float]) -> None:
+        """One step's metrics: to `metrics.jsonl`, the tracker and the screen."""
+        self.metrics.append(stage, step, metrics)
+        self.tracker.metrics({f"{stage}/{name}": value for name, value in metrics.items()}, step)
+        self.progress.update(step, metrics)
+
+    async def learning(self, *, stage: str, optim: OptimConfig, loss: LossConfig, steps: int) -> tuple[LearnerGroup, int]:
+        """The learner, ready to train `stage`, and the step that was done last (0 for a fresh start)."""
+        learner = await self._learner(stage)
+        checkpoint = latest(self.folder.checkpoints(stage))
+        base = checkpoint or self.model_dir
+        self._parameters = await within(
+            START_TIMEOUT_S,
+            learner.load(base, optim=optim, loss=loss, total_steps=steps),
+            stage=stage,
+            waiting_for=lambda: f"the learner to load {base}",
+        )
+        self._held = base
+        if checkpoint is None:
+            return learner, 0
+        await within(
+            START_TIMEOUT_S, learner.restore(checkpoint), stage=stage, waiting_for=lambda: f"the state in {checkpoint}"
+        )
+        self.progress.note(f"{stage}: continuing after step {step_of(checkpoint)}")
+        return learner, step_of(checkpoint)
+
+    async def save(self, stage: str, step: int, files: dict[str, str]) -> Path:
+        """Commit the learner's state as checkpoint `step` of a stage, with further text files by name.
+
+        Raises `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
+        """
+        assert self.learner is not None
+        directory = begin(self.folder.checkpoints(stage), step, needed_bytes=self._parameters * BYTES_PER_PARAMETER)
+        await within(
+            START_TIMEOUT_S, self.learner.save(directory), stage=stage, waiting_for=lambda: f"checkpoint {directory}"
+        )
+        for name, text in files.items():
+            (directory / name).write_text(text, encoding="utf-8")
+        return commit(directory)
+
+    def trained(self, stage: str, *, served: bool = False) -> Path:
+        """The newest checkpoint of a finished stage: the learner now holds it, and the engines where it was pushed."""
+        model = latest(self.folder.checkpoints(stage))
+        assert model is not None
+        self._held = model
+        if served:
+            self._served = model
+        return model
+
+    async def serving(self, model: Path, *, stage: str) -> Fleet:
+        """The rollout workers, serving `model`: started on it, or brought to it by a weight push."""
+        if self.fleet is None:
+            await self._start_fleet(model, stage=stage)
+        elif self._served != model:
+            await self._push(model, stage=stage)
+        assert self.fleet is not None
+        self._served = model
+        return self.fleet
+
+    async def close(self) -> None:
+        """Stop engines, learner and cluster."""
+        if self.learner is not None:
+            await self.learner.close()
+        if self.fleet is not None:
+            await self.fleet.close()
+        stop_ray()
+
+    async def _start_fleet(self, model: Path, *, stage: str) -> None:
+        start_ray(slots=self._slots)
+        self.progress.note(f"{stage}: starting {self.config.rollout.workers} rollout engine(s)")
+        began = time.monotonic()
+        starting = Fleet.start(self.config.rollout, model_dir=model, version=self.version, seed=self.config.seed)
+        self.fleet = await within(
+            START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the rollout engines to start"
+        )
+        self.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
+
+    async def _push(self, model: Path, *, stage: str) -> None:
+        learner = await self._learner(stage)
+        assert self.fleet is not None
+        if self._held != model:
+            await learner.load(model, optim=OptimConfig(), loss=LossConfig(), total_steps=1)
+            self._held = model
+        state: RunState = self.folder.update(version=self.version.step + 1)
+        manifest = await learner.publish(WeightVersion(step=state.version))
+        timeout = self.config.rollout.engine.push_timeout_s
+        await within(
+            timeout, self.fleet.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
+        )
+
+    async def _learner(self, stage: str) -> LearnerGroup:
+        if self.learner is None:
+            start_ray(slots=self._slots)
+            starting = LearnerGroup.start(self.config.learner)
+            self.learner = await within(
+                START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the learner's ranks to meet"
+            )
+        return self.learner
+
+    @property
+    def _slots(self) -> int:
+        return self.config.rollout.workers + self.config.learner.ranks
+
+
+def check_continuation(config: Config, folder: RunDir) -> None:
+    """Record a new run's configuration, or check that a continued one has not changed.
+
+    Raises `ValueError` with the keys that differ.
+    """
+    now, before = flat_config(config), folder.state().fingerprint
+    if not before:
+        save_config(config, folder.config)
+        folder.update(fingerprint=now)
+        return
+    changed = [key for key in sorted(now | before) if now.get(key) != before.get(key) and not key.startswith(MAY_CHANGE)]
+    if changed:
+        listed = ", ".join(f"{key}: {before.get(key)} -> {now.get(key)}" for key in changed)
+        raise ValueError(f"{folder.root} was started with another configuration ({listed}); choose another name=")
+    save_config(config, folder.config)
+
+
+def redacted(params: dict[str, str]) -> dict[str, Any]:
+    """Parameters fit to be logged: whatever may be a secret is blanked."""
+    secret = ("token", "password", "secret", "api_key")
+    return {
+        key: "***" if any(key.rsplit(".", 1)[-1] == word for word in secret) else value for key, value in params.items()
+    }

@@ -1,0 +1,93 @@
+"""A run's folder: where its files lie, what is already done, and a lock against a second driver."""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """What a run has reached. Stored as `manifest.json`, always whole."""
+
+    done: int = 0
+    """How many entries of `stages` are finished."""
+    model: str | None = None
+    """The newest model, relative to the run's folder; null before `init`."""
+    label: str = "init"
+    """The stage that made this model."""
+    version: int = 0
+    """The newest weight version."""
+    tracking_id: str | None = None
+    """The tracker's run id, so that a continued run stays one run there."""
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    """The configuration that the run was started with."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each finished stage."""
+
+
+class RunDir:
+    """`runs/<name>/`. Only one driver at a time may hold it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock: IO[str] | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def trajectories(self) -> Path:
+        return self.root / "trajectories"
+
+    @property
+    def evals(self) -> Path:
+        return self.root / "eval"
+
+    def checkpoints(self, stage: str) -> Path:
+        """The checkpoints of a stage, one folder for each step."""
+        return self.root / "checkpoints" / stage
+
+    def open(self) -> None:
+        """Make the folder and take its lock. Raises `RuntimeError` where another driver holds it."""
+        for folder in (self.root, self.trajectories, self.evals):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.root / "driver.lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RuntimeError(f"another process is working on {self.root}; wait for it or choose another name=") from error
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def state(self) -> RunState:
+        """What was reached; a fresh state for a new run."""
+        path = self.root / "manifest.json"
+        return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
+
+    def update(self, **changes: Any) -> RunState:
+        """Change fields of the state and store it."""
+        state = replace(self.state(), **changes)
+        write_json(self.root / "manifest.json", asdict(state))
+        return state
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, whole, whenever the process dies."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

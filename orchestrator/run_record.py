@@ -1,0 +1,116 @@
+"""What a run has left in its folder, read back for people: configuration, metrics, evaluations, times."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.metrics import MetricsRow, read_metrics
+
+ENGINE_START = "engine/start_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvResult:
+    """One environment in one evaluation. Accuracies are shares; `stderr` is that of `avg_at_k`, over tasks."""
+
+    tasks: int
+    samples: int
+    avg_at_k: float
+    pass_at_k: float
+    stderr: float
+    tokens: float = math.nan
+    truncated: float = math.nan
+    failures: int = 0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of `avg_at_k` (normal approximation), inside 0 and 1."""
+        half = 1.96 * self.stderr
+        return max(0.0, self.avg_at_k - half), min(1.0, self.avg_at_k + half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One evaluation of one model: `label` names the stage that made it, `k` is answers per task."""
+
+    label: str
+    order: int
+    k: int
+    seconds: float
+    envs: dict[str, EnvResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run as its files tell it. `stage_seconds` is in the order in which the stages ran."""
+
+    name: str
+    seed: int | None
+    config: dict[str, Any]
+    rows: list[MetricsRow]
+    evaluations: list[Evaluation]
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def engine_start_s(self) -> float | None:
+        """The longest start of an engine, in seconds; None where none was measured."""
+        return max((row.values[ENGINE_START] for row in self.rows if ENGINE_START in row.values), default=None)
+
+    def series(self, stage: str, metric: str) -> tuple[list[int], list[float]]:
+        """Steps and values of one metric of one stage."""
+        pairs = [(row.step, row.values[metric]) for row in self.rows if row.stage == stage and metric in row.values]
+        return [step for step, _ in pairs], [value for _, value in pairs]
+
+    def envs_of(self, stage: str) -> list[str]:
+        """The environments whose reward a stage has measured."""
+        names = {name for row in self.rows if row.stage == stage for name in row.values}
+        parts = [name.split("/") for name in names]
+        return sorted(p[1] for p in parts if len(p) == 3 and p[0] == "env" and p[2] == "reward")
+
+    def final_metrics(self) -> dict[str, dict[str, float]]:
+        """The last row of each stage."""
+        return {row.stage: {"step": row.step} | row.values for row in self.rows}
+
+
+def read_run(run_dir: Path) -> RunRecord:
+    """Read a run's folder.
+
+    Raises `FileNotFoundError` where it holds no configuration, `ValueError` naming the file where one is broken.
+    """
+    path = run_dir / "config.yaml"
+    if not path.exists():
+        raise FileNotFoundError(f"{run_dir} holds no config.yaml: it is not the folder of a run")
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    evaluations = [_evaluation(file) for file in sorted((run_dir / "eval").glob("*.json"))]
+    return RunRecord(
+        name=str(config.get("name", run_dir.name)),
+        seed=config.get("seed"),
+        config=config,
+        rows=read_metrics(run_dir / "metrics.jsonl"),
+        evaluations=sorted(evaluations, key=lambda evaluation: evaluation.order),
+        stage_seconds=_stage_seconds(run_dir / "manifest.json"),
+    )
+
+
+def _evaluation(path: Path) -> Evaluation:
+    known = EnvResult.__dataclass_fields__
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        envs = {
+            env: EnvResult(**{name: value for name, value in result.items() if name in known})
+            for env, result in raw["envs"].items()
+        }
+        return Evaluation(label=raw["label"], order=raw["order"], k=raw["k"], seconds=raw["seconds"], envs=envs)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
+
+
+def _stage_seconds(manifest: Path) -> dict[str, float]:
+    if not manifest.exists():
+        return {}
+    seconds: dict[str, float] = json.loads(manifest.read_text(encoding="utf-8")).get("seconds", {})
+    return seconds

@@ -1,0 +1,115 @@
+"""Readable trajectories for the report: a few per environment, right and wrong ones, from the newest files."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PER_ENV = 4
+LONGEST_TEXT = 4000
+NEWEST_FILES = 12
+TURN_END = "<|im_end|>"
+THOUGHT_END = "</think>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One passage of a conversation. `role` is `thought`, `answer`, or a chat role."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One trajectory as people read it."""
+
+    env: str
+    key: str
+    source: str
+    """The file it is from, without its ending."""
+    reward: float | None
+    parts: dict[str, float]
+    stop: str
+    failure: str | None
+    tokens: int
+    forced: int
+    versions: tuple[int, int] | None
+    """Oldest and newest weight version that sampled it."""
+    said: tuple[Said, ...]
+
+    @property
+    def outcome(self) -> str:
+        """The group it belongs to when samples are chosen."""
+        if self.reward is None:
+            return "failed"
+        return f"{'right' if self.reward >= 1 else 'partly' if self.reward > 0 else 'wrong'} after {self.stop}"
+
+
+def pick_samples(folder: Path, *, per_env: int = PER_ENV) -> dict[str, list[Sample]]:
+    """Up to `per_env` trajectories of each environment from the newest files, as many kinds of outcome as there are."""
+    files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
+    by_env: dict[str, dict[str, list[Sample]]] = {}
+    for file in files[:NEWEST_FILES]:
+        for sample in _samples(file):
+            kinds = by_env.setdefault(sample.env, {})
+            of_kind = kinds.setdefault(sample.outcome, [])
+            if len(of_kind) < per_env:
+                of_kind.append(sample)
+    return {env: _in_turn(kinds, per_env) for env, kinds in sorted(by_env.items())}
+
+
+def _in_turn(kinds: dict[str, list[Sample]], count: int) -> list[Sample]:
+    """One of each kind, then a second of each, until there are `count`; right ones first."""
+    order = sorted(kinds, key=lambda kind: (not kind.startswith("right"), kind))
+    deepest = max(len(samples) for samples in kinds.values())
+    turns = [kinds[kind][depth] for depth in range(deepest) for kind in order if depth < len(kinds[kind])]
+    return sorted(turns[:count], key=lambda sample: order.index(sample.outcome))
+
+
+def _samples(file: Path) -> Iterator[Sample]:
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if not line.endswith("\n"):
+                return  # a killed process left this line half written
+            yield to_sample(json.loads(line), source=file.stem)
+
+
+def to_sample(row: dict[str, Any], *, source: str) -> Sample:
+    """A row of `trajectories/` (see `rollout.record`) as people read it."""
+    said = [Said(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
+    versions = [version for turn in row["turns"] for version in turn["versions"]]
+    for turn in row["turns"]:
+        said += split_thought(turn["text"], reasoning=row["reasoning"])
+        said += [Said(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
+    failure = row["failure"]
+    return Sample(
+        env=row["env"],
+        key=row["key"],
+        source=source,
+        reward=row["reward"],
+        parts=row["parts"],
+        stop=row["stop"],
+        failure=None if failure is None else f"{failure['kind']}: {failure['message']}",
+        tokens=sum(len(turn["sampled_ids"]) for turn in row["turns"]),
+        forced=sum(sum(turn["forced"]) for turn in row["turns"]),
+        versions=(min(versions), max(versions)) if versions else None,
+        said=tuple(passage for passage in said if passage.text),
+    )
+
+
+def split_thought(text: str, *, reasoning: bool) -> list[Said]:
+    """A turn's text as thought and answer. The prompt has opened the thought already, where reasoning is on."""
+    text = text.replace(TURN_END, "").strip()
+    thought, closed, answer = text.partition(THOUGHT_END)
+    if not closed:
+        return [Said(role="thought" if reasoning else "answer", text=_text(text))]
+    thought = re.sub(r"^\s*<think>", "", thought)
+    return [Said(role="thought", text=_text(thought.strip())), Said(role="answer", text=_text(answer.strip()))]
+
+
+def _text(content: Any) -> str:
+    text = content if isinstance(content, str) else json.dumps(content) if content is not None else ""
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + f" ... ({len(text)} characters)"

@@ -1,0 +1,1 @@
+"""Rewards: pure functions over text, numbers, test reports and group statistics. No I/O."""

@@ -1,0 +1,43 @@
+"""What a verifier says about an answer: an outcome and named reward parts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+CORRECT = "correct"
+FORMAT = "format"
+WEIGHTS: Mapping[str, float] = {CORRECT: 1.0}
+"""The reward is the weighted sum of the parts; a part without a weight is only logged."""
+
+
+class Outcome(Enum):
+    """How an episode ended for the model. All three carry a real reward."""
+
+    OK = "ok"  # the answer is right
+    WRONG = "wrong"  # the answer is wrong, missing or malformed
+    POLICY_FAULT = "policy_fault"  # the model's own program ran out of a limit, crashed or did what is forbidden
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The judgement of one answer; `detail` is one line for people."""
+
+    outcome: Outcome
+    parts: dict[str, float] = field(default_factory=dict)
+    detail: str = ""
+
+
+def verdict(correct: bool, *, well_formed: bool = True, detail: str = "") -> Verdict:
+    """Right or wrong, with the parts `correct` and `format`."""
+    parts = {CORRECT: float(correct), FORMAT: float(well_formed)}
+    return Verdict(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
+
+
+def policy_fault(detail: str) -> Verdict:
+    """The model's own doing: no credit."""
+    return Verdict(outcome=Outcome.POLICY_FAULT, parts={CORRECT: 0.0, FORMAT: 1.0}, detail=detail)
+
+
+def weighted(parts: Mapping[str, float], weights: Mapping[str, float] = WEIGHTS) -> float:
+    """The reward: the sum over parts of weight times value."""
+    return sum(weights.get(name, 0.0) * value for name, value in parts.items())

@@ -1,0 +1,1 @@
+"""Rollout: turns a task into scored token trajectories."""

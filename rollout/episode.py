@@ -1,0 +1,185 @@
+"""One episode: a task, an environment and an engine make a trajectory. The one place where faults become data."""
+
+import asyncio
+import hashlib
+import math
+import time
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from envs.catalog import make_env
+from envs.errors import EnvironmentFault, GraderError, SandboxError
+from envs.task import Task
+from rollout.engine import Completion, Engine
+from rollout.renderer import Renderer
+from rollout.trajectory import Failure, FailureKind, Stop, Trajectory, Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeLimits:
+    """How far an episode may go."""
+
+    turn_tokens: int = 128
+    """Most tokens sampled in one turn."""
+    total_tokens: int = 768
+    """Longest sequence of an episode, prompt and observations included, in tokens."""
+    turns: int = 4
+    """Most turns in an episode."""
+    timeout_s: float = 120.0
+    """Deadline of an episode, in seconds."""
+
+    def __post_init__(self) -> None:
+        for name in ("turn_tokens", "total_tokens", "turns", "timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"rollout.limits.{name}={getattr(self, name)} must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What an environment answered to one turn."""
+
+    reward: float
+    done: bool
+    out_of_turns: bool
+    parts: dict[str, float]
+    messages: tuple[dict[str, Any], ...]
+
+
+class EngineFault(Exception):
+    """The engine failed to generate."""
+
+
+class EpisodeRunner:
+    """Runs episodes of any environment against one engine. `pool` runs the environments' synchronous steps."""
+
+    def __init__(self, *, engine: Engine, renderer: Renderer, limits: EpisodeLimits, pool: Executor) -> None:
+        self._engine = engine
+        self._renderer = renderer
+        self._limits = limits
+        self._pool = pool
+
+    async def run(self, task: Task, *, seed: int) -> Trajectory:
+        """Play one episode to its end. Never raises for a fault outside the model: it becomes a typed failure."""
+        start = time.monotonic()
+        turns: list[Turn] = []
+        try:
+            async with asyncio.timeout(self._limits.timeout_s):
+                stop, result = await self._play(task, turns, seed=seed)
+            if not math.isfinite(result.reward):
+                raise GraderError(f"the reward of {task.env}/{task.key} is {result.reward}, not a finite number")
+        except Exception as error:  # the one place that catches: a bad episode is data
+            return _failed(task, turns, error, seconds=time.monotonic() - start)
+        return Trajectory(
+            task=task,
+            turns=tuple(turns),
+            stop=stop,
+            reward=result.reward,
+            parts=result.parts,
+            seconds=time.monotonic() - start,
+        )
+
+    async def _play(self, task: Task, turns: list[Turn], *, seed: int) -> tuple[Stop, StepResult]:
+        env = await self._off_loop(make_env, task.env)
+        try:
+            await self._off_loop(_reset, env, task)
+            context = self._renderer.prompt_ids(task)
+            seen = context
+            while True:
+                budget = min(self._limits.turn_tokens, self._limits.total_tokens - len(seen))
+                if budget <= 0:
+                    return Stop.LENGTH, StepResult(reward=0.0, done=True, out_of_turns=False, parts={}, messages=())
+                said = await self._generate(seen, max_tokens=budget, seed=_turn_seed(seed, len(turns)))
+                text = self._renderer.text(said.token_ids)
+                result = await self._off_loop(_step, env, text)
+                turns.append(_turn(context, said, text, result))
+                stop = self._stop(said, result, len(turns))
+                if stop is not None:
+                    return stop, result
+                context = self._renderer.observation_ids(result.messages, reasoning=task.reasoning)
+                seen = (*seen, *said.token_ids, *context)
+        finally:
+            env.close()
+
+    async def _generate(self, ids: tuple[int, ...], *, max_tokens: int, seed: int) -> Completion:
+        try:
+            return await self._engine.generate(ids, max_tokens=max_tokens, seed=seed)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            raise EngineFault(f"{type(error).__name__}: {error}") from error
+
+    def _stop(self, said: Completion, result: StepResult, turns: int) -> Stop | None:
+        if not said.finished:
+            return Stop.LENGTH
+        if result.done:
+            return Stop.TURNS if result.out_of_turns else Stop.ENV
+        return Stop.TURNS if turns >= self._limits.turns else None
+
+    async def _off_loop(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+
+def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
+    """The seed of one sample: the same for any worker that redoes it."""
+    digest = hashlib.sha256(f"{run_seed}/{ticket}/{sample}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")
+
+
+def _turn_seed(seed: int, turn: int) -> int:
+    return (seed + turn * 1_000_003) % 2**63
+
+
+def _reset(env: gymnasium.Env[str, str], task: Task) -> None:
+    env.reset(options={"task": task})
+
+
+def _step(env: gymnasium.Env[str, str], text: str) -> StepResult:
+    _, reward, terminated, truncated, info = env.step(text)
+    return StepResult(
+        reward=float(reward),
+        done=terminated or truncated,
+        out_of_turns=truncated and not terminated,
+        parts=dict(info.get("parts", {})),
+        messages=tuple(info.get("messages", ())),
+    )
+
+
+def _turn(context: tuple[int, ...], said: Completion, text: str, result: StepResult) -> Turn:
+    return Turn(
+        context_ids=context,
+        sampled_ids=said.token_ids,
+        logprobs_T=said.logprobs_T,
+        versions_T=said.versions_T,
+        forced_T=(False,) * len(said.token_ids),
+        text=text,
+        observation=result.messages,
+    )
+
+
+def _failed(task: Task, turns: list[Turn], error: Exception, *, seconds: float) -> Trajectory:
+    return Trajectory(
+        task=task,
+        turns=tuple(turns),
+        stop=Stop.FAILURE,
+        failure=Failure(kind=_kind(error), message=f"{type(error).__name__}: {error}"[:500]),
+        seconds=seconds,
+    )
+
+
+def _kind(error: Exception) -> FailureKind:
+    match error:
+        case TimeoutError():
+            return FailureKind.TIMEOUT
+        case EngineFault():
+            return FailureKind.ENGINE
+        case SandboxError():
+            return FailureKind.SANDBOX
+        case GraderError():
+            return FailureKind.GRADER
+        case EnvironmentFault():
+            return FailureKind.ENVIRONMENT
+        case _:
+            return FailureKind.ENVIRONMENT

@@ -1,0 +1,43 @@
+"""A trajectory as one line of JSON: what people read, what a run leaves in `trajectories/`."""
+
+import json
+import math
+from typing import Any
+
+from rollout.trajectory import Group, Trajectory, Turn
+
+
+def turn_to_json(turn: Turn) -> dict[str, Any]:
+    """A turn as plain JSON data; the log-probability of a forced token is null."""
+    return {
+        "text": turn.text,
+        "observation": list(turn.observation),
+        "context_ids": list(turn.context_ids),
+        "sampled_ids": list(turn.sampled_ids),
+        "logprobs": [None if math.isnan(value) else value for value in turn.logprobs_T],
+        "versions": list(turn.versions_T),
+        "forced": list(turn.forced_T),
+    }
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as plain JSON data: ids, versions, masks, log-probabilities, messages, score parts, stop."""
+    failure = trajectory.failure
+    return {
+        "env": trajectory.task.env,
+        "key": trajectory.task.key,
+        "reasoning": trajectory.task.reasoning,
+        "messages": list(trajectory.task.messages),
+        "reward": trajectory.reward,
+        "parts": trajectory.parts,
+        "stop": trajectory.stop.value,
+        "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
+        "seconds": round(trajectory.seconds, 4),
+        "turns": [turn_to_json(turn) for turn in trajectory.turns],
+    }
+
+
+def group_lines(group: Group) -> list[str]:
+    """One JSON line for each trajectory of a group, failed ones included, with the group's ticket."""
+    head = {"ticket": group.ticket.number, "admitted": group.ticket.admitted.step}
+    return [json.dumps(head | trajectory_to_json(t)) for t in (*group.trajectories, *group.failed)]

@@ -1,0 +1,109 @@
+"""Messages to token ids, for any chat template: prompts, observations, and the turns of demonstrations.
+
+Conversations are never rendered twice: each part is rendered once, when it is new, and appended. So the ids that the
+engine sampled stay as they were, whatever the template would do to earlier turns.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from envs.task import Message, Task, Tool
+
+MARK = "temper-mark"
+"""Stands for the assistant's own words where only what follows them is wanted."""
+
+
+def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model directory.
+
+    Raises `FileNotFoundError` where there is no such directory and `ValueError` where it holds no tokenizer, no chat
+    template or no end-of-turn token.
+    """
+    if not (model_dir / "config.json").is_file():
+        raise FileNotFoundError(f"{model_dir} is no model directory: it has no config.json; run `init` or name another")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{model_dir} holds no tokenizer that can be loaded; save one beside the model ({error})") from error
+    if not tokenizer.chat_template:
+        raise ValueError(f"the tokenizer of {model_dir} has no chat template; save one as chat_template.jinja beside it")
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"the tokenizer of {model_dir} has no eos_token; the end of a turn would never be seen")
+    return tokenizer
+
+
+class Renderer:
+    """Renders parts of a conversation with a tokenizer's chat template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._end = str(tokenizer.eos_token)
+        self._tags = [token for token in tokenizer.get_added_vocab() if token[0] == "<" and token[-1] == ">"]
+
+    def prompt_ids(self, task: Task) -> tuple[int, ...]:
+        """The ids of a task's prompt, the opening of the assistant's turn included."""
+        return self._encode(self._render(task.messages, tools=task.tools, reasoning=task.reasoning))
+
+    def observation_ids(self, messages: Sequence[Message], *, reasoning: bool) -> tuple[int, ...]:
+        """The ids that follow the end of the assistant's turn: the observation and the opening of the next turn."""
+        before: list[Message] = [{"role": "user", "content": "-"}, {"role": "assistant", "content": MARK}]
+        text = self._render([*before, *messages], reasoning=reasoning)
+        tail = text[text.index(MARK) + len(MARK) :]
+        if not tail.startswith(self._end):
+            raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}, but {tail[:40]!r}")
+        return self._encode(tail.removeprefix(self._end))
+
+    def answer_ids(self, message: Message, *, reasoning: bool) -> tuple[int, ...]:
+        """The ids that a model would have to sample to say `message`, the end of its turn included."""
+        question: list[Message] = [{"role": "user", "content": "-"}]
+        opening = self._render(question, reasoning=reasoning)
+        spoken = dict(message) if reasoning else {k: v for k, v in message.items() if k != "reasoning_content"}
+        whole = self._render([*question, spoken], reasoning=reasoning, open_turn=False)
+        if not whole.startswith(opening):
+            raise ValueError(
+                f"the chat template opens a turn with {opening[-40:]!r} but renders a message as {whole[-80:]!r}; "
+                f"a demonstration can't follow the opening (is its thought missing?)"
+            )
+        spoken_text = whole.removeprefix(opening)
+        end = spoken_text.rfind(self._end)
+        if end < 0:
+            raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}: {spoken_text!r}")
+        return self._encode(spoken_text[: end + len(self._end)])
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids, without the end of the turn; tags of thoughts and tool calls stay visible."""
+        kept = [token for token in ids if token != self._tokenizer.eos_token_id]
+        return str(self._tokenizer.decode(kept, skip_special_tokens=False))
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        *,
+        reasoning: bool,
+        tools: Sequence[Tool] = (),
+        open_turn: bool = True,
+    ) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                [self._escaped(message) for message in messages],
+                tools=list(tools) or None,
+                add_generation_prompt=open_turn,
+                enable_thinking=reasoning,
+                tokenize=False,
+            )
+        )
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _escaped(self, message: Message) -> Message:
+        """Content from outside can't forge a turn or a tag: a zero-width space goes into every tag it contains."""
+        content = message.get("content")
+        if message["role"] == "assistant" or not isinstance(content, str):
+            return message
+        for tag in self._tags:
+            if tag in content:
+                content = content.replace(tag, f"{tag[0]}\u200b{tag[1:]}")
+        return {**message, "content": content}

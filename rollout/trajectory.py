@@ -1,0 +1,125 @@
+"""What a rollout leaves: turns, trajectories, groups, and the weight version that sampled each token.
+
+Suffixes: `_T` one entry per sampled token of a turn.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import total_ordering
+
+from envs.task import Message, Task
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightVersion:
+    """Which weights: the number of the push that brought them, 0 for those the engine was started with."""
+
+    step: int
+
+    def __lt__(self, other: "WeightVersion") -> bool:
+        return self.step < other.step
+
+
+class Stop(Enum):
+    """Why a trajectory ended."""
+
+    ENV = "env"  # the environment said that the episode is over
+    LENGTH = "length"  # the token limit of a turn or of the episode was reached
+    TURNS = "turns"  # the turn limit was reached
+    FAILURE = "failure"  # something outside the model broke: see `Trajectory.failure`
+
+
+class FailureKind(Enum):
+    """Whose fault it was that a trajectory has no score. Never the model's: a model's own fault has a score."""
+
+    ENGINE = "engine"  # generation failed
+    ENVIRONMENT = "environment"  # reset or step raised
+    SANDBOX = "sandbox"  # the sandbox could not run the program
+    GRADER = "grader"  # the reward function raised or returned no finite number
+    TIMEOUT = "timeout"  # the episode's deadline passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A typed failure: kept as data, counted, never scored."""
+
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One call of the engine and what followed it.
+
+    `context_ids` are the ids that the engine saw *for the first time* in this turn: the prompt in the first turn, the
+    rendered observation in later ones. The engine saw all earlier turns before them, so the training sequence of a
+    trajectory is the concatenation of `context_ids` and `sampled_ids` over its turns.
+    `forced_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
+    """
+
+    context_ids: tuple[int, ...]
+    sampled_ids: tuple[int, ...]
+    logprobs_T: tuple[float, ...]
+    versions_T: tuple[int, ...]
+    forced_T: tuple[bool, ...]
+    text: str
+    observation: tuple[Message, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        count = len(self.sampled_ids)
+        for name, values in (("logprobs_T", self.logprobs_T), ("versions_T", self.versions_T), ("forced_T", self.forced_T)):
+            if len(values) != count:
+                raise ValueError(f"{name} has {len(values)} entries for {count} sampled tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode: its turns, why it ended, and either a reward with its named parts or a typed failure."""
+
+    task: Task
+    turns: tuple[Turn, ...]
+    stop: Stop
+    reward: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    failure: Failure | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.reward is None) == (self.failure is None):
+            raise ValueError(f"a trajectory has a reward or a failure, not both or neither: {self.reward}, {self.failure}")
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(turn.sampled_ids) for turn in self.turns)
+
+    @property
+    def truncated(self) -> bool:
+        return self.stop is Stop.LENGTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A right to run one group: its place in the order of all groups, its task, and the version it was admitted at."""
+
+    number: int
+    task: Task
+    admitted: WeightVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The answers to one task, scored together. Failed ones are kept apart: they carry no score."""
+
+    ticket: Ticket
+    trajectories: tuple[Trajectory, ...]
+    failed: tuple[Trajectory, ...] = field(default=())
+
+    @property
+    def rewards_G(self) -> list[float]:
+        return [t.reward for t in self.trajectories if t.reward is not None]
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether the rewards differ: a group whose answers all score the same has no gradient."""
+        return len(set(self.rewards_G)) > 1

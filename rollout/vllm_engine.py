@@ -1,0 +1,125 @@
+"""vLLM as a rollout engine: the one home of vLLM together with `rollout/weight_receiver.py`."""
+
+import asyncio
+import itertools
+import os
+from pathlib import Path
+
+import torch
+
+from rollout.engine import Completion, EngineConfig
+from rollout.manifest import WeightManifest
+from rollout.trajectory import WeightVersion
+
+ON_CPU = not torch.cuda.is_available()
+
+# vLLM reads its environment while it is imported.
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+if ON_CPU:
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    # The worker shares the engine's process. As a process of its own it starts later, and the two spin on a core while
+    # they wait for each other.
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    # Compiling the sampler's few kernels takes 40 s and gains nothing.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.config import WeightTransferConfig
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from rollout.weight_receiver import BACKEND, WorkerExtension
+
+
+class VllmEngine:
+    """An `Engine` around vLLM's asynchronous engine, in this process and one child."""
+
+    def __init__(self, model_dir: Path, config: EngineConfig, *, version: WeightVersion) -> None:
+        self._config = config
+        self._initial = version
+        self._numbers = itertools.count()
+        if ON_CPU:
+            os.environ["OMP_NUM_THREADS"] = str(config.threads)
+            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.memory_gib)
+        self._llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=str(model_dir),
+                dtype=config.dtype,
+                max_model_len=config.max_model_len,
+                max_num_seqs=config.max_sequences,
+                max_num_batched_tokens=max(config.batched_tokens, config.max_model_len),
+                gpu_memory_utilization=config.gpu_memory_utilization,
+                enforce_eager=ON_CPU,
+                enable_prefix_caching=False,
+                # vLLM can't take back a seeded request's random draw on a CPU after half a prompt: prompts stay whole.
+                enable_chunked_prefill=not ON_CPU,
+                distributed_executor_backend="uni" if ON_CPU else None,
+                mamba_ssm_cache_dtype="float32",
+                # Not the logits' own: what was really sampled from.
+                logprobs_mode="processed_logprobs",
+                weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+                worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
+                trust_remote_code=False,
+                disable_log_stats=True,
+            )
+        )
+
+    async def start(self) -> None:
+        """Open the weight transfer and label the initial weights."""
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
+        await self._llm.update_weight_version(str(self._initial.step))
+
+    async def generate(self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int) -> Completion:
+        """See `Engine.generate`."""
+        params = SamplingParams(
+            temperature=1.0,
+            max_tokens=max_tokens,
+            seed=seed,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        request = f"r{next(self._numbers)}"
+        final = None
+        async for output in self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, request):
+            final = output
+        if final is None:
+            raise RuntimeError(f"vLLM ended request {request} without an output")
+        sampled = final.outputs[0]
+        ids = tuple(sampled.token_ids)
+        assert sampled.logprobs is not None and sampled.weight_versions is not None
+        versions = [int(span.version) for span in sampled.weight_versions for _ in range(span.start, span.end)]
+        return Completion(
+            token_ids=ids,
+            logprobs_T=tuple(entry[token].logprob for entry, token in zip(sampled.logprobs, ids, strict=True)),
+            versions_T=tuple(versions),
+            finished=sampled.finish_reason == "stop",
+        )
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+        """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
+
+        Raises `TimeoutError` where the push takes longer than `push_timeout_s`, and `RuntimeError` where the engine
+        confirms another version than the one pushed.
+        """
+        async with asyncio.timeout(self._config.push_timeout_s):
+            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            await self._llm.start_weight_update()
+            await self._llm.update_weights(WeightTransferUpdateRequest({"manifest": manifest.to_json()}))
+            await self._llm.finish_weight_update(str(manifest.version))
+            await self._llm.resume_generation()
+        confirmed = await self.version()
+        if confirmed.step != manifest.version:
+            raise RuntimeError(f"pushed weight version {manifest.version}, the engine confirms {confirmed.step}")
+        return confirmed
+
+    async def version(self) -> WeightVersion:
+        """See `Engine.version`."""
+        return WeightVersion(step=int(await self._llm.get_weight_version()))
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        self._llm.shutdown()

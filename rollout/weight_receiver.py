@@ -1,0 +1,61 @@
+"""The receiving end of a weight push: a weight-transfer engine of vLLM that reads a shared-memory segment.
+
+vLLM's worker imports this module (it is named as `worker_extension_cls`), which registers the engine in its process.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from rollout.manifest import WeightManifest, read_weights
+
+BACKEND = "temper_shared_memory"
+
+
+@dataclass
+class SharedMemoryInit(WeightTransferInitInfo):
+    """Nothing to agree on beforehand: each push describes itself."""
+
+
+@dataclass
+class SharedMemoryUpdate(WeightTransferUpdateInfo):
+    """One push: the manifest of the segment as plain data."""
+
+    manifest: dict[str, Any]
+
+
+class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInit, SharedMemoryUpdate]):
+    """Loads weights from a segment under /dev/shm, layer by layer, so that repacked CPU weights are repacked again."""
+
+    init_info_cls = SharedMemoryInit
+    update_info_cls = SharedMemoryUpdate
+
+    def init_transfer_engine(self, init_info: SharedMemoryInit) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
+        """Load every tensor of the segment. Raises `ValueError` where its size or checksum is not the manifest's."""
+        self.model.load_weights(read_weights(WeightManifest.from_json(update_info.manifest)))
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        pass
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker for the sake of importing this module there."""
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)

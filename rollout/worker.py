@@ -1,0 +1,108 @@
+"""A rollout worker: one engine, many episodes at once. A plain class; the orchestrator makes it a Ray actor."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rollout.engine import Engine, EngineConfig
+from rollout.episode import EpisodeLimits, EpisodeRunner, sample_seed
+from rollout.manifest import WeightManifest
+from rollout.renderer import Renderer, load_tokenizer
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How trajectories are made."""
+
+    workers: int = 1
+    """Rollout workers, each with an engine of its own."""
+    retries: int = 1
+    """How often an episode is tried again after a failure outside the model."""
+    env_threads: int = 4
+    """Threads per worker that run the environments' steps."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.env_threads < 1 or self.retries < 0:
+            raise ValueError(
+                f"rollout.workers={self.workers} and env_threads={self.env_threads} must be at least 1, "
+                f"retries={self.retries} at least 0"
+            )
+        if self.limits.total_tokens > self.engine.max_model_len:
+            raise ValueError(
+                f"rollout.limits.total_tokens={self.limits.total_tokens} is more than the engine takes; "
+                f"raise rollout.engine.max_model_len={self.engine.max_model_len} or lower it"
+            )
+
+
+class RolloutWorker:
+    """Runs groups of episodes and takes new weights while they run."""
+
+    def __init__(self, config: RolloutConfig, *, seed: int) -> None:
+        self._config = config
+        self._seed = seed
+        self._pool = ThreadPoolExecutor(config.env_threads, thread_name_prefix="env")
+        self._engine: Engine | None = None
+        self._runner: EpisodeRunner | None = None
+
+    async def start(self, model_dir: str, version: int) -> float:
+        """Start the engine on a model directory, whose weights count as `version`; returns the seconds it took."""
+        # Imported here, in the worker's own process: vLLM takes 10 to 20 s to import, and whoever only names this class
+        # (the driver, a test with another engine) does not need it.
+        from rollout.vllm_engine import VllmEngine
+
+        began = time.monotonic()
+        renderer = Renderer(load_tokenizer(Path(model_dir)))
+        engine = VllmEngine(Path(model_dir), self._config.engine, version=WeightVersion(step=version))
+        await engine.start()
+        self.attach(engine, renderer)
+        return time.monotonic() - began
+
+    def attach(self, engine: Engine, renderer: Renderer) -> None:
+        """Use this engine from now on."""
+        self._engine = engine
+        self._runner = EpisodeRunner(engine=engine, renderer=renderer, limits=self._config.limits, pool=self._pool)
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        """`samples` answers to the ticket's task, concurrently."""
+        answers = await asyncio.gather(*(self._answer(ticket, sample) for sample in range(samples)))
+        return Group(
+            ticket=ticket,
+            trajectories=tuple(t for t in answers if t.failure is None),
+            failed=tuple(t for t in answers if t.failure is not None),
+        )
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+        """Serve the pushed weights; returns the version that the engine confirms."""
+        return await self._started.load_weights(manifest)
+
+    async def version(self) -> WeightVersion:
+        """The version of the weights in use; also the worker's heartbeat."""
+        return await self._started.version()
+
+    async def close(self) -> None:
+        """Stop the engine and the environments' threads."""
+        if self._engine is not None:
+            await self._engine.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def _started(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("the rollout worker has no engine yet; call start() first")
+        return self._engine
+
+    async def _answer(self, ticket: Ticket, sample: int) -> Trajectory:
+        if self._runner is None:
+            raise RuntimeError("the rollout worker has no engine yet; call start() first")
+        attempt = 0
+        while True:
+            seed = sample_seed(self._seed, ticket.number, sample, attempt)
+            trajectory = await self._runner.run(ticket.task, seed=seed)
+            if trajectory.stop is not Stop.FAILURE or attempt >= self._config.retries:
+                return trajectory
+            attempt += 1

@@ -1,0 +1,141 @@
+"""The report, over a small run folder written by hand."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.figures import smoothed
+from orchestrator.metrics import MetricsLog
+from orchestrator.report import write_report
+from orchestrator.run_record import EnvResult
+from orchestrator.samples import pick_samples, split_thought, to_sample
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """A trajectory line: one turn of three tokens, the last one forced."""
+    turn = {
+        "text": "2 and 3\n</think>\n\\boxed{5}<|im_end|>",
+        "observation": [],
+        "context_ids": [1, 2],
+        "sampled_ids": [3, 4, 5],
+        "logprobs": [-0.1, -0.2, None],
+        "versions": [6, 7, 7],
+        "forced": [False, False, True],
+    }
+    plain = {
+        "env": "math",
+        "key": "sum-1",
+        "reasoning": True,
+        "messages": [{"role": "user", "content": "2+3?"}],
+        "reward": 1.0,
+        "parts": {"correct": 1.0},
+        "stop": "env",
+        "failure": None,
+        "seconds": 0.1,
+        "turns": [turn],
+    }
+    return plain | changes
+
+
+def write_run(folder: Path, trajectories: list[dict[str, Any]]) -> None:
+    """A run that has done everything, with two RL steps."""
+    (folder / "eval").mkdir(parents=True)
+    (folder / "trajectories").mkdir()
+    (folder / "config.yaml").write_text("name: tiny\nseed: 3\n")
+    (folder / "manifest.json").write_text(json.dumps({"seconds": {"init": 1.0, "sft": 20.0, "rl": 40.5}}))
+    log = MetricsLog(folder / "metrics.jsonl")
+    log.append("start", 0, {"engine/start_s": 12.5})
+    log.append("sft", 1, {"train/loss": 3.0})
+    for step, reward in ((1, 0.25), (2, 0.5)):
+        log.append("rl", step, {"env/math/reward": reward, "rollout/tokens_per_s": 900.0, "train/loss": float("nan")})
+    for order, (label, accuracy) in enumerate((("init", 0.0), ("sft", 0.5), ("rl", 0.875))):
+        envs = {"math": {"tasks": 8, "samples": 32, "avg_at_k": accuracy, "pass_at_k": 1.0, "stderr": 0.05}}
+        evaluation = {"label": label, "order": order, "k": 4, "seconds": 2.0, "envs": envs}
+        (folder / "eval" / f"{label}.json").write_text(json.dumps(evaluation))
+    lines = "".join(json.dumps(one) + "\n" for one in trajectories)
+    (folder / "trajectories" / "rl-2.jsonl").write_text(lines)
+
+
+def test_report_json_holds_stages_evaluations_and_final_metrics(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    found = json.loads(write_report(tmp_path).json.read_text())
+    assert (found["run"], found["seed"], found["total_seconds"], found["engine_start_s"]) == ("tiny", 3, 61.5, 12.5)
+    assert found["stages"][1] == {"name": "sft", "seconds": 20.0}
+    assert [table["label"] for table in found["evaluation"]] == ["init", "sft", "rl"]
+    assert found["accuracy"] == {"math": {"init": 0.0, "sft": 0.5, "rl": 0.875}}
+    assert found["evaluation"][1]["envs"]["math"]["interval"] == pytest.approx([0.402, 0.598])
+    assert found["final_metrics"]["rl"]["env/math/reward"] == 0.5
+    assert found["final_metrics"]["rl"]["train/loss"] is None
+
+
+def test_report_html_needs_nothing_but_itself(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    html = write_report(tmp_path).html.read_text()
+    assert html.count("<svg ") == 4  # held-out accuracy, rewards, SFT loss, throughput
+    assert not re.search(r"""(src|href)=["'](?!#)(http|//|[a-z]+\.)""", re.sub(r"xlink:href|xmlns\S*", "", html))
+    assert "<script" not in html
+    assert "@import" not in html
+
+
+def test_what_a_model_wrote_is_escaped(tmp_path: Path) -> None:
+    hostile = row(messages=[{"role": "user", "content": "<script>alert(1)</script>"}], key='"><img src=x>')
+    write_run(tmp_path, [hostile])
+    html = write_report(tmp_path).html.read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "<script>" not in html
+    assert "<img" not in html
+
+
+def test_a_run_that_has_only_begun_gets_a_report_of_what_there_is(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: young\n")
+    paths = write_report(tmp_path)
+    assert "young" in paths.html.read_text()
+    assert json.loads(paths.json.read_text())["evaluation"] == []
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
+        write_report(tmp_path)
+
+
+def test_a_broken_evaluation_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    (tmp_path / "eval" / "sft.json").write_text('{"label": "sft"}')
+    with pytest.raises(ValueError, match=r"sft\.json is no evaluation"):
+        write_report(tmp_path)
+
+
+def test_samples_show_every_kind_of_outcome_and_the_right_ones_first(tmp_path: Path) -> None:
+    failed = row(key="f", reward=None, failure={"kind": "sandbox", "message": "lost"}, stop="failure")
+    rows = [row(key="w1", reward=0.0), row(key="w2", reward=0.0), row(key="r1"), failed, row(key="r2")]
+    (tmp_path / "rl-1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows) + '{"torn')
+    picked = pick_samples(tmp_path, per_env=4)["math"]
+    assert [sample.key for sample in picked] == ["r1", "r2", "f", "w1"]
+    assert picked[2].failure == "sandbox: lost"
+
+
+def test_a_sample_counts_tokens_forced_ones_and_versions() -> None:
+    sample = to_sample(row(), source="rl-1")
+    assert (sample.tokens, sample.forced, sample.versions) == (3, 1, (6, 7))
+    assert [(said.role, said.text) for said in sample.said] == [
+        ("user", "2+3?"),
+        ("thought", "2 and 3"),
+        ("answer", "\\boxed{5}"),
+    ]
+
+
+def test_an_unclosed_text_is_thought_only_where_the_prompt_opened_one() -> None:
+    assert split_thought("so", reasoning=True)[0].role == "thought"
+    assert split_thought("5", reasoning=False)[0].role == "answer"
+
+
+def test_confidence_intervals_stay_between_zero_and_one() -> None:
+    result = EnvResult(tasks=8, samples=8, avg_at_k=0.95, pass_at_k=1.0, stderr=0.1)
+    assert result.interval == (pytest.approx(0.754), 1.0)
+
+
+def test_smoothing_is_a_trailing_mean_that_skips_what_is_not_finite() -> None:
+    assert smoothed([1.0, float("nan"), 3.0, 5.0], window=2) == [1.0, 1.0, 3.0, 4.0]

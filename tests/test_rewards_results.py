@@ -1,0 +1,56 @@
+"""Comparison of results, choice of the program in an answer, and the weighted sum of parts."""
+
+import math
+from typing import Any
+
+import pytest
+
+from rewards.results import strictly_equal
+from rewards.source_text import program_of
+from rewards.verdict import Outcome, policy_fault, verdict, weighted
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "equal"),
+    [
+        (1, 1, True),
+        (1.0, 1, False),
+        (True, 1, False),
+        ((1, 2), [1, 2], False),
+        ([1, (2, "a")], [1, (2, "a")], True),
+        (0.1 + 0.2, 0.3, True),
+        (math.nan, math.nan, True),
+        ({1: "a"}, {True: "a"}, False),
+        ({1, 2}, {2, 1}, True),
+        ({1}, {True}, False),
+        (None, 0, False),
+        ({"a": [1]}, {"a": [1.0]}, False),
+    ],
+)
+def test_results_are_compared_with_their_types(result: Any, expected: Any, equal: bool) -> None:
+    assert strictly_equal(result, expected) is equal
+
+
+def test_the_last_fenced_block_that_defines_the_function_is_the_program() -> None:
+    first, second = ("```python\ndef f(x):\n    return 1\n```", "```python\ndef f(x):\n    return 2\n```")
+    answer = f"First\n{first}\nthen\n{second}\nuse:\n```\nf(3)\n```"
+    assert program_of(answer, entry_point="f") == "def f(x):\n    return 2"
+
+
+def test_a_bare_answer_is_the_program() -> None:
+    assert program_of("def f(x):\n    return x", entry_point="f") == "def f(x):\n    return x"
+    assert program_of("  \n ", entry_point="f") is None
+
+
+def test_an_answer_without_the_function_continues_the_prompt() -> None:
+    prompt = "import math\n\ndef f(x):\n"
+    assert program_of("    return math.pi", entry_point="f", prompt=prompt) == prompt + "    return math.pi"
+    whole = program_of("```python\ndef f(x):\n    return math.e\n```", entry_point="f", prompt=prompt)
+    assert whole == "import math\n\n\ndef f(x):\n    return math.e"
+
+
+def test_the_reward_is_the_weighted_sum_of_the_parts() -> None:
+    assert weighted(verdict(True).parts) == 1.0
+    assert weighted(verdict(False).parts) == 0.0
+    assert weighted({"correct": 1.0, "short": 0.5}, {"correct": 1.0, "short": 0.2}) == pytest.approx(1.1)
+    assert policy_fault("time").outcome is Outcome.POLICY_FAULT

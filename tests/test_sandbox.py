@@ -1,0 +1,270 @@
+"""The sandbox: results cross as plain values, attacks fail, faults are told apart, nothing is left behind."""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envs import literals
+from envs.errors import SandboxError
+from envs.program import Kind, Limits, Program, Reply
+from envs.sandbox import Sandbox, sandbox_report
+
+LIMITS = Limits(wall_s=3.0, cpu_s=1, memory_mb=256)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    sandbox = Sandbox(min_level=1)
+    yield sandbox
+    sandbox.close()
+
+
+def run(sandbox: Sandbox, source: str, *arguments: object, limits: Limits = LIMITS) -> Reply:
+    """The last reply of loading a source and calling its `f`."""
+    with sandbox.program(limits) as program:
+        return list(program.results(source, "f", [list(arguments)]))[-1]
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        1,
+        -(10**40),
+        1.5,
+        "caf\u00e9\n",
+        [1, [2.0]],
+        (1, (2,)),
+        {1, 2},
+        frozenset({3}),
+        {1: (2,), "a": None},
+        b"\x00",
+        2j,
+    ],
+)
+def test_plain_values_cross_unchanged(sandbox: Sandbox, value: object) -> None:
+    assert literals.loads(literals.dumps(value)) == value
+    reply = run(sandbox, "def f(x):\n    return x", value)
+    assert (reply.kind, reply.value, type(reply.value)) == (Kind.VALUE, value, type(value))
+
+
+def test_infinite_floats_and_nan_cross(sandbox: Sandbox) -> None:
+    reply = run(sandbox, "def f():\n    return [float('inf'), float('nan'), -0.0]")
+    assert reply.value[0] == math.inf
+    assert math.isnan(reply.value[1])
+    assert str(reply.value[2]) == "-0.0"
+
+
+@pytest.mark.parametrize(
+    "form", ['{"list": []}', "{}", '{"set": [[1]]}', '{"dict": [[1]]}', "[" * 10_000, '{"float": "x"}', "x"]
+)
+def test_broken_literals_are_refused(form: str) -> None:
+    with pytest.raises(literals.NotPlain):
+        literals.loads(form)
+
+
+def test_the_standard_library_can_be_imported(sandbox: Sandbox) -> None:
+    reply = run(sandbox, "import colorsys, json, dataclasses\ndef f():\n    return json.loads('[1]')")
+    assert reply == Reply(kind=Kind.VALUE, value=[1])
+
+
+def test_the_report_names_level_and_gaps(sandbox: Sandbox) -> None:
+    sandbox.warm()
+    assert sandbox.isolation is not None
+    assert sandbox.isolation.level >= 1
+    line = sandbox_report()
+    assert line.startswith("sandbox level ")
+    assert "not isolated: the kernel" in line
+
+
+def test_a_level_that_is_not_reached_is_refused() -> None:
+    with pytest.raises(SandboxError, match="TEMPER_SANDBOX_MIN_LEVEL"):
+        Sandbox(min_level=3).warm()
+
+
+FORBIDDEN = {
+    "read a file": "def f():\n    return open('/etc/passwd').read()",
+    "list a folder": "import os\ndef f():\n    return os.listdir('/')",
+    "write to /tmp": "def f():\n    return open('/tmp/x', 'w').write('x')",
+    "write to /dev/shm": "def f():\n    return open('/dev/shm/x', 'w').write('x')",
+    "make a folder": "import os\ndef f():\n    return os.mkdir('/tmp/x')",
+    "read an environment": "def f():\n    return open('/proc/self/environ').read()",
+    "read the parent's environment": "import os\ndef f():\n    return open(f'/proc/{os.getppid()}/environ').read()",
+    "TCP": "import socket\ndef f():\n    return str(socket.socket())",
+    "UDP": "import socket\ndef f():\n    return str(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))",
+    "unix socket": "import socket\ndef f():\n    return str(socket.socketpair())",
+    "fork bomb": "import os\ndef f():\n    while True: os.fork()",
+    "shell": "import os\ndef f():\n    return os.execv('/bin/sh', ['sh', '-c', 'true'])",
+    "subprocess": "import subprocess\ndef f():\n    return subprocess.run(['true'])",
+    "thread bomb": "import threading\ndef f():\n    while True: threading.Thread(target=f).start()",
+    "kill the parent": "import os\ndef f():\n    return os.kill(os.getppid(), 9)",
+    "kill everything": "import os\ndef f():\n    return os.kill(-1, 9)",
+    "stop itself": "import os, signal\ndef f():\n    os.kill(os.getpid(), signal.SIGSTOP)",
+    "raise its limits": "import resource\ndef f():\n    return resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+    "limit its parent": "import resource as r, os\ndef f():\n    return r.prlimit(os.getppid(), r.RLIMIT_CPU, (0, 0))",
+    "own another's signals": "import fcntl, os\ndef f():\n    return fcntl.fcntl(3, 8, os.getppid())",
+    "memory file": "import os\ndef f():\n    return os.memfd_create('x')",
+    "lock the library": "import fcntl, os\ndef f():\n    return fcntl.flock(os.open(os.__file__, 0), 2)",
+    "ptrace": "import ctypes\ndef f():\n    c = ctypes.CDLL(None, use_errno=True)\n"
+    "    if c.ptrace(16, 1, 0, 0) < 0: raise PermissionError\n    return 1",
+    "namespaces": "import ctypes\ndef f():\n    c = ctypes.CDLL(None, use_errno=True)\n"
+    "    if c.unshare(0x10000000) < 0: raise PermissionError\n    return 1",
+    "io_uring": "import ctypes\ndef f():\n    c = ctypes.CDLL(None, use_errno=True)\n"
+    "    if c.syscall(425, 8, b'0' * 256) < 0: raise PermissionError\n    return 1",
+}
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_an_attack_fails_by_an_exception_inside(sandbox: Sandbox, name: str) -> None:
+    reply = run(sandbox, FORBIDDEN[name])
+    assert reply.kind is Kind.RAISED, reply
+    assert reply.detail.startswith(("PermissionError", "BlockingIOError", "RuntimeError", "ValueError")), reply
+
+
+ENDED = {
+    "endless loop": ("while True: pass", Kind.TIME),
+    "endless loop in C": ("def f():\n    return sum(iter(int, 1))", Kind.TIME),
+    "all signals ignored": (
+        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\nwhile True: pass",
+        Kind.TIME,
+    ),
+    "sleep": ("import time\ntime.sleep(99)", Kind.TIME),
+    "memory bomb": ("x = []\nwhile True: x.append(bytearray(1 << 20))", Kind.MEMORY),
+    "large result": ("def f():\n    return 'a' * (1 << 20)", Kind.OUTPUT),
+    "large number": ("def f():\n    return 10 ** 10_000", Kind.UNFIT),
+    "deep result": ("def f():\n    x = []\n    for _ in range(9999): x = [x]\n    return x", Kind.UNFIT),
+    "exit code 0": ("import os\nos._exit(0)", Kind.CRASH),
+    "SystemExit": ("raise SystemExit(0)", Kind.RAISED),
+    "crash in C": ("import ctypes\nctypes.string_at(0)", Kind.CRASH),
+    "endless recursion": ("def f():\n    return f()", Kind.RAISED),
+    "equal to everything": (
+        "class E(int):\n    def __eq__(self, other): return True\ndef f():\n    return E(1)",
+        Kind.UNFIT,
+    ),
+    "rubbish on the channel": ("import os\nos.write(3, b'\\xff' * 99)", Kind.OUTPUT),
+    "an endless frame": ("import os\nos.write(3, b'\\x00\\x00\\xff\\xff')\nwhile True: pass", Kind.TIME),
+    "closed channel": ("import os, time\nos.close(3)\ntime.sleep(99)", Kind.CRASH),
+}
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_program_that_breaks_a_limit_is_told_apart(sandbox: Sandbox, name: str) -> None:
+    source, kind = ENDED[name]
+    start = time.monotonic()
+    assert run(sandbox, source).kind is kind
+    assert time.monotonic() - start < 8
+
+
+def test_output_is_thrown_away(sandbox: Sandbox) -> None:
+    reply = run(
+        sandbox, "import sys\ndef f():\n    for _ in range(100): sys.stdout.write('x' * 1_000_000)\n    return 1"
+    )
+    assert reply == Reply(kind=Kind.VALUE, value=1)
+
+
+def test_a_forged_reply_is_only_the_programs_own_answer(sandbox: Sandbox) -> None:
+    forge = (
+        "import os, struct\nb = b'{\"value\":true}'\nos.write(3, struct.pack('>I', len(b)) + b)\ndef f():\n    return 2"
+    )
+    with sandbox.program(LIMITS) as program:
+        replies = list(program.results(forge, "f", [[]]))
+    assert [reply.value for reply in replies] == [True, None]
+
+
+def test_programs_do_not_see_each_other(sandbox: Sandbox) -> None:
+    assert (
+        run(sandbox, "import math\nmath.pi = 3\nimport builtins\nbuiltins.sum = None\ndef f():\n    return 1").value
+        == 1
+    )
+    assert run(sandbox, "import math\ndef f():\n    return [math.pi, sum([1])]").value == [math.pi, 1]
+
+
+def test_nothing_is_left_after_programs_have_ended(sandbox: Sandbox) -> None:
+    for source in ("while True: pass", "import os\nos._exit(0)", "def f():\n    return 1"):
+        run(sandbox, source)
+    zygote = sandbox.warm()
+    with sandbox.program(LIMITS) as program:
+        assert children_of(zygote.process.pid) == [str(program.pid)]
+
+
+def test_a_dead_zygote_is_replaced_and_the_action_tried_again() -> None:
+    sandbox = Sandbox(min_level=1)
+    first = sandbox.warm()
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    reply = sandbox.attempt(lambda box: run(box, "def f():\n    return 5"))
+    assert reply.value == 5
+    assert sandbox.warm() is not first
+    sandbox.close()
+
+
+def test_a_zygote_that_dies_in_mid_run_is_the_sandboxs_fault() -> None:
+    sandbox = Sandbox(min_level=1)
+    runs = 0
+
+    def action(box: Sandbox) -> Reply:
+        nonlocal runs
+        runs += 1
+        with box.program(LIMITS) as program:
+            program.load("x = 1")
+            os.kill(box.warm().process.pid, signal.SIGKILL)
+            box.warm().process.wait()
+            return program.call("f", [])
+
+    with pytest.raises(SandboxError):
+        sandbox.attempt(action)
+    assert runs == 2
+    sandbox.close()
+
+
+def test_the_zygote_ends_with_its_parent() -> None:
+    read, write = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        sandbox = Sandbox(min_level=1)
+        os.write(write, str(sandbox.warm().process.pid).encode())
+        os._exit(0)
+    os.waitpid(parent, 0)
+    zygote = Path(f"/proc/{int(os.read(read, 20))}/stat")
+    deadline = time.monotonic() + 10
+    while zygote.exists() and zygote.read_text().split()[2] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not zygote.exists() or zygote.read_text().split()[2] == "Z"
+    os.close(read)
+    os.close(write)
+
+
+def test_programs_run_from_many_threads(sandbox: Sandbox) -> None:
+    results: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: results.append(run(sandbox, "def f(x):\n    return x * x", n).value))
+        for n in range(24)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [n * n for n in range(24)]
+
+
+def test_a_zygote_started_by_a_thread_outlives_it() -> None:
+    sandbox = Sandbox(min_level=1)
+    thread = threading.Thread(target=sandbox.warm)
+    thread.start()
+    thread.join()
+    with sandbox.program(LIMITS) as program:
+        assert isinstance(program, Program)
+        assert program.load("x = 1").kind is Kind.VALUE
+    sandbox.close()
