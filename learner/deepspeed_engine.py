@@ -58,6 +58,8 @@ class DeepSpeedEngine:
             dist_init_required=False,
         )
         self.device = self.engine.device
+        if learner.zero_stage == 3:
+            _register_convolutions(model)
 
     def logits(self, ids_BT: torch.Tensor) -> torch.Tensor:
         """Logits of shape (B, T, V). Padding on the right needs no mask: the model is causal, nothing before it sees it."""
@@ -154,9 +156,25 @@ class DeepSpeedEngine:
 
     def close(self) -> None:
         """Free the model and its optimiser state, so that another can be loaded in this process."""
+        parameters = list(self.model.parameters())
         self.engine.destroy()
+        self.engine.basic_optimizer.state.clear()
+        if self.zero_stage == 3:  # deepspeed keeps module objects in caches of its classes: take their memory at least
+            for parameter in parameters:
+                parameter.data = torch.empty(0)
+                parameter.ds_tensor = None
+            vars(self.engine.optimizer).clear()
         del self.engine, self.model
         gc.collect()
+
+
+def _register_convolutions(model: PreTrainedModel) -> None:
+    """Tell ZeRO-3 that Mamba layers read the weights of their `conv1d` without calling it, so that it gathers them."""
+    for mixer in model.modules():
+        for name, child in mixer.named_children():
+            if name == "conv1d":
+                for parameter in child.parameters():
+                    deepspeed.zero.register_external_parameter(mixer, parameter)
 
 
 def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfig) -> dict[str, Any]:
@@ -174,5 +192,6 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
             "stage": learner.zero_stage,
             "overlap_comm": False,
             "reduce_bucket_size": min(count, 500_000_000),  # allocated in full beforehand
+            "stage3_param_persistence_threshold": min(count // 100, 100_000),  # smaller ones stay whole on every rank
         },
     }

@@ -22,19 +22,19 @@ LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp"}
 
 @dataclass(frozen=True, kw_only=True)
 class FreshModelConfig:
-    """The shape of the model that `init` makes. The default has about 1 M parameters."""
+    """The shape of the model that `init` makes. The default has about 0.7 M parameters."""
 
-    pattern: str = "M-M*-M*-"
+    pattern: str = "M-M*-*-"
     """One letter a layer: M Mamba-2, * attention, - MLP (the notation of the Nemotron-H papers)."""
     hidden_size: int = 128
     """Width of the residual stream."""
-    intermediate_size: int = 384
+    intermediate_size: int = 512
     """Width of an MLP layer."""
     attention_heads: int = 4
     """Query heads of an attention layer; `hidden_size` must be a multiple."""
     key_value_heads: int = 2
     """Key and value heads; must divide `attention_heads`."""
-    mamba_heads: int = 8
+    mamba_heads: int = 4
     """Heads of a Mamba-2 layer, 32 channels each."""
     state_size: int = 32
     """State size of a Mamba-2 layer."""

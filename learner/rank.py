@@ -13,8 +13,10 @@ import torch
 import torch.distributed
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+from transformers import logging as transformers_logging
 
 from learner.batch import MicroBatch, Sequence, TrainBatch
+from learner import mamba_scan
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.deepspeed_engine import DeepSpeedEngine, join_ranks
 from learner.loss import Loss, nll_loss, policy_loss, token_logprobs
@@ -50,6 +52,9 @@ class Rank:
             MASTER_PORT=str(master_port),
         )
         torch.set_num_threads(config.threads)
+        mamba_scan.install()
+        transformers_logging.set_verbosity_error()  # on a CPU it warns that GPU kernels are absent
+        transformers_logging.disable_progress_bar()
         join_ranks(timeout_seconds=COLLECTIVE_TIMEOUT)
         self.rank = rank
         self.config = config

@@ -100,9 +100,14 @@ class Buffer:
 
     def _ready(self, version: WeightVersion) -> bool:
         slots = [slot for number, slot in self._slots.items() if number not in self._training]
-        due = [slot for slot in slots if slot.ticket.admitted.step <= version.step - self._max_lag]
-        finished = sum(slot.group is not None for slot in slots)
-        return finished >= self._per_step and all(slot.group is not None for slot in due)
+        if sum(slot.group is not None for slot in slots) < self._per_step:
+            return False
+        for steps_left in range(self._max_lag):
+            # Groups that must be trained within this many further steps, of which all but those steps' share now.
+            due = [s for s in slots if s.ticket.admitted.step + self._max_lag <= version.step + steps_left]
+            if sum(slot.group is None for slot in due) > steps_left * self._per_step:
+                return False
+        return True
 
     def waiting_for(self) -> str:
         """What a stuck `take` waits for, for people."""

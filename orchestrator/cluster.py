@@ -32,6 +32,8 @@ def start_ray(*, slots: int) -> None:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray would run its workers at low priority: whatever else the machine does would starve the engines.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     address = os.environ.get("RAY_ADDRESS")
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     ray.init(

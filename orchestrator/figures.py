@@ -127,9 +127,11 @@ def _evaluations(record: RunRecord) -> Plot | None:
         heights = [result.avg_at_k if result else math.nan for result in results]
         spans = [(r.avg_at_k - r.interval[0], r.interval[1] - r.avg_at_k) if r else (0.0, 0.0) for r in results]
         colour = COLOURS[number % len(COLOURS)]
-        bars = axes.bar(at, heights, width * 0.92, label=f"after {evaluation.label}", color=colour, alpha=0.88)
+        axes.bar(at, heights, width * 0.92, label=f"after {evaluation.label}", color=colour, alpha=0.88)
         axes.errorbar(at, heights, yerr=list(zip(*spans, strict=True)), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
-        axes.bar_label(bars, fmt="%.2f", padding=9, fontsize=8.5)
+        for x, result in zip(at, results, strict=True):
+            if result:
+                axes.text(x, result.interval[1] + 0.025, f"{result.avg_at_k:.2f}", ha="center", fontsize=8.5)
     axes.set_xticks(range(len(envs)), envs)
     axes.set_ylim(0, 1.12)
     axes.set_ylabel("avg@k")

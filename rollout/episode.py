@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,16 @@ class EngineFault(Exception):
 class EpisodeRunner:
     """Runs episodes of any environment against one engine. `pool` runs the environments' synchronous steps."""
 
-    def __init__(self, *, engine: Engine, renderer: Renderer, limits: EpisodeLimits, pool: Executor) -> None:
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        renderer: Renderer,
+        limits: EpisodeLimits,
+        pool: Executor,
+        make_env: Callable[[str], gymnasium.Env[str, str]] = make_env,
+    ) -> None:
+        self._make_env = make_env
         self._engine = engine
         self._renderer = renderer
         self._limits = limits
@@ -82,7 +92,7 @@ class EpisodeRunner:
         )
 
     async def _play(self, task: Task, turns: list[Turn], *, seed: int) -> tuple[Stop, StepResult]:
-        env = await self._off_loop(make_env, task.env)
+        env = await self._off_loop(self._make_env, task.env)
         try:
             await self._off_loop(_reset, env, task)
             context = self._renderer.prompt_ids(task)

@@ -1,0 +1,151 @@
+"""Ray's job server: a local head, submitting, following the log, stopping. With `cluster.py` the home of Ray."""
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+HEAD_START_S = 90.0
+HEAD_STOP_S = 20.0
+JOB_STOP_S = 120
+"""How long a stopped job may take to write its checkpoint, in seconds."""
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobServer:
+    """Where jobs are submitted to. `headers` carry the token where the cluster asks for one."""
+
+    address: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def connect(self) -> JobSubmissionClient:
+        """A client; raises `ConnectionError` where nobody answers."""
+        return JobSubmissionClient(self.address, headers=dict(self.headers))
+
+
+@contextmanager
+def local_head() -> Iterator[JobServer]:
+    """A Ray head on this machine for as long as the block runs.
+
+    It is a child of this process and ends with it; its address is written nowhere, so no other program joins it by
+    accident, and its ports ask for a token, since some of them listen on every interface.
+    Raises `RuntimeError` with the end of its log where it does not start.
+    """
+    port, dashboard, agent = free_ports(3)
+    token = secrets.token_hex(32)
+    folder = Path(tempfile.mkdtemp(prefix="temper-ray-"))
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
+    command += ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", str(folder)]
+    command += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)]
+    command += ["--dashboard-agent-listen-port", str(agent)]
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    log = folder / "head.log"
+    with log.open("w") as output:
+        head = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        server = JobServer(address=f"http://127.0.0.1:{dashboard}", headers={"Authorization": f"Bearer {token}"})
+        _wait_until_up(server, head, log)
+        yield server
+    finally:
+        _end(head)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Job:
+    """One submitted job."""
+
+    def __init__(self, server: JobServer, job_id: str, *, write: Callable[[str], None]) -> None:
+        self.id = job_id
+        self._client = server.connect()
+        self._write = write
+        self._written = 0
+
+    @classmethod
+    def submit(
+        cls,
+        server: JobServer,
+        entrypoint: str,
+        *,
+        working_dir: Path,
+        excludes: list[str],
+        env_vars: dict[str, str],
+        write: Callable[[str], None],
+    ) -> "Job":
+        """Submit a shell command that will run in a copy of `working_dir`; its log goes to `write`."""
+        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+        stop_wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(JOB_STOP_S)}
+        runtime_env = {"working_dir": str(working_dir), "excludes": excludes, "env_vars": stop_wait | env_vars}
+        job_id = server.connect().submit_job(entrypoint=entrypoint, runtime_env=runtime_env)
+        return cls(server, job_id, write=write)
+
+    def follow(self) -> None:
+        """Write the log as it comes, until the job has ended."""
+        asyncio.run(self._tail())
+
+    def stop(self) -> None:
+        """Ask the job to stop: it gets SIGTERM, and is killed where it has not ended after `JOB_STOP_S` seconds."""
+        self._client.stop_job(self.id)
+
+    def wait(self) -> int:
+        """Wait for the end, write what `follow` has not; returns the exit status, 1 for a job that never ran."""
+        info = self._client.get_job_info(self.id)
+        while not info.status.is_terminal():
+            time.sleep(POLL_S)
+            info = self._client.get_job_info(self.id)
+        self._write(self._client.get_job_logs(self.id)[self._written :])
+        if info.status == JobStatus.FAILED and not info.driver_exit_code:
+            self._write(f"job {self.id} failed: {info.message}\n")
+        return 0 if info.status == JobStatus.SUCCEEDED else int(info.driver_exit_code or 1)
+
+    async def _tail(self) -> None:
+        async for text in self._client.tail_job_logs(self.id):
+            self._written += len(text)
+            self._write(text)
+
+
+def _wait_until_up(server: JobServer, head: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + HEAD_START_S
+    while True:
+        if head.poll() is not None or time.monotonic() > deadline:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            raise RuntimeError(f"the local Ray head did not start within {HEAD_START_S:.0f} s:\n{tail}")
+        try:
+            server.connect().list_jobs()
+        except (ConnectionError, RuntimeError):
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+def _end(head: subprocess.Popen[bytes]) -> None:
+    """End the head, which takes its own children along; a head that does not answer is killed with its session."""
+    head.terminate()
+    try:
+        head.wait(HEAD_STOP_S)
+    except subprocess.TimeoutExpired:
+        head.kill()
+        head.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that were free a moment ago, all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

@@ -1,0 +1,61 @@
+"""An engine that replays recorded completions: to try an environment or a reward without a model.
+
+`trajectories/*.jsonl` of any run holds what it needs.
+"""
+
+import json
+from pathlib import Path
+
+from rollout.engine import Completion
+from rollout.manifest import WeightManifest
+from rollout.trajectory import WeightVersion
+
+Recording = dict[tuple[int, ...], list[Completion]]
+"""The completions of each prompt, in the order in which they are given."""
+
+
+class ReplayEngine:
+    """Gives each prompt its recorded completions in turn, over and over. Weights make no difference to it."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._given: dict[tuple[int, ...], int] = {}
+        self._version = WeightVersion(step=0)
+
+    async def generate(self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int) -> Completion:
+        """The next completion of this prompt. Raises `KeyError` for a prompt that was not recorded."""
+        completions = self._recording[prompt_ids]
+        number = self._given.get(prompt_ids, 0)
+        self._given[prompt_ids] = number + 1
+        return completions[number % len(completions)]
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+        """Only the version changes."""
+        self._version = manifest.weight_version
+        return self._version
+
+    async def version(self) -> WeightVersion:
+        """The version of the last push."""
+        return self._version
+
+    async def close(self) -> None:
+        """Nothing to stop."""
+
+
+def read_recording(path: Path) -> Recording:
+    """The completions in a run's trajectory file, by the ids that the engine saw."""
+    recording: Recording = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        trajectory = json.loads(line)
+        seen: tuple[int, ...] = ()
+        for turn in trajectory["turns"]:
+            seen = (*seen, *turn["context_ids"])
+            completion = Completion(
+                token_ids=tuple(turn["sampled_ids"]),
+                logprobs_T=tuple(float("nan") if value is None else value for value in turn["logprobs"]),
+                versions_T=tuple(turn["versions"]),
+                finished=trajectory["stop"] != "length" or turn is not trajectory["turns"][-1],
+            )
+            recording.setdefault(seen, []).append(completion)
+            seen = (*seen, *turn["sampled_ids"])
+    return recording

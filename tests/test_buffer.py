@@ -1,0 +1,132 @@
+"""The buffer: no group beyond its lag, nothing lost, no step without an end."""
+
+import asyncio
+import random
+
+import pytest
+
+from envs.task import Task
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.mixture import Mixture
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
+
+
+class Numbered:
+    """A source whose tasks are numbers."""
+
+    def task(self, index: int) -> Task:
+        return Task(env="math", key=str(index), messages=({"role": "user", "content": str(index)},), spec={})
+
+
+def mixture() -> Mixture:
+    return Mixture({"math": Numbered()}, {"math": 1.0})
+
+
+def group(ticket: Ticket, rewards: list[float]) -> Group:
+    answers = tuple(Trajectory(task=ticket.task, turns=(), stop=Stop.ENV, reward=reward) for reward in rewards)
+    return Group(ticket=ticket, trajectories=answers)
+
+
+async def train(buffer: Buffer, *, steps: int, seed: int) -> list[tuple[int, list[Group]]]:
+    """Steps of a learner while a producer finishes admitted groups in random order; (version, groups) of each step."""
+    rng, version, source = random.Random(seed), VersionCell(WeightVersion(step=0)), mixture()
+
+    async def finish(ticket: Ticket) -> None:
+        for _ in range(rng.choice((0, 0, 1, 5, 40))):
+            await asyncio.sleep(0)
+        await buffer.put(group(ticket, [0.0, 1.0]))
+
+    async def produce() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(finish(await buffer.admit(source, version)))
+
+    producer = asyncio.create_task(produce())
+    done = []
+    for step in range(1, steps + 1):
+        done.append((version.value.step, await buffer.take(version.value)))
+        await asyncio.sleep(0)
+        version.value = WeightVersion(step=step)
+        await buffer.release()
+    producer.cancel()
+    return done
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(max_lag: int, seed: int) -> None:
+    buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_drops=0)
+    lags = [
+        version - g.ticket.admitted.step
+        for version, groups in asyncio.run(train(buffer, steps=30, seed=seed))
+        for g in groups
+    ]
+    assert len(lags) == 30 * 4
+    assert max(lags) <= max_lag
+
+
+@pytest.mark.parametrize("max_lag", [0, 2])
+def test_every_draw_is_trained_once_or_still_pending(max_lag: int) -> None:
+    buffer = Buffer(groups_per_step=3, max_lag=max_lag, max_drops=0)
+    done = asyncio.run(train(buffer, steps=10, seed=1))
+    trained = [int(g.ticket.task.key) for _, groups in done for g in groups]
+    pending = [draw["index"] for draw in buffer.state()["pending"]]
+    assert sorted(trained + pending) == list(range(len(trained) + len(pending)))
+
+
+def test_a_restored_buffer_admits_what_was_pending_first() -> None:
+    async def story() -> list[str]:
+        version, source = VersionCell(WeightVersion(step=0)), mixture()
+        first = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
+        tickets = [await first.admit(source, version) for _ in range(4)]
+        await first.put(group(tickets[1], [0.0, 1.0]))
+        await first.put(group(tickets[3], [0.0, 1.0]))
+        await first.take(version.value)
+        await first.release()
+        second = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
+        second.restore(first.state())
+        again = [await second.admit(source, version) for _ in range(3)]
+        assert [t.number for t in again] == [4, 5, 6]
+        return [t.task.key for t in again]
+
+    assert asyncio.run(story()) == ["0", "2", "4"]
+
+
+def test_groups_without_signal_are_replaced_until_the_limit_and_then_kept() -> None:
+    async def story() -> tuple[int, int]:
+        version, source = VersionCell(WeightVersion(step=0)), mixture()
+        buffer = Buffer(groups_per_step=2, max_lag=0, max_drops=3)
+        for _ in range(5):
+            await buffer.put(group(await buffer.admit(source, version), [1.0, 1.0]))
+        return len(await buffer.take(version.value)), buffer.dropped.no_signal
+
+    assert asyncio.run(story()) == (2, 3)
+
+
+def test_a_group_with_one_answer_left_is_dropped_as_failed() -> None:
+    async def story() -> int:
+        version, source = VersionCell(WeightVersion(step=0)), mixture()
+        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=0)
+        await buffer.put(group(await buffer.admit(source, version), [1.0]))
+        return buffer.dropped.failed
+
+    assert asyncio.run(story()) == 1
+
+
+def test_shares_hold_over_any_stretch_of_draws_and_continue_after_a_restart() -> None:
+    sources = {env: Numbered() for env in ("a", "b", "c")}
+    shares = {"a": 3.0, "b": 2.0, "c": 1.0}
+    straight = Mixture(sources, shares)
+    draws = [straight.draw() for _ in range(60)]
+    for end in range(1, 61):
+        counts = {env: sum(d.env == env for d in draws[:end]) for env in shares}
+        assert all(abs(counts[env] - end * share / 6) <= 1 for env, share in shares.items())
+    first, second = Mixture(sources, shares), Mixture(sources, shares)
+    head = [first.draw() for _ in range(17)]
+    second.restore(first.state())
+    assert head + [second.draw() for _ in range(43)] == draws
+
+
+def test_a_mixture_of_other_environments_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"started with environments \['code'\]"):
+        mixture().restore({"code": 3})

@@ -1,0 +1,54 @@
+"""The configuration: shipped files load, mistakes are named."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.__main__ import main
+from orchestrator.config import flat_config, load_config, save_config
+
+CONFIGS = sorted(Path("configs").glob("*.yaml"))
+DEMO = Path("configs/demo.yaml")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_shipped_configuration_loads(path: Path) -> None:
+    assert load_config(path, []).stages
+
+
+def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Path) -> None:
+    config = load_config(DEMO, ["rl.steps=7", "envs.math.level=2", "name=other"])
+    assert (config.rl.steps, config.envs["math"].level, config.name) == (7, 2, "other")
+    save_config(config, tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml", []) == config
+    assert flat_config(config)["rl.steps"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("rl.stepz=7", ["rl.stepz", "steps"]),
+        ("rl.steps=many", ["rl.steps", "many"]),
+        ("rl.group_size=1", ["rl.group_size=1", "at least 2"]),
+        ("stages=[init,sleep]", ["sleep", "init, sft, rl, eval, report"]),
+        ("envs.maths.share=1", ["maths", "math"]),
+        ("sft.batch_size=33 learner.ranks=2", ["sft.batch_size=33", "learner.ranks=2"]),
+        ("rollout.limits.total_tokens=4096", ["total_tokens=4096", "max_model_len"]),
+        ("learner.zero_stage=4", ["zero_stage=4", "0, 1, 2 or 3"]),
+        ("learner.bf16=true", ["bf16", "zero_stage"]),
+        ("justaword", ["justaword", "key=value"]),
+        ("sft.on_error=ignore", ["ignore", "raise or skip"]),
+    ],
+)
+def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str, words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        load_config(DEMO, override.split())
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_command_line_exits_2_on_a_mistake_and_says_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "configs/none.yaml"]) == 2
+    assert "configs/none.yaml" in capsys.readouterr().err
+    assert main(["run", str(DEMO), "rl.stepz=1"]) == 2
+    assert "did you mean 'steps'" in capsys.readouterr().err

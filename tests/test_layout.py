@@ -1,0 +1,111 @@
+"""The layout rules of CONTRIBUTING.md, held over the source itself."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")
+LEARNER_TAKES = ("rollout.trajectory", "rollout.manifest")
+"""All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
+HOMES = {
+    "ray": ("orchestrator/cluster.py", "orchestrator/ray_jobs.py"),
+    "vllm": ("rollout/vllm_engine.py", "rollout/weight_receiver.py"),
+    "deepspeed": ("learner/deepspeed_engine.py",),
+    "mlflow": ("orchestrator/tracking.py",),
+    "omegaconf": ("orchestrator/config.py",),
+    "mamba_ssm": (),
+}
+LATE_IMPORTS = {"rollout/worker.py": ["rollout.vllm_engine.VllmEngine"]}
+"""Imports that stand inside a function because they take long and only one process needs them, never for a circle."""
+LONGEST_FILE = 300
+
+SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+TEXT_SUFFIXES = (".py", ".md", ".yaml", ".toml", ".sh", ".txt", ".in", ".jinja")
+
+
+def imported(tree: ast.AST) -> list[tuple[int, str]]:
+    """Every module that a file imports, with its line; `from a import b` counts as `a.b`, since `b` may be a module."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [(node.lineno, f"{'.' * node.level}{node.module or ''}.{alias.name}") for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_imports_point_down_only(name: str) -> None:
+    layer = name.split("/")[0]
+    above = LAYERS[LAYERS.index(layer) + 1 :]
+    wrong = [(line, module) for line, module in imported(TREES[name]) if module.split(".")[0] in above]
+    assert wrong == [], f"{layer} must not know {', '.join(above)}"
+
+
+def test_relative_imports_are_not_used() -> None:
+    wrong = [(name, line) for name, tree in TREES.items() for line, module in imported(tree) if module.startswith(".")]
+    assert wrong == []
+
+
+def test_the_learner_takes_only_what_was_sampled_from_the_rollout() -> None:
+    wrong = [
+        (name, line, module)
+        for name, tree in TREES.items()
+        if name.startswith("learner/")
+        for line, module in imported(tree)
+        if module.split(".")[0] == "rollout" and not module.startswith(LEARNER_TAKES)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_heavy_library_is_imported_only_in_its_home(library: str) -> None:
+    users = {name for name, tree in TREES.items() for _, module in imported(tree) if module.split(".")[0] == library}
+    assert users == set(HOMES[library])
+
+
+def test_no_import_hides_inside_a_function() -> None:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    hidden: dict[str, list[str]] = {}
+    for name, tree in TREES.items():
+        for function in (node for node in ast.walk(tree) if isinstance(node, functions)):
+            for _, module in imported(function):
+                hidden.setdefault(name, []).append(module)
+    assert hidden == LATE_IMPORTS
+
+
+def test_no_module_shadows_the_standard_library() -> None:
+    shadows = [name for name in TREES if Path(name).stem in sys.stdlib_module_names]
+    assert shadows == []
+
+
+def test_no_module_is_a_drawer_for_everything() -> None:
+    drawers = [name for name in TREES if Path(name).stem in ("utils", "util", "common", "misc", "helpers")]
+    assert drawers == []
+
+
+def test_no_file_is_long() -> None:
+    lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in TREES}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_FILE} == {}
+
+
+def test_no_signature_of_ours_takes_a_bag_of_keywords() -> None:
+    bags = [
+        (name, node.lineno)
+        for name, tree in TREES.items()
+        for body in (tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef)))
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.kwarg is not None
+    ]
+    assert bags == []
+
+
+def test_every_text_file_is_ascii() -> None:
+    folders = [ROOT / name for name in (*LAYERS, "configs", "tests", "requirements", ".ci")]
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in TEXT_SUFFIXES]
+    files += [path for path in ROOT.iterdir() if path.suffix in TEXT_SUFFIXES or path.name == "Makefile"]
+    assert [str(path.relative_to(ROOT)) for path in files if not path.read_bytes().isascii()] == []

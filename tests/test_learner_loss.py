@@ -1,0 +1,134 @@
+import math
+
+import pytest
+import torch
+
+from learner.loss import clipped_surrogate, guarded_weights, nll_loss, policy_loss, token_logprobs
+
+NAN = float("nan")
+
+
+def tensor(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows)
+
+
+def test_token_logprobs_are_those_of_the_next_token_and_zero_for_the_first():
+    logits_BTV = torch.tensor([[[0.0, math.log(3.0)], [math.log(4.0), 0.0], [7.0, 9.0]]])
+    assert token_logprobs(logits_BTV, torch.tensor([[0, 1, 0]]))[0].tolist() == pytest.approx(
+        [0.0, math.log(0.75), math.log(0.8)]
+    )
+
+
+def test_token_logprobs_of_bfloat16_logits_are_computed_in_float32():
+    assert token_logprobs(torch.zeros(1, 2, 3, dtype=torch.bfloat16), torch.tensor([[0, 1]])).dtype == torch.float32
+
+
+def test_nll_is_the_weighted_sum_over_trained_tokens():
+    loss = nll_loss(tensor([-1.0, -2.0, -4.0]), tensor([0.0, 1.0, 0.5]))
+    assert loss.total.item() == pytest.approx(4.0)
+    assert loss.sums["weight"].item() == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [
+        (1.5, 1.0, -1.28),  # clipped above
+        (1.1, 1.0, -1.1),  # inside
+        (0.5, 1.0, -0.5),  # a fall of a good token is not clipped
+        (0.5, -1.0, 0.8),  # clipped below
+        (2.0, -1.0, 2.0),  # a rise of a bad token is not clipped
+        (5.0, -1.0, 3.0),  # up to the dual clip
+    ],
+)
+def test_clip_is_asymmetric_and_the_dual_clip_bounds_bad_tokens(ratio, advantage, expected):
+    surrogate = clipped_surrogate(
+        tensor([ratio]), tensor([advantage]), clip_low=0.2, clip_high=0.28, dual_clip=3.0
+    )
+    assert surrogate.item() == pytest.approx(expected)
+
+
+def test_policy_loss_with_old_logprobs_by_hand():
+    # ratios 1.5 and 0.5, importance weights exp(0) and exp(1) truncated to 2
+    logprobs = tensor([0.0, -1.0 + math.log(1.5), -2.0 + math.log(0.5)])
+    loss = policy_loss(
+        logprobs,
+        tensor([0.0, 1.0, 1.0]),
+        tensor([0.0, 1.0, 1.0]),
+        tensor([NAN, -1.0, -3.0]),
+        clip_low=0.2,
+        clip_high=0.28,
+        old_BT=tensor([NAN, -1.0, -2.0]),
+    )
+    assert loss.total.item() == pytest.approx(-1.28 - 2.0 * 0.5)
+    assert loss.sums["importance"].item() == pytest.approx(1.0 + math.e)
+    assert loss.sums["importance_truncated"].item() == 1.0
+    assert loss.sums["logprob_gap"].item() == pytest.approx(1.0)
+    assert loss.sums["clipped"].item() == 1.0
+
+
+def test_without_old_logprobs_the_gradient_is_that_of_weighted_reinforce():
+    logprobs = tensor([0.0, -1.0, -2.0]).requires_grad_()
+    loss = policy_loss(
+        logprobs,
+        tensor([0.0, 1.0, 1.0]),
+        tensor([0.0, 2.0, -1.0]),
+        tensor([NAN, -1.5, -2.0 - math.log(10.0)]),
+        clip_low=0.2,
+        clip_high=0.28,
+        dual_clip=3.0,
+    )
+    loss.total.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -2.0 * math.exp(0.5), 2.0])
+
+
+def test_importance_weights_keep_their_floor():
+    loss = policy_loss(
+        tensor([0.0, -3.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1.0]), clip_low=0.2, clip_high=0.28,
+        importance_floor=0.5,
+    )  # fmt: skip
+    assert loss.total.item() == pytest.approx(-0.5)
+
+
+def test_untrained_nan_reaches_neither_loss_nor_gradient():
+    logprobs = tensor([NAN, -1.0, NAN]).requires_grad_()
+    loss = policy_loss(
+        logprobs, tensor([0.0, 1.0, 0.0]), tensor([1.0, 1.0, 1.0]), tensor([NAN, -1.0, NAN]), clip_low=0.2, clip_high=0.28
+    )
+    loss.total.backward()
+    assert loss.total.item() == pytest.approx(-1.0)
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == [0.0, -1.0, 0.0]
+
+
+def test_a_trained_token_without_a_logprob_makes_the_loss_nan():
+    loss = policy_loss(
+        tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, NAN]), clip_low=0.2, clip_high=0.28,
+        error_guard=2.0,
+    )  # fmt: skip
+    assert math.isnan(loss.total.item())
+
+
+def test_huge_log_ratios_stay_finite():
+    loss = policy_loss(
+        tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1e6]), clip_low=0.2, clip_high=0.28
+    )
+    assert loss.total.item() == pytest.approx(-2.0)
+    assert loss.sums["importance"].item() == pytest.approx(math.exp(20.0))
+
+
+def test_the_error_guard_drops_whole_sequences_by_their_mean_gap():
+    weights = torch.ones(2, 2)
+    gaps = tensor([0.8, -0.7], [0.1, -1.2])  # exp(0.75) = 2.12, exp(0.65) = 1.92
+    assert guarded_weights(weights, gaps, error_guard=2.0).tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert guarded_weights(weights, gaps, error_guard=0.0).tolist() == weights.tolist()
+
+
+def test_a_weightless_batch_has_no_loss_and_a_zero_gradient():
+    logprobs = tensor([-1.0, -2.0]).requires_grad_()
+    zeros = torch.zeros(1, 2)
+    policy_loss(
+        logprobs, zeros, zeros, tensor([NAN, NAN]), clip_low=0.2, clip_high=0.28, error_guard=2.0
+    ).total.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[0.0, 0.0]]

@@ -1,0 +1,76 @@
+import json
+import os
+import uuid
+
+import pytest
+import torch
+
+from learner.publish import SharedMemoryPublisher, remove_segments
+from rollout.manifest import WeightManifest, read_weights
+
+WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.tensor([0.5]), "c": torch.tensor(-2.0)}
+SHAPES = {name: tuple(tensor.shape) for name, tensor in WEIGHTS.items()}
+
+
+@pytest.fixture
+def prefix():
+    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
+    yield prefix
+    remove_segments(prefix)
+
+
+def buckets(scale: float):
+    names = list(WEIGHTS)
+    for part in (names[:2], names[2:]):
+        yield {name: WEIGHTS[name] * scale for name in part}
+
+
+def test_what_was_pushed_is_read_back_through_a_json_manifest(prefix):
+    manifest = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="float32").push(7, buckets=buckets(2.0))
+    received = WeightManifest.from_json(json.loads(json.dumps(manifest.to_json())))
+    assert received == manifest
+    assert received.weight_version.step == 7
+    for (name, tensor), (expected_name, expected) in zip(read_weights(received), WEIGHTS.items(), strict=True):
+        assert name == expected_name
+        assert torch.equal(tensor, expected * 2.0)
+
+
+def test_weights_can_travel_in_bfloat16(prefix):
+    manifest = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="bfloat16").push(1, buckets=buckets(1.0))
+    assert read_weights(manifest)[0][1].dtype == torch.bfloat16
+    assert torch.equal(read_weights(manifest)[0][1].float(), WEIGHTS["a.weight"])
+
+
+def test_one_push_leaves_the_segment_of_the_one_before_alone(prefix):
+    publisher = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="float32")
+    first = publisher.push(1, buckets=buckets(1.0))
+    second = publisher.push(2, buckets=buckets(2.0))
+    assert torch.equal(read_weights(first)[0][1], WEIGHTS["a.weight"])
+    third = publisher.push(3, buckets=buckets(3.0))
+    assert (third.path, second.path) == (first.path, f"{prefix}1")
+    with pytest.raises(ValueError, match="has checksum .* push again"):
+        read_weights(first)
+
+
+def test_a_damaged_or_missing_segment_is_refused(prefix):
+    publisher = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="float32")
+    manifest = publisher.push(1, buckets=buckets(1.0))
+    with open(manifest.path, "r+b") as file:
+        file.write(b"\x01")
+    with pytest.raises(ValueError, match="checksum"):
+        read_weights(manifest)
+    os.truncate(manifest.path, 10)
+    with pytest.raises(ValueError, match="has 10 bytes, version 1 needs"):
+        read_weights(manifest)
+    publisher.close()
+    assert not os.path.exists(manifest.path)
+    with pytest.raises(ValueError, match="is gone"):
+        read_weights(manifest)
+
+
+def test_a_push_that_misses_a_weight_is_an_error(prefix):
+    publisher = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="float32")
+    with pytest.raises(ValueError, match="1 weights were not sent, such as c"):
+        publisher.push(1, buckets=[{name: WEIGHTS[name] for name in ("a.weight", "b.bias")}])
+    with pytest.raises(ValueError, match=r"b.bias has shape \(2,\)"):
+        publisher.push(1, buckets=[{"b.bias": torch.zeros(2)}])

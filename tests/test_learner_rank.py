@@ -1,0 +1,290 @@
+"""The learner on real DeepSpeed with a tiny Nemotron-H: each scenario runs once, in processes of its own."""
+
+import math
+import multiprocessing
+import socket
+import uuid
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from learner.batch import Sequence, TrainBatch, make_batch
+from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.loss import token_logprobs
+from learner.rank import Rank
+from rollout.manifest import WeightManifest, read_weights
+
+OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
+POLICY = LossConfig()
+NLL = LossConfig(objective="nll")
+STEPS = 4
+LENGTHS = (40, 33, 32, 21, 17, 12, 9, 5)
+
+
+def tiny_nemotron() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return NemotronHForCausalLM(
+        NemotronHConfig(
+            vocab_size=264,
+            hidden_size=64,
+            layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"],
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=32,
+            mamba_num_heads=4,
+            mamba_head_dim=32,
+            expand=2,
+            n_groups=1,
+            ssm_state_size=16,
+            intermediate_size=128,
+            chunk_size=8,
+        )
+    )
+
+
+def tiny_transformer(config: type, model: type) -> PreTrainedModel:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 264, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    tiny: PreTrainedModel = model(config(**shape, **heads, tie_word_embeddings=True))
+    return tiny
+
+
+def policy_sequences(*, seed: int) -> list[Sequence]:
+    """Random sequences whose second half was sampled with log-probabilities near those of an untrained model."""
+    draw = torch.Generator().manual_seed(seed)
+    sequences = []
+    for length in LENGTHS:
+        ids = torch.randint(0, 264, (length,), generator=draw).tolist()
+        prompt = length // 2
+        noise = torch.randn(length, generator=draw).tolist()
+        sequences.append(
+            Sequence(
+                ids=tuple(ids),
+                trained_T=tuple(t >= prompt for t in range(length)),
+                advantages_T=(noise[0],) * length,
+                behaviour_T=tuple(-5.6 + 0.3 * noise[t] if t >= prompt else math.nan for t in range(length)),
+            )
+        )
+    return sequences
+
+
+def batch(*, ranks: int, seed: int = 0, micro_batch_tokens: int = 70) -> TrainBatch:
+    return make_batch(policy_sequences(seed=seed), ranks=ranks, micro_batch_tokens=micro_batch_tokens, pad_id=0)
+
+
+def broken_batch(*, ranks: int) -> TrainBatch:
+    """A batch whose shortest sequence, which one rank alone gets, has lost its log-probabilities."""
+    *whole, last = policy_sequences(seed=9)
+    lost = Sequence(
+        ids=last.ids, trained_T=last.trained_T, advantages_T=last.advantages_T, behaviour_T=(math.nan,) * len(last.ids)
+    )
+    return make_batch([*whole, lost], ranks=ranks, micro_batch_tokens=70, pad_id=0)
+
+
+def weights_of(rank: Rank, prefix: str) -> dict[str, torch.Tensor] | None:
+    manifest = rank.publish(prefix, 1)
+    return None if manifest is None else {name: tensor.clone() for name, tensor in read_weights(manifest)}
+
+
+def in_processes(scenario: Callable[..., Any], *, ranks: int, arguments: tuple[Any, ...]) -> list[Any]:
+    """Run `scenario(rank, port, *arguments)` in one fresh process per rank; returns what each returned."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with multiprocessing.get_context("spawn").Pool(ranks) as pool:
+        return pool.starmap_async(scenario, [(rank, port, *arguments) for rank in range(ranks)], chunksize=1).get(240)
+
+
+def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[str, Any]:
+    """Policy steps with a broken batch among them, a checkpoint in mid-way, and the same steps again from it."""
+    learner = Rank(rank, config.ranks, "127.0.0.1", port, config)
+    learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
+    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
+    checkpoint = f"{folder}/{config.ranks}-{config.zero_stage}-{config.bf16}"
+    metrics = []
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            before = weights_of(learner, prefix)
+            broken = learner.train_step(broken_batch(ranks=config.ranks), loss=POLICY)
+            after = weights_of(learner, prefix)
+            learner.save(checkpoint)
+        metrics.append(learner.train_step(batch(ranks=config.ranks, seed=step), loss=POLICY))
+    final = weights_of(learner, prefix)
+
+    first_model = weakref.ref(learner.engine.model if learner.engine else None)
+    learner.load(checkpoint, optim=OPTIM, total_steps=STEPS)
+    resumed_at = learner.restore(checkpoint)
+    again = [
+        learner.train_step(batch(ranks=config.ranks, seed=step), loss=POLICY) for step in range(STEPS // 2, STEPS)
+    ]
+    resumed = weights_of(learner, prefix)
+    logprobs = learner.logprobs(policy_sequences(seed=5))
+    learner.save(f"{checkpoint}-final")
+    learner.close()
+    return {
+        "metrics": metrics,
+        "before": before,
+        "after": after,
+        "broken": broken,
+        "final": final,
+        "freed": first_model() is None,
+        "resumed_at": resumed_at,
+        "again": again,
+        "resumed": resumed,
+        "logprobs": logprobs,
+        "saved": f"{checkpoint}-final",
+        "segments": [str(path) for path in Path("/dev/shm").glob(f"{Path(prefix).name}*")],
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("learner")
+    tiny_nemotron().save_pretrained(folder / "model")
+    (folder / "model" / "tokenizer.json").write_text("{}", encoding="ascii")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def alone(folder: str) -> dict[str, Any]:
+    """One rank, ZeRO stage 0."""
+    return in_processes(training, ranks=1, arguments=(folder, LearnerConfig()))[0]
+
+
+@pytest.fixture(scope="module")
+def shared(folder: str) -> list[dict[str, Any]]:
+    """Two ranks, ZeRO stage 3."""
+    return in_processes(training, ranks=2, arguments=(folder, LearnerConfig(ranks=2, zero_stage=3)))
+
+
+def test_zero_stage_3_on_two_ranks_equals_stage_0_on_one(alone, shared):
+    for one, two in zip(alone["metrics"], shared[0]["metrics"], strict=True):
+        for name in ("loss", "grad_norm", "learning_rate", "entropy", "importance", "logprob_gap"):
+            assert two[name] == pytest.approx(one[name], abs=1e-4), name
+    assert alone["metrics"][0]["loss"] != pytest.approx(alone["metrics"][-1]["loss"], abs=1e-3)
+    for name, tensor in alone["final"].items():
+        assert torch.allclose(shared[0]["final"][name], tensor, atol=1e-4), name
+
+
+def test_every_rank_returns_the_same_metrics(shared):
+    timing = {"step_seconds", "tokens_per_s"}
+    first, second = ([{k: v for k, v in m.items() if k not in timing} for m in r["metrics"]] for r in shared)
+    assert first == second
+
+
+def test_a_step_with_a_broken_logprob_on_one_rank_is_skipped_on_all(alone, shared):
+    for result in (alone, *shared):
+        assert result["broken"]["skipped"] == 1.0
+        assert math.isnan(result["broken"]["loss"])
+    for result in (alone, shared[0]):
+        assert all(torch.equal(tensor, result["after"][name]) for name, tensor in result["before"].items())
+    assert [m["skipped"] for m in alone["metrics"]] == [0.0] * STEPS
+
+
+def test_a_restored_run_continues_bit_for_bit(alone, shared):
+    for result in (alone, *shared):
+        assert result["resumed_at"] == STEPS // 2
+        assert [m["loss"] for m in result["again"]] == [m["loss"] for m in result["metrics"][STEPS // 2 :]]
+    for result in (alone, shared[0]):
+        assert all(torch.equal(tensor, result["resumed"][name]) for name, tensor in result["final"].items())
+
+
+def test_a_second_load_frees_the_first_model(alone, shared):
+    assert alone["freed"]
+    assert all(result["freed"] for result in shared)
+
+
+def test_a_saved_model_is_loaded_by_transformers_and_holds_what_was_pushed(alone, shared):
+    for result in (alone, shared[0]):
+        saved = load_file(f"{result['saved']}/model.safetensors")
+        assert set(saved) == set(result["resumed"])
+        assert all(torch.equal(tensor, result["resumed"][name]) for name, tensor in saved.items())
+        model = AutoModelForCausalLM.from_pretrained(result["saved"])
+        for sequence, expected in zip(policy_sequences(seed=5), result["logprobs"], strict=True):
+            ids_BT = torch.tensor([sequence.ids])
+            with torch.no_grad():
+                found = token_logprobs(model(input_ids=ids_BT).logits, ids_BT)[0]
+            assert found.tolist() == pytest.approx(expected, abs=1e-5)
+        assert (Path(result["saved"]) / "tokenizer.json").is_file()
+
+
+def test_closing_removes_the_shared_memory(alone, shared):
+    assert [result["segments"] for result in (alone, *shared)] == [[], [], []]
+
+
+def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
+    """The same step in one micro-batch and in many; then other stages and models in the same process."""
+    learner = Rank(rank, 1, "127.0.0.1", port, LearnerConfig())
+    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
+    results: dict[str, Any] = {}
+    for tokens in (10**6, 20):
+        learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
+        metrics = learner.train_step(batch(ranks=1, micro_batch_tokens=tokens), loss=POLICY)
+        results[f"micro_batch_tokens {tokens}"] = (metrics, weights_of(learner, prefix))
+    for name in ("llama", "qwen3"):
+        learner.load(f"{folder}/{name}", optim=OPTIM, total_steps=20)
+        losses = [learner.train_step(batch(ranks=1), loss=NLL)["loss"] for _ in range(20)]
+        manifest = learner.publish(prefix, 3)
+        learner.save(f"{folder}/{name}-trained")
+        results[name] = (losses, manifest.to_json() if manifest else None)
+    for model, error in ((f"{folder}/nowhere", "load"), (folder, "load")):
+        with pytest.raises(ValueError, match="is not a model directory"):
+            learner.load(model, optim=OPTIM, total_steps=1)
+        results[error] = learner.engine
+    with pytest.raises(ValueError, match="call load first"):
+        learner.train_step(batch(ranks=1), loss=NLL)
+    learner.close()
+    return results
+
+
+@pytest.fixture(scope="module")
+def accumulated(folder: str) -> dict[str, Any]:
+    tiny_transformer(LlamaConfig, LlamaForCausalLM).save_pretrained(f"{folder}/llama")
+    tiny_transformer(Qwen3Config, Qwen3ForCausalLM).save_pretrained(f"{folder}/qwen3")
+    return in_processes(accumulation, ranks=1, arguments=(folder,))[0]
+
+
+def test_many_micro_batches_equal_one_big_batch(accumulated):
+    one, one_weights = accumulated["micro_batch_tokens 1000000"]
+    many, many_weights = accumulated["micro_batch_tokens 20"]
+    assert many["loss"] == pytest.approx(one["loss"], abs=1e-6)
+    assert many["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+    for name, tensor in one_weights.items():
+        assert torch.allclose(many_weights[name], tensor, atol=1e-5), name
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_any_causal_model_can_be_trained_and_pushed(accumulated, folder, name):
+    losses, manifest = accumulated[name]
+    assert losses[-1] < losses[0] - 0.3
+    pushed = WeightManifest.from_json(manifest)
+    saved = load_file(f"{folder}/{name}-trained/model.safetensors")
+    assert set(pushed.names) == set(saved)  # tied weights once
+
+
+def test_padding_on_the_right_changes_no_logprob():
+    model = tiny_nemotron()
+    sequences = policy_sequences(seed=1)
+    (padded,) = make_batch(sequences, ranks=1, micro_batch_tokens=10**6, pad_id=7).micro_batches[0]
+    ids_BT = torch.from_numpy(padded.ids_BT)
+    with torch.no_grad():
+        together_BT = token_logprobs(model(input_ids=ids_BT, use_cache=False).logits, ids_BT)
+        for row, sequence in enumerate(sequences):
+            alone_BT = token_logprobs(model(input_ids=torch.tensor([sequence.ids])).logits, torch.tensor([sequence.ids]))
+            assert torch.allclose(together_BT[row, : len(sequence.ids)], alone_BT[0], atol=1e-5)

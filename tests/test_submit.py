@@ -1,0 +1,78 @@
+"""Submitting to a Ray cluster: a real local head, with jobs that end well, badly, and by a signal."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.ray_jobs import JobServer, local_head
+from orchestrator.submit import ROOT, named_server, run_command, run_job
+
+STOPPABLE = """
+import signal, sys, time
+def stop(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("begun", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[JobServer]:
+    with local_head() as running:
+        yield running
+
+
+def test_a_job_streams_its_log_and_returns_its_exit_status(server: JobServer, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "result").write_text("stays here")
+    (tmp_path / "data").write_text("travels")
+    program = "import os, sys; print('files', sorted(os.listdir())); print('it ' + 'ran'); sys.exit(3)"
+    log: list[str] = []
+    status = run_job(server, [sys.executable, "-c", program], write=log.append, working_dir=tmp_path)
+    assert status == 3
+    assert "files ['data']\nit ran\n" in "".join(log)
+    assert "".join(log).count("it ran\n") == 1
+
+
+def test_a_signal_stops_the_job_and_lets_it_save(server: JobServer, tmp_path: Path) -> None:
+    log: list[str] = []
+
+    def write(text: str) -> None:
+        log.append(text)
+        if "begun\n" in text:
+            signal.raise_signal(signal.SIGTERM)
+
+    assert run_job(server, [sys.executable, "-c", STOPPABLE], write=write, working_dir=tmp_path) == 130
+    assert "saved" in "".join(log)
+    assert "".join(log).count("begun\n") == 1
+
+
+def test_a_cluster_that_was_started_here_asks_for_its_token(server: JobServer) -> None:
+    with pytest.raises(Exception, match="Authentication required"):
+        JobServer(address=server.address).connect().list_jobs()
+
+
+def test_a_local_run_keeps_its_results_in_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = run_command(ROOT / "configs" / "demo.yaml", ["seed=2"], local=True)
+    assert command[1:5] == ["-m", "orchestrator", "run", "configs/demo.yaml"]
+    assert command[5:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
+
+
+def test_what_another_machine_could_not_find_is_refused(tmp_path: Path) -> None:
+    outside = tmp_path / "mine.yaml"
+    outside.write_text((ROOT / "configs" / "demo.yaml").read_text())
+    with pytest.raises(ValueError, match="runs_dir=runs must be absolute"):
+        run_command(ROOT / "configs" / "demo.yaml", [], local=False)
+    with pytest.raises(ValueError, match="would not travel"):
+        run_command(outside, ["runs_dir=/shared/runs"], local=False)
+
+
+def test_an_address_that_is_no_job_server_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'127\.0\.0\.1:6379'"):
+        named_server("127.0.0.1:6379")
