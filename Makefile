@@ -29,7 +29,7 @@ ui: setup  ## open MLflow's pages on http://127.0.0.1:5000
 	@mkdir -p runs
 	@case "$$MLFLOW_TRACKING_URI" in \
 	  http*) echo "the runs are at $$MLFLOW_TRACKING_URI" ;; \
-	  *) $(PY) -m mlflow ui --host 127.0.0.1 --port 5000 --workers 1 \
+	  *) exec $(PY) -m mlflow ui --host 127.0.0.1 --port 5000 --workers 1 \
 	    --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///runs/mlflow.db}" ;; \
 	esac
 

@@ -7,7 +7,8 @@ EPSILON = 1e-6
 def leave_one_out(rewards_G: list[float]) -> list[float]:
     """Reward minus the mean of the *other* answers' rewards; 0 for a lone answer.
 
-    RLOO: Kool et al., "Buy 4 REINFORCE Samples, Get a Baseline for Free!", 2019; Ahmadian et al., "Back to Basics", 2024.
+    RLOO: Kool et al., "Buy 4 REINFORCE Samples, Get a Baseline for Free!", 2019; Ahmadian et al., "Back to Basics:
+    Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs", 2024.
     """
     count = len(rewards_G)
     if count < 2:

@@ -60,7 +60,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Arrays of one forward pass, all of shape (B, T). `weights_BT` is what a token counts for in the loss, 0 if untrained."""
+    """Arrays of one forward pass, all of shape (B, T). `weights_BT` is what a token counts for, 0 if untrained."""
 
     ids_BT: NDArray[np.int64]
     weights_BT: NDArray[np.float32]
@@ -134,8 +134,9 @@ def make_batch(
 ) -> TrainBatch:
     """One step's batch: sequences of like length together, at most `micro_batch_tokens` with padding in a micro-batch.
 
-    Sequences without a trained token are left out. A sequence over the budget has a micro-batch of its own. A rank with fewer micro-batches than another repeats one
-    with weight 0, since every rank must take part in each collective operation.
+    Sequences without a trained token are left out. A sequence over the budget has a micro-batch of its own. A rank with
+    fewer micro-batches than another repeats a row with weight 0, since every rank must take part in each collective
+    operation. Raises `ValueError` where there are fewer sequences than ranks.
 
     aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025) or sequence (mean over the
     tokens of each sequence, then over sequences; Shao et al., "DeepSeekMath", 2024).

@@ -55,8 +55,8 @@ def commit(directory: Path) -> Path:
     final = directory.with_name(directory.name.removesuffix(UNFINISHED))
     files = _files(directory)
     try:
-        manifest = {"files": {name: {"bytes": path.stat().st_size, "sha256": _flush(path)} for name, path in files.items()}}
-        (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="ascii")
+        entries = {name: {"bytes": path.stat().st_size, "sha256": _flush(path)} for name, path in files.items()}
+        (directory / MANIFEST).write_text(json.dumps({"files": entries}, indent=1), encoding="ascii")
         _flush(directory / MANIFEST)
         for folder in {path.parent for path in files.values()} | {directory}:
             _sync_folder(folder)
@@ -108,8 +108,8 @@ def steps(stage_dir: Path) -> list[int]:
 def latest(stage_dir: Path) -> Path | None:
     """The newest whole checkpoint of a stage, or None where the stage has none yet.
 
-    A damaged one is named in a warning and the one before is taken. Raises `DamagedCheckpointError` where none is whole:
-    starting from scratch would throw away what was trained.
+    A damaged one is named in a warning and the one before is taken. Raises `DamagedCheckpointError` where none is
+    whole: starting from scratch would throw away what was trained.
     """
     problems: list[str] = []
     for step in reversed(steps(stage_dir)):
@@ -123,7 +123,8 @@ def latest(stage_dir: Path) -> Path | None:
         return directory
     if problems:
         raise DamagedCheckpointError(
-            f"no checkpoint in {stage_dir} is whole; restore one or remove the folder to start afresh: " + "; ".join(problems)
+            f"no checkpoint in {stage_dir} is whole; restore one or remove the folder to start afresh: "
+            + "; ".join(problems)
         )
     return None
 

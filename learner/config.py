@@ -48,7 +48,7 @@ class OptimConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The objective: a clipped policy loss with its advantages and importance weights, or the negative log-likelihood."""
+    """The objective: a clipped policy loss with advantages and importance weights, or the negative log-likelihood."""
 
     objective: str = "policy"
     """policy (reinforcement learning) or nll (supervised: minus the log-probability of each trained token)."""

@@ -27,7 +27,8 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.optimizer import GuardedAdamW, parameter_groups
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", category=FutureWarning)  # deepspeed's calls
+# deepspeed calls functions that torch has renamed
+warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", category=FutureWarning)
 compatible_ops["deepspeed_shm_comm"] = False  # else a C++ compiler is started, and needed, at the first run on a CPU
 
 GATHER_BYTES = 256 * 2**20
@@ -62,7 +63,7 @@ class DeepSpeedEngine:
             _register_convolutions(model)
 
     def logits(self, ids_BT: torch.Tensor) -> torch.Tensor:
-        """Logits of shape (B, T, V). Padding on the right needs no mask: the model is causal, nothing before it sees it."""
+        """Logits of shape (B, T, V). Padding on the right needs no mask: in a causal model nothing before it sees it."""
         output = self.engine(input_ids=ids_BT.to(self.device), use_cache=False)
         logits_BTV: torch.Tensor = output.logits
         return logits_BTV

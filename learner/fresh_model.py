@@ -65,7 +65,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     texts = [AddedToken(token, special=False, single_word=token.isalpha()) for token in TEXT_TOKENS + FORMAT_TOKENS]
     tokenizer.add_tokens(texts)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=IM_END, bos_token=IM_START, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=IM_END,
+        bos_token=IM_START,
+        clean_up_tokenization_spaces=False,
     )
     fast.chat_template = TEMPLATE.read_text(encoding="utf-8")
     return fast

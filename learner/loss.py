@@ -1,7 +1,7 @@
-"""The losses, as pure functions of tensors. Each returns *sums*: the caller divides by the denominator of the whole batch.
+"""The losses, as pure functions of tensors. Each returns *sums*: the caller divides by the whole batch's denominator.
 
-Suffixes: `_B` one entry per sequence, `_BT` per sequence and token, `_BTV` per vocabulary entry too. `logprobs_BT` are the
-trainer's log-probabilities pi, `behaviour_BT` those of the rollout engine mu, `weights_BT` what a token counts for
+Suffixes: `_B` one entry per sequence, `_BT` per sequence and token, `_BTV` per vocabulary entry too. `logprobs_BT` are
+the trainer's log-probabilities pi, `behaviour_BT` those of the rollout engine mu, `weights_BT` what a token counts for
 (0: untrained or padding). Entries where the weight is 0 are never read, they may be NaN.
 """
 
@@ -51,15 +51,15 @@ def policy_loss(
 ) -> Loss:
     """Clipped policy loss with truncated importance weights.
 
-    Per token `sg(clip(w, floor, cap)) * -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`, where r = pi / pi_old is the
-    policy ratio and w = pi_old / mu corrects for what the engine computes differently or computed with older weights.
+    Per token `sg(clip(w, floor, cap)) * -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`, where r = pi / pi_old is
+    the policy ratio and w = pi_old / mu corrects for what the engine computes differently or with older weights.
     Without `old_BT`, pi_old is pi itself (r = 1 with a gradient), which is right where a batch is used once.
 
-    Clip: Schulman et al., "Proximal Policy Optimization Algorithms", eq. 7, 2017; asymmetric: Yu et al., "DAPO", eq. 10,
-    2025. Dual clip (for A < 0 at most `dual_clip` * |A|, off at 0): Ye et al., "Mastering Complex Control in MOBA Games
-    with Deep Reinforcement Learning", eq. 4, 2020. Truncated weights: Espeholt et al., "IMPALA", section 4.1, 2018; for
-    the gap between trainer and engine: Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL
-    Training", 2025. Error guard: sequences whose exp(mean |log w|) exceeds it are left out.
+    Clip: Schulman et al., "Proximal Policy Optimization Algorithms", eq. 7, 2017; asymmetric: Yu et al., "DAPO",
+    eq. 10, 2025. Dual clip (for A < 0 at most `dual_clip` * |A|, off at 0): Ye et al., "Mastering Complex Control in
+    MOBA Games with Deep Reinforcement Learning", eq. 4, 2020. Truncated weights: Espeholt et al., "IMPALA", section
+    4.1, 2018; for the gap between trainer and engine: Yao et al., "Your Efficient RL Framework Secretly Brings You
+    Off-Policy RL Training", 2025. Error guard: sequences whose exp(mean |log w|) exceeds it are left out.
     """
     trained_BT = weights_BT > 0
     logprobs_BT = torch.where(trained_BT, logprobs_BT, 0.0)

@@ -77,7 +77,13 @@ def install() -> None:
         return
 
     def scan(
-        x: torch.Tensor, dt: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chunk_size: int, **rest: Any
+        x: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        chunk_size: int,
+        **rest: Any,
     ) -> Any:
         if rest.get("return_final_states") or rest.get("initial_states") is not None or rest.get("D") is None:
             return reference(x, dt, a, b, c, chunk_size, **rest)

@@ -14,7 +14,7 @@ from rollout.manifest import ALIGNMENT, WeightManifest, checksum, map_segment, t
 
 
 class SharedMemoryPublisher:
-    """Writes versions of one model's weights to `<prefix>0` and `<prefix>1` in turn, and removes both on close and exit.
+    """Writes versions of one model's weights to `<prefix>0` and `<prefix>1` in turn; removes both on close and exit.
 
     `shapes` are those of the tensors by their checkpoint names; `dtype` is the type on the wire.
     """
@@ -33,7 +33,7 @@ class SharedMemoryPublisher:
         atexit.register(self.close)
 
     def push(self, version: int, *, buckets: Iterable[dict[str, torch.Tensor]]) -> WeightManifest:
-        """Write one version and describe it. Raises `ValueError` if the buckets do not hold exactly the known tensors."""
+        """Write one version and describe it. Raises `ValueError` if the buckets do not hold exactly the tensors known."""
         path = f"{self.prefix}{self.pushes % 2}"
         self.pushes += 1
         _reserve(path, nbytes=self.nbytes)
@@ -85,8 +85,6 @@ def _reserve(path: str, *, nbytes: int) -> None:
         os.ftruncate(descriptor, nbytes)
         os.posix_fallocate(descriptor, 0, nbytes)
     except OSError as error:
-        raise OSError(
-            error.errno, f"no room for {nbytes} bytes of weights ({os.strerror(error.errno)})", path
-        ) from error
+        raise OSError(error.errno, f"no room for {nbytes} bytes of weights ({error.strerror})", path) from error
     finally:
         os.close(descriptor)

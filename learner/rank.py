@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers import logging as transformers_logging
 
-from learner.batch import MicroBatch, Sequence, TrainBatch
 from learner import mamba_scan
+from learner.batch import MicroBatch, Sequence, TrainBatch
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.deepspeed_engine import DeepSpeedEngine, join_ranks
 from learner.loss import Loss, nll_loss, policy_loss, token_logprobs
@@ -59,13 +59,15 @@ class Rank:
         self.rank = rank
         self.config = config
         self.steps = 0  # updates done, which is what the schedule counts
+        self.parameter_count = 0
         self.engine: DeepSpeedEngine | None = None
         self.publisher: SharedMemoryPublisher | None = None
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int) -> int:
-        """Load a model directory in Hugging Face format (safetensors) to train it from step 0; returns its parameter count.
+        """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
-        What was loaded before is freed. Raises `ValueError` for a directory that holds no such model.
+        Returns its parameter count. What was loaded before is freed. Raises `ValueError` for a directory that holds no
+        such model.
         """
         self.close()
         directory = Path(model_dir)
@@ -154,7 +156,7 @@ class Rank:
         return self.steps
 
     def publish(self, prefix: str, version: int) -> WeightManifest | None:
-        """Write the weights to shared memory at `<prefix>0` or `<prefix>1`, in turn; the manifest on rank 0, else None."""
+        """Write the weights to shared memory at `<prefix>0` and `<prefix>1` in turn; the manifest on rank 0, else None."""
         engine = self._engine()
         if self.rank:
             for _ in engine.checkpoint_parameters():

@@ -41,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
     for name, text in helps.items():
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("config", type=Path, help="a YAML file; see configs/")
-        command.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. seed=2 rl.optim.learning_rate=1e-4")
+        command.add_argument(
+            "overrides", nargs="*", metavar="key=value", help="e.g. seed=2 rl.optim.learning_rate=1e-4"
+        )
         if name == "submit":
             command.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
     return root

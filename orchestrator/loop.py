@@ -110,7 +110,9 @@ class Loop:
         taken = monotonic()
         lag = self.version.value.step - min(group.ticket.admitted.step for group in groups)
         training = self.learner.step(self.make_batch(groups))
-        metrics = await within(self.timeout_s, training, stage=f"rl step {step}", waiting_for=lambda: "the learner's step")
+        metrics = await within(
+            self.timeout_s, training, stage=f"rl step {step}", waiting_for=lambda: "the learner's step"
+        )
         trained = monotonic()
         await self._push(step)
         pushed = monotonic()
@@ -134,7 +136,10 @@ class Loop:
             self.timeout_s, self.learner.publish(target), stage=stage, waiting_for=lambda: "the learner's weights"
         )
         self.version.value = await within(
-            self.timeout_s, self.rollouts.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
+            self.timeout_s,
+            self.rollouts.load_weights(manifest),
+            stage=stage,
+            waiting_for=lambda: "the engines to load weights",
         )
 
 

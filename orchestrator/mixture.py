@@ -48,5 +48,7 @@ class Mixture:
     def restore(self, counts: dict[str, int]) -> None:
         """Continue after these draws. Raises `ValueError` where the environments are not the same as then."""
         if set(counts) != set(self._counts):
-            raise ValueError(f"the run was started with environments {sorted(counts)}, now it has {sorted(self._counts)}")
+            raise ValueError(
+                f"the run was started with environments {sorted(counts)}, now it has {sorted(self._counts)}"
+            )
         self._counts = dict(counts)

@@ -5,6 +5,7 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from learner.fresh_model import make_model
@@ -65,7 +66,7 @@ async def _stages(run: Run, only: str | None) -> None:
     for position in range(run.folder.state().done, len(stages)):
         run.stop.check()
         await _one(run, stages[position])
-        run.folder.update(done=position + 1)
+        run.folder.store(replace(run.folder.state(), done=position + 1))
 
 
 async def _one(run: Run, stage: str) -> None:
@@ -73,10 +74,10 @@ async def _one(run: Run, stage: str) -> None:
     began = time.monotonic()
     run.progress.note(f"{label}: begins")
     if run.tracker.run_id is not None:
-        run.folder.update(tracking_id=run.tracker.run_id)
+        run.folder.store(replace(run.folder.state(), tracking_id=run.tracker.run_id))
     await STAGE_FUNCTIONS[stage](run)
     seconds = run.folder.state().seconds | {label: time.monotonic() - began}
-    run.folder.update(seconds=seconds)
+    run.folder.store(replace(run.folder.state(), seconds=seconds))
     run.progress.note(f"{label}: done in {seconds[label]:.0f} s")
 
 
@@ -84,23 +85,23 @@ async def _init(run: Run) -> None:
     if run.config.model.path is not None:
         model = Path(run.config.model.path).resolve()
         load_tokenizer(model)
-        run.folder.update(model=str(model), label="init")
+        run.folder.store(replace(run.folder.state(), model=str(model), label="init"))
         return
     target = run.folder.checkpoints("init") / "0"
     target.parent.mkdir(parents=True, exist_ok=True)
     count = await asyncio.to_thread(make_model, target, run.config.model.fresh, seed=run.config.seed)
     run.progress.note(f"init: a fresh hybrid of {count:,} parameters")
-    run.folder.update(model=str(target.relative_to(run.folder.root)), label="init")
+    run.folder.store(replace(run.folder.state(), model=str(target.relative_to(run.folder.root)), label="init"))
 
 
 async def _sft(run: Run) -> None:
     final = await run_sft(run)
-    run.folder.update(model=str(final.relative_to(run.folder.root)), label="sft")
+    run.folder.store(replace(run.folder.state(), model=str(final.relative_to(run.folder.root)), label="sft"))
 
 
 async def _rl(run: Run) -> None:
     final = await run_rl(run)
-    run.folder.update(model=str(final.relative_to(run.folder.root)), label="rl")
+    run.folder.store(replace(run.folder.state(), model=str(final.relative_to(run.folder.root)), label="rl"))
 
 
 async def _eval(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from orchestrator.deadline import StopFlag, within
 from orchestrator.metrics import MetricsLog
 from orchestrator.mixture import Mixture
 from orchestrator.progress import Progress
-from orchestrator.run_dir import RunDir, RunState
+from orchestrator.run_dir import RunDir
 from orchestrator.tracking import Tracker
 from rollout.trajectory import WeightVersion
 
@@ -68,7 +69,9 @@ class Run:
         self.tracker.metrics({f"{stage}/{name}": value for name, value in metrics.items()}, step)
         self.progress.update(step, metrics)
 
-    async def learning(self, *, stage: str, optim: OptimConfig, loss: LossConfig, steps: int) -> tuple[LearnerGroup, int]:
+    async def learning(
+        self, *, stage: str, optim: OptimConfig, loss: LossConfig, steps: int
+    ) -> tuple[LearnerGroup, int]:
         """The learner, ready to train `stage`, and the step that was done last (0 for a fresh start)."""
         learner = await self._learner(stage)
         checkpoint = latest(self.folder.checkpoints(stage))
@@ -145,8 +148,9 @@ class Run:
         if self._held != model:
             await learner.load(model, optim=OptimConfig(), loss=LossConfig(), total_steps=1)
             self._held = model
-        state: RunState = self.folder.update(version=self.version.step + 1)
-        manifest = await learner.publish(WeightVersion(step=state.version))
+        version = WeightVersion(step=self.version.step + 1)
+        self.folder.store(replace(self.folder.state(), version=version.step))
+        manifest = await learner.publish(version)
         timeout = self.config.rollout.engine.push_timeout_s
         await within(
             timeout, self.fleet.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
@@ -174,9 +178,11 @@ def check_continuation(config: Config, folder: RunDir) -> None:
     now, before = flat_config(config), folder.state().fingerprint
     if not before:
         save_config(config, folder.config)
-        folder.update(fingerprint=now)
+        folder.store(replace(folder.state(), fingerprint=now))
         return
-    changed = [key for key in sorted(now | before) if now.get(key) != before.get(key) and not key.startswith(MAY_CHANGE)]
+    changed = [
+        key for key in sorted(now | before) if now.get(key) != before.get(key) and not key.startswith(MAY_CHANGE)
+    ]
     if changed:
         listed = ", ".join(f"{key}: {before.get(key)} -> {now.get(key)}" for key in changed)
         raise ValueError(f"{folder.root} was started with another configuration ({listed}); choose another name=")

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,7 +63,9 @@ class RunDir:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RuntimeError(f"another process is working on {self.root}; wait for it or choose another name=") from error
+            raise RuntimeError(
+                f"another process is working on {self.root}; wait for it or choose another name="
+            ) from error
 
     def close(self) -> None:
         """Give the lock back."""
@@ -76,11 +78,9 @@ class RunDir:
         path = self.root / "manifest.json"
         return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
 
-    def update(self, **changes: Any) -> RunState:
-        """Change fields of the state and store it."""
-        state = replace(self.state(), **changes)
+    def store(self, state: RunState) -> None:
+        """Replace what was reached."""
         write_json(self.root / "manifest.json", asdict(state))
-        return state
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -4,7 +4,8 @@ Batch `step` depends on the seed and the step only, so that a continued run sees
 """
 
 import random
-from collections.abc import Callable, Sequence as Seq
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

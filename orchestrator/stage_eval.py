@@ -6,10 +6,10 @@ from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
+from envs.source import open_source
 from orchestrator.deadline import within
 from orchestrator.run import Run
 from orchestrator.run_dir import write_json
-from envs.source import open_source
 from rollout.record import group_lines
 from rollout.trajectory import Group, Ticket
 
@@ -38,19 +38,20 @@ async def run_eval(run: Run) -> Path:
     groups = await run.stop.wait_or(
         within(config.timeout_s, answering, stage=f"eval of {state.label}", waiting_for=lambda: "held-out answers")
     )
+    by_env = {env: env_result([g for g in groups if g.ticket.task.env == env]) for env in sorted(run.config.envs)}
     result = {
         "label": state.label,
         "order": len(list(run.folder.evals.glob("*.json"))),
         "model": state.model,
         "k": config.samples,
         "seconds": time.monotonic() - began,
-        "envs": {env: env_result([g for g in groups if g.ticket.task.env == env]) for env in sorted(run.config.envs)},
+        "envs": by_env,
     }
     lines = [line for group in groups for line in group_lines(group)]
     (run.folder.trajectories / f"eval-{state.label}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     path = run.folder.evals / f"{state.label}.json"
     write_json(path, result)
-    metrics = {f"{env}/{name}": value for env, values in result["envs"].items() for name, value in values.items()}
+    metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}
     run.log(f"eval-{state.label}", 0, metrics)
     return path
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 from learner.batch import TrainBatch, make_batch, sequences_from_group
@@ -50,9 +51,7 @@ class _RlStage:
 
     async def run(self) -> Path:
         run, config = self._run, self._config
-        learner, self._done = await run.learning(
-            stage=STAGE, optim=config.optim, loss=config.loss, steps=config.steps
-        )
+        learner, self._done = await run.learning(stage=STAGE, optim=config.optim, loss=config.loss, steps=config.steps)
         base = latest(run.folder.checkpoints(STAGE)) or run.model_dir
         self._restore(base)
         fleet = await run.serving(base, stage=STAGE)
@@ -117,7 +116,7 @@ class _RlStage:
         if step == 0:
             return
         state = {"buffer": self._buffer.state(), "mixture": self._mixture.state(), "version": self._version.value.step}
-        self._run.folder.update(version=self._version.value.step)
+        self._run.folder.store(replace(self._run.folder.state(), version=self._version.value.step))
         await self._run.save(STAGE, step, {STATE_FILE: json.dumps(state)})
 
     def _restore(self, checkpoint: Path) -> None:

@@ -16,7 +16,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
-    """One push: the file of the segment, the step of the version it brings, and name, dtype, shape and offset of each tensor.
+    """One push: the file of the segment, the version it brings, and name, dtype, shape and offset of each tensor.
 
     `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment and `checksum` the
     CRC-32 of it. Plain data throughout, so that it crosses any process border as JSON.
@@ -64,11 +64,11 @@ def map_segment(path: str, *, nbytes: int) -> torch.Tensor:
 
 def checksum(segment: torch.Tensor) -> int:
     """CRC-32 of a uint8 tensor."""
-    return zlib.crc32(memoryview(segment.numpy()))
+    return zlib.crc32(segment.numpy().data)
 
 
 def read_weights(manifest: WeightManifest) -> list[tuple[str, torch.Tensor]]:
-    """Name and tensor of each weight; the tensors are views of the segment, which the sender writes again two pushes later.
+    """Name and tensor of each weight. The tensors are views of the segment, which the push after the next overwrites.
 
     Raises `ValueError` where the segment's size or checksum is not the manifest's: a torn or overwritten push.
     """

@@ -26,9 +26,13 @@ def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{model_dir} holds no tokenizer that can be loaded; save one beside the model ({error})") from error
+        raise ValueError(
+            f"{model_dir} holds no tokenizer that can be loaded; save one beside the model ({error})"
+        ) from error
     if not tokenizer.chat_template:
-        raise ValueError(f"the tokenizer of {model_dir} has no chat template; save one as chat_template.jinja beside it")
+        raise ValueError(
+            f"the tokenizer of {model_dir} has no chat template; save one as chat_template.jinja beside it"
+        )
     if tokenizer.eos_token_id is None:
         raise ValueError(f"the tokenizer of {model_dir} has no eos_token; the end of a turn would never be seen")
     return tokenizer

@@ -68,7 +68,11 @@ class Turn:
 
     def __post_init__(self) -> None:
         count = len(self.sampled_ids)
-        for name, values in (("logprobs_T", self.logprobs_T), ("versions_T", self.versions_T), ("forced_T", self.forced_T)):
+        for name, values in (
+            ("logprobs_T", self.logprobs_T),
+            ("versions_T", self.versions_T),
+            ("forced_T", self.forced_T),
+        ):
             if len(values) != count:
                 raise ValueError(f"{name} has {len(values)} entries for {count} sampled tokens")
 
@@ -87,7 +91,9 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         if (self.reward is None) == (self.failure is None):
-            raise ValueError(f"a trajectory has a reward or a failure, not both or neither: {self.reward}, {self.failure}")
+            raise ValueError(
+                f"a trajectory has a reward or a failure, not both or neither: {self.reward}, {self.failure}"
+            )
 
     @property
     def sampled_tokens(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from rollout.engine import Completion, EngineConfig
-from rollout.manifest import WeightManifest
+from rollout.manifest import WeightManifest, read_weights
 from rollout.trajectory import WeightVersion
 
 ON_CPU = not torch.cuda.is_available()
@@ -90,7 +90,8 @@ class VllmEngine:
             raise RuntimeError(f"vLLM ended request {request} without an output")
         sampled = final.outputs[0]
         ids = tuple(sampled.token_ids)
-        assert sampled.logprobs is not None and sampled.weight_versions is not None
+        assert sampled.logprobs is not None
+        assert sampled.weight_versions is not None
         versions = [int(span.version) for span in sampled.weight_versions for _ in range(span.start, span.end)]
         return Completion(
             token_ids=ids,
@@ -102,9 +103,10 @@ class VllmEngine:
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
 
-        Raises `TimeoutError` where the push takes longer than `push_timeout_s`, and `RuntimeError` where the engine
-        confirms another version than the one pushed.
+        Raises `ValueError` where what arrived is not what was sent, and the old weights stay; `TimeoutError` where the
+        push takes longer than `push_timeout_s`; `RuntimeError` where the engine confirms another version.
         """
+        await asyncio.to_thread(read_weights, manifest)  # checked before generation pauses
         async with asyncio.timeout(self._config.push_timeout_s):
             await self._llm.pause_generation(mode="keep", clear_cache=False)
             await self._llm.start_weight_update()

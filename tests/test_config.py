@@ -1,5 +1,6 @@
 """The configuration: shipped files load, mistakes are named."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,9 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
     ],
 )
 def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str, words: list[str]) -> None:
-    with pytest.raises(ValueError) as caught:
+    in_order = ".*".join(re.escape(word) for word in words)
+    with pytest.raises(ValueError, match=f"(?s){in_order}"):
         load_config(DEMO, override.split())
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_the_command_line_exits_2_on_a_mistake_and_says_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:

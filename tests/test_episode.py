@@ -30,9 +30,7 @@ RENDERER = Renderer(TOKENIZER)
 
 def completion(text: str, *, ended: bool = True) -> Completion:
     ids = TOKENIZER(text, add_special_tokens=False)["input_ids"] + [TOKENIZER.eos_token_id] * ended
-    return Completion(
-        token_ids=tuple(ids), logprobs_T=(-0.5,) * len(ids), versions_T=(3,) * len(ids), finished=ended
-    )
+    return Completion(token_ids=tuple(ids), logprobs_T=(-0.5,) * len(ids), versions_T=(3,) * len(ids), finished=ended)
 
 
 def play(

@@ -39,7 +39,9 @@ def test_only_the_last_two_are_kept(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000002", "000030"]
 
 
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "missing", "added", "manifest cut", "manifest gone"])
+@pytest.mark.parametrize(
+    "damage", ["flipped", "truncated", "empty", "missing", "added", "manifest cut", "manifest gone"]
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, caplog, damage):
     before, damaged = write(tmp_path, 1), write(tmp_path, 2)
     weights = damaged / "model.safetensors"

@@ -41,9 +41,7 @@ def test_nll_is_the_weighted_sum_over_trained_tokens():
     ],
 )
 def test_clip_is_asymmetric_and_the_dual_clip_bounds_bad_tokens(ratio, advantage, expected):
-    surrogate = clipped_surrogate(
-        tensor([ratio]), tensor([advantage]), clip_low=0.2, clip_high=0.28, dual_clip=3.0
-    )
+    surrogate = clipped_surrogate(tensor([ratio]), tensor([advantage]), clip_low=0.2, clip_high=0.28, dual_clip=3.0)
     assert surrogate.item() == pytest.approx(expected)
 
 
@@ -93,7 +91,12 @@ def test_importance_weights_keep_their_floor():
 def test_untrained_nan_reaches_neither_loss_nor_gradient():
     logprobs = tensor([NAN, -1.0, NAN]).requires_grad_()
     loss = policy_loss(
-        logprobs, tensor([0.0, 1.0, 0.0]), tensor([1.0, 1.0, 1.0]), tensor([NAN, -1.0, NAN]), clip_low=0.2, clip_high=0.28
+        logprobs,
+        tensor([0.0, 1.0, 0.0]),
+        tensor([1.0, 1.0, 1.0]),
+        tensor([NAN, -1.0, NAN]),
+        clip_low=0.2,
+        clip_high=0.28,
     )
     loss.total.backward()
     assert loss.total.item() == pytest.approx(-1.0)

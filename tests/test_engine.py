@@ -1,0 +1,111 @@
+"""vLLM for real: what it samples is what the trainer computes, before a weight push, after it, and while it happens."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import tiny_models
+from learner.batch import Sequence, make_batch
+from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.rank import Rank
+from orchestrator.cluster import free_port
+from rollout.engine import Completion, EngineConfig
+from rollout.manifest import WeightManifest
+from rollout.renderer import load_tokenizer
+from rollout.trajectory import WeightVersion
+from rollout.vllm_engine import VllmEngine
+
+CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
+TOLERANCE = 1e-5
+"""Largest difference of a log-probability, in nats, in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """One model in an engine and in a trainer."""
+
+    engine: VllmEngine
+    rank: Rank
+    prompts: list[tuple[int, ...]]
+
+    def train(self) -> None:
+        """Two steps on the prompts themselves, with a learning rate that shows."""
+        rows = [Sequence.supervised(ids=ids, trained_T=[False, *[True] * (len(ids) - 1)]) for ids in self.prompts]
+        batch = make_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0)
+        for _ in range(2):
+            self.rank.train_step(batch, loss=LossConfig(objective="nll"))
+
+    def publish(self, version: int) -> WeightManifest:
+        manifest = self.rank.publish(f"/dev/shm/temper-test-{os.getpid()}-", version)
+        assert manifest is not None
+        return manifest
+
+    async def sample(self, count: int, *, tokens: int) -> list[tuple[tuple[int, ...], Completion]]:
+        prompts = [self.prompts[number % len(self.prompts)] for number in range(count)]
+        said = (self.engine.generate(ids, max_tokens=tokens, seed=seed) for seed, ids in enumerate(prompts))
+        return list(zip(prompts, await asyncio.gather(*said), strict=True))
+
+    def gap(self, samples: list[tuple[tuple[int, ...], Completion]]) -> float:
+        """Largest difference between the engine's log-probabilities and the trainer's."""
+        whole = [(*prompt, *said.token_ids) for prompt, said in samples]
+        rows = [Sequence.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole]
+        expected = self.rank.logprobs(rows)
+        return max(
+            abs(ours - theirs)
+            for (_, said), row in zip(samples, expected, strict=True)
+            for ours, theirs in zip(said.logprobs_T, row[len(row) - len(said.token_ids) :], strict=True)
+        )
+
+
+async def story(model_dir: Path) -> None:
+    """Sample, train, push, sample again, and push once more while requests are in flight."""
+    tokenizer = load_tokenizer(model_dir)
+    texts = ["2+2=?", "What is the capital of Portugal?", "a", "def f(x):\n    return x\n" * 4]
+    prompts = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0))
+    await engine.start()
+    rank = Rank(0, 1, "127.0.0.1", free_port(), LearnerConfig())
+    rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
+    setup = Setup(engine=engine, rank=rank, prompts=[ids for ids in prompts if len(ids) > 1])
+    try:
+        before = await setup.sample(8, tokens=24)
+        assert setup.gap(before) < TOLERANCE
+        assert all(set(said.versions_T) == {0} for _, said in before)
+
+        setup.train()
+        assert setup.gap(before) > 100 * TOLERANCE  # the trainer has moved away, the engine has not
+        assert await engine.load_weights(setup.publish(1)) == WeightVersion(step=1)
+        after = await setup.sample(8, tokens=24)
+        assert setup.gap(after) < TOLERANCE
+        assert all(set(said.versions_T) == {1} for _, said in after)
+
+        setup.train()
+        running = asyncio.create_task(setup.sample(16, tokens=150))
+        await asyncio.sleep(0.3)
+        assert await engine.load_weights(setup.publish(2)) == WeightVersion(step=2)
+        through = await running
+        assert len(through) == 16  # none was lost
+        long = [said for _, said in through if len(said.token_ids) == 150]
+        assert long
+        assert all(list(said.versions_T) == sorted(said.versions_T) for said in long)
+        assert any(said.versions_T[0] == 1 and said.versions_T[-1] == 2 for said in long)
+        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+
+        damaged = setup.publish(3)
+        Path(damaged.path).write_bytes(b"\x00" * damaged.nbytes)
+        with pytest.raises(ValueError, match="checksum"):
+            await engine.load_weights(damaged)
+        assert await engine.version() == WeightVersion(step=2)
+        assert len(await setup.sample(4, tokens=16)) == 4  # still serving
+    finally:
+        rank.close()
+        await engine.close()
+
+
+@pytest.mark.parametrize("make", [tiny_models.nemotron_h, tiny_models.qwen3, tiny_models.llama], ids=lambda f: f.__name__)
+def test_engine_and_trainer_agree_before_and_after_a_weight_push(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    asyncio.run(story(make(tmp_path / "model")))
