@@ -9,6 +9,8 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 MANIFEST = "manifest.json"
@@ -34,36 +36,24 @@ def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
         shutil.rmtree(leftover)
     free = shutil.disk_usage(stage_dir).free
     if free < needed_bytes:
-        raise no_space(stage_dir, needed_bytes=needed_bytes, free=free)
+        raise _no_space(stage_dir, needed_bytes=needed_bytes, free=free)
     directory = stage_dir / f"{step:06d}{UNFINISHED}"
     directory.mkdir()
     return directory
 
 
-def no_space(path: Path, *, needed_bytes: int, free: int) -> OSError:
-    """The error of a full disk: says where, how much is needed, how much there is."""
-    text = f"no space for a checkpoint: it needs {needed_bytes} bytes, {free} are free; free some and run again"
-    return OSError(errno.ENOSPC, text, str(path))
-
-
 def commit(directory: Path) -> Path:
     """Describe the files of a directory from `begin`, flush them to disk, and move it to its place, which is returned.
 
-    Older checkpoints than the last two are removed after that. If the disk is full, the directory is removed, the
-    error names its size, and older checkpoints stay.
+    Older checkpoints than the last two are removed after that.
     """
     final = directory.with_name(directory.name.removesuffix(UNFINISHED))
     files = _files(directory)
-    try:
-        entries = {name: {"bytes": path.stat().st_size, "sha256": _flush(path)} for name, path in files.items()}
-        (directory / MANIFEST).write_text(json.dumps({"files": entries}, indent=1), encoding="ascii")
-        _flush(directory / MANIFEST)
-        for folder in {path.parent for path in files.values()} | {directory}:
-            _sync_folder(folder)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise abandon(directory) from error
+    entries = {name: {"bytes": path.stat().st_size, "sha256": _flush(path)} for name, path in files.items()}
+    (directory / MANIFEST).write_text(json.dumps({"files": entries}, indent=1), encoding="ascii")
+    _flush(directory / MANIFEST)
+    for folder in {path.parent for path in files.values()} | {directory}:
+        _sync_folder(folder)
     if final.exists():  # the same step again, after a run that was continued from an older checkpoint
         _remove(final)
     directory.rename(final)
@@ -73,11 +63,33 @@ def commit(directory: Path) -> Path:
     return final
 
 
-def abandon(directory: Path) -> OSError:
-    """Remove a directory from `begin` that could not be written for want of space; returns the error to raise."""
-    written = sum(path.stat().st_size for path in _files(directory).values())
-    shutil.rmtree(directory)
-    return no_space(directory, needed_bytes=written, free=shutil.disk_usage(directory.parent).free)
+@contextmanager
+def writing(stage_dir: Path, step: int, *, needed_bytes: int) -> Iterator[Path]:
+    """`begin`, then whatever the block writes into the directory, then `commit`.
+
+    Where the block or the commit fails, the directory is removed and older checkpoints stay. If the disk was full by
+    then, which libraries report in errors of their own, the error says so: where, how much is needed, how much is free.
+    """
+    directory = begin(stage_dir, step, needed_bytes=needed_bytes)
+    try:
+        yield directory
+        commit(directory)
+    except BaseException as error:
+        free = shutil.disk_usage(stage_dir).free
+        missing = needed_bytes - sum(path.stat().st_size for path in _files(directory).values())
+        shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, Exception) and (_is_full(error) or free < missing):
+            raise _no_space(directory, needed_bytes=needed_bytes, free=free) from error
+        raise
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+
+
+def _no_space(path: Path, *, needed_bytes: int, free: int) -> OSError:
+    text = f"no space for a checkpoint: it needs {needed_bytes} bytes, {free} are free; free some and run again"
+    return OSError(errno.ENOSPC, text, str(path))
 
 
 def verify(directory: Path) -> None:

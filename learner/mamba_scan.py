@@ -25,9 +25,9 @@ def chunk_scan(
     """y_t = c_t . h_t + d x_t with h_t = exp(a dt_t) h_(t-1) + dt_t b_t x_t, from h = 0; `dt` is already positive.
 
     The state-space duality of Dao and Gu, "Transformers are SSMs" (2024), section 6: inside a chunk a masked matrix
-    product, between chunks the recurrence. What makes it fast: scores are computed once per group, not per head, heads
-    stand before positions so that each product is one batched matrix product without copies, and the sequence is cut
-    into even chunks, so that little is padded.
+    product, between chunks the recurrence. What makes it fast: scores are computed once per group, not per head; the
+    states of a group's heads are columns of one product; and the sequence is cut into even chunks, so that little is
+    padded.
     """
     batch, length, heads, channels = x_BTHP.shape
     groups, state = b_BTGN.shape[2:]
@@ -35,39 +35,42 @@ def chunk_scan(
     size = -(-length // chunks)
     pad = chunks * size - length
 
-    def chunked(tensor: torch.Tensor, width: int) -> torch.Tensor:
-        """(B, T, n, width) to (B, K, n, L, width)."""
+    def chunked(tensor: torch.Tensor) -> torch.Tensor:
+        """(B, T, n, width) to (B K, L, n, width)."""
         padded = functional.pad(tensor, (0, 0, 0, 0, 0, pad)) if pad else tensor
-        return padded.reshape(batch, chunks, size, -1, width).transpose(2, 3)
+        return padded.reshape(batch * chunks, size, *tensor.shape[2:])
 
-    x = chunked(x_BTHP * dt_BTH[..., None], channels)
-    b, c = chunked(b_BTGN, state), chunked(c_BTGN, state)
-    decay_BKHL = chunked((a_H * dt_BTH)[..., None], 1)[..., 0].cumsum(-1)
+    x = chunked(x_BTHP * dt_BTH[..., None])
+    b, c = chunked(b_BTGN).transpose(1, 2), chunked(c_BTGN).transpose(1, 2)  # (B K, G, L, N)
+    decay = chunked((a_H * dt_BTH)[..., None])[..., 0].cumsum(1)  # (B K, L, H)
+    rows = decay.transpose(1, 2)
     causal_LL = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()
-    gaps = (decay_BKHL[..., :, None] - decay_BKHL[..., None, :]).masked_fill(~causal_LL, float("-inf"))
-    scores_BKGLL = c @ b.transpose(-1, -2)
-    per_group = (batch, chunks, groups, heads // groups)
-    mixed = (scores_BKGLL[:, :, :, None] * gaps.exp().view(*per_group, size, size)).view(*gaps.shape)
-    y = mixed @ x
+    gaps = (rows[..., :, None] - rows[..., None, :]).masked_fill(~causal_LL, float("-inf"))
+    scores = (c @ b.transpose(-1, -2)).repeat_interleave(heads // groups, dim=1)
+    y = ((scores * gaps.exp()) @ x.transpose(1, 2)).transpose(1, 2)  # (B K, L, H, P)
     if chunks > 1:
-        y = y + _from_earlier_chunks(x, b, c, decay_BKHL, per_group=per_group)
-    y_BTHP = y.transpose(2, 3).reshape(batch, chunks * size, heads, channels)[:, :length]
+        y = y + _from_earlier_chunks(x, b, c, decay, chunks=chunks)
+    y_BTHP = y.reshape(batch, chunks * size, heads, channels)[:, :length]
     return y_BTHP + d_H[:, None] * x_BTHP
 
 
 def _from_earlier_chunks(
-    x: torch.Tensor, b: torch.Tensor, c: torch.Tensor, decay_BKHL: torch.Tensor, *, per_group: tuple[int, ...]
+    x: torch.Tensor, b: torch.Tensor, c: torch.Tensor, decay: torch.Tensor, *, chunks: int
 ) -> torch.Tensor:
-    """What the state at the start of each chunk adds to its outputs; shape of `x`: (B, K, H, L, P)."""
-    total = decay_BKHL[..., -1:]
-    weighted = (x * (total - decay_BKHL).exp()[..., None]).view(*per_group, *x.shape[-2:])
-    added = (b.transpose(-1, -2)[:, :, :, None] @ weighted).flatten(2, 3)
+    """What the state at the start of each chunk adds to its outputs; shape of `x`: (B K, L, H, P)."""
+    size, heads, channels = x.shape[1:]
+    groups, state = b.shape[1], b.shape[3]
+    columns = heads // groups * channels
+    total = decay[:, -1:]  # (B K, 1, H)
+    weighted = (x * (total - decay).exp()[..., None]).view(-1, size, groups, columns).transpose(1, 2)
+    added = (b.transpose(-1, -2) @ weighted).view(-1, chunks, groups, state, heads // groups, channels)
+    keep = total.exp().view(-1, chunks, groups, 1, heads // groups, 1)
     carry, starts = torch.zeros_like(added[:, 0]), []
-    for chunk in range(x.shape[1]):
+    for chunk in range(chunks):
         starts.append(carry)
-        carry = carry * total[:, chunk, :, :, None].exp() + added[:, chunk]
-    before = torch.stack(starts, dim=1).view(*per_group, *added.shape[-2:])
-    return (c[:, :, :, None] @ before).flatten(2, 3) * decay_BKHL.exp()[..., None]
+        carry = carry * keep[:, chunk] + added[:, chunk]
+    before = torch.stack(starts, dim=1).view(-1, groups, state, columns)
+    return (c @ before).transpose(1, 2).reshape(-1, size, heads, channels) * decay.exp()[..., None]
 
 
 def install() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,11 @@ def start_ray(*, slots: int) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray would run its workers at low priority: whatever else the machine does would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    address = os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS", "local")
+    if address == "local":
+        # Some of Ray's ports listen on every interface: only who has this cluster's token may use them.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     ray.init(
         address=address,
@@ -42,7 +47,7 @@ def start_ray(*, slots: int) -> None:
         log_to_driver=False,
         configure_logging=False,
         runtime_env={"env_vars": {"PYTHONPATH": python_path}},
-        **({} if address else {"include_dashboard": False, "num_cpus": max(slots, 2)}),
+        **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )
 
 

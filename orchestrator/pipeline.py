@@ -1,7 +1,6 @@
 """The stages of a run as one declared pipeline: in order, skipping what is done, continuing what was interrupted."""
 
 import asyncio
-import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -21,7 +20,8 @@ from orchestrator.stage_sft import run_sft
 from orchestrator.tracking import MlflowTracker
 from rollout.renderer import load_tokenizer
 
-LOG = logging.getLogger(__name__)
+STOPPED = 130
+"""Exit status of a run that a signal stopped."""
 
 
 async def run_pipeline(config: Config, *, only: str | None = None) -> int:
@@ -31,31 +31,45 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     """
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     folder.open()
-    stop = StopFlag()
     try:
         check_continuation(config, folder)
-        tracker = MlflowTracker(
-            run_name=config.name,
-            experiment=config.tracking.experiment,
-            uri=config.tracking.uri,
-            run_id=folder.state().tracking_id,
-            local_dir=folder.root.parent,
-        )
-        tracker.params(redacted(flat_config(config)))
         with Progress(config.name) as progress:
-            run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
-            _stop_on_signals(stop, progress)
-            try:
-                await _stages(run, only)
-            except StopRequested:
-                progress.note("stopped as asked; the same command continues the run")
-                return 130
-            finally:
-                await run.close()
-                tracker.close()
-        return 0
+            return await _tracked(config, folder, progress, only)
     finally:
         folder.close()
+
+
+async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str | None) -> int:
+    tracker = MlflowTracker(
+        run_name=config.name,
+        experiment=config.tracking.experiment,
+        uri=config.tracking.uri,
+        run_id=folder.state().tracking_id,
+        local_dir=folder.root.parent,
+        say=progress.note,
+    )
+    tracker.params(redacted(flat_config(config)))
+    stop = StopFlag()
+    run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
+    _stop_on_signals(stop, progress)
+    finished = False
+    try:
+        await _stages(run, only)
+        finished = True
+        return 0
+    except StopRequested:
+        progress.note("stopped as asked; the same command continues the run")
+        return STOPPED
+    finally:
+        await run.close()
+        _remember_tracker(run)
+        await asyncio.to_thread(tracker.close, failed=not finished)
+
+
+def _remember_tracker(run: Run) -> None:
+    """Store the tracker's run id once it is known, so that a continued run stays one run there."""
+    if run.tracker.run_id is not None:
+        run.folder.store(replace(run.folder.state(), tracking_id=run.tracker.run_id))
 
 
 async def _stages(run: Run, only: str | None) -> None:
@@ -73,8 +87,7 @@ async def _one(run: Run, stage: str) -> None:
     label = f"eval-{run.folder.state().label}" if stage == "eval" else stage
     began = time.monotonic()
     run.progress.note(f"{label}: begins")
-    if run.tracker.run_id is not None:
-        run.folder.store(replace(run.folder.state(), tracking_id=run.tracker.run_id))
+    _remember_tracker(run)
     await STAGE_FUNCTIONS[stage](run)
     seconds = run.folder.state().seconds | {label: time.monotonic() - began}
     run.folder.store(replace(run.folder.state(), seconds=seconds))

@@ -106,6 +106,8 @@ async def story(model_dir: Path) -> None:
         await engine.close()
 
 
-@pytest.mark.parametrize("make", [tiny_models.nemotron_h, tiny_models.qwen3, tiny_models.llama], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make", [tiny_models.nemotron_h, tiny_models.qwen3, tiny_models.llama], ids=lambda f: f.__name__
+)
 def test_engine_and_trainer_agree_before_and_after_a_weight_push(make: Callable[[Path], Path], tmp_path: Path) -> None:
     asyncio.run(story(make(tmp_path / "model")))

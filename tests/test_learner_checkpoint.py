@@ -8,12 +8,12 @@ import pytest
 from learner.checkpoint import (
     MANIFEST,
     DamagedCheckpointError,
-    abandon,
     begin,
     commit,
     latest,
     steps,
     verify,
+    writing,
 )
 
 
@@ -93,11 +93,24 @@ def test_a_full_disk_is_an_error_before_anything_is_written_and_older_checkpoint
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
 
 
-def test_an_abandoned_checkpoint_leaves_the_older_ones(tmp_path):
+def test_a_disk_that_fills_up_while_writing_leaves_the_older_ones(tmp_path):
     before = write(tmp_path, 1)
-    directory = begin(tmp_path, 2, needed_bytes=0)
-    (directory / "model.safetensors").write_bytes(b"12345")
-    error = abandon(directory)
-    assert (error.errno, "needs 5 bytes" in str(error)) == (errno.ENOSPC, True)
+
+    def fill(error: Exception) -> None:
+        with writing(tmp_path, 2, needed_bytes=1000) as directory:
+            (directory / "model.safetensors").write_bytes(b"12345")
+            raise error
+
+    with pytest.raises(OSError, match="no space for a checkpoint: it needs 1000 bytes") as raised:
+        fill(OSError(errno.ENOSPC, "No space left on device"))
+    assert raised.value.errno == errno.ENOSPC
+    with pytest.raises(RuntimeError, match="something else"):
+        fill(RuntimeError("something else"))
     assert latest(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
+
+
+def test_what_was_written_in_full_is_committed(tmp_path):
+    with writing(tmp_path, 3, needed_bytes=1000) as directory:
+        (directory / "model.safetensors").write_bytes(b"12345")
+    assert latest(tmp_path) == tmp_path / "000003"

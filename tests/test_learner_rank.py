@@ -251,10 +251,13 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
         manifest = learner.publish(prefix, 3)
         learner.save(f"{folder}/{name}-trained")
         results[name] = (losses, manifest.to_json() if manifest else None)
-    for model, error in ((f"{folder}/nowhere", "load"), (folder, "load")):
+    half = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2, bf16=True))
+    half.load(f"{folder}/model", optim=OPTIM, total_steps=20)
+    results["bf16"] = [half.train_step(batch(ranks=1), loss=NLL)["loss"] for _ in range(20)]
+    half.close()
+    for nothing in (f"{folder}/nowhere", folder):
         with pytest.raises(ValueError, match="is not a model directory"):
-            learner.load(model, optim=OPTIM, total_steps=1)
-        results[error] = learner.engine
+            learner.load(nothing, optim=OPTIM, total_steps=1)
     with pytest.raises(ValueError, match="call load first"):
         learner.train_step(batch(ranks=1), loss=NLL)
     learner.close()
@@ -275,6 +278,12 @@ def test_many_micro_batches_equal_one_big_batch(accumulated):
     assert many["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
     for name, tensor in one_weights.items():
         assert torch.allclose(many_weights[name], tensor, atol=1e-5), name
+
+
+def test_training_in_bfloat16_learns(accumulated):
+    losses = accumulated["bf16"]
+    assert losses[-1] < losses[0] - 0.3
+    assert all(math.isfinite(loss) for loss in losses)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
