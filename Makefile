@@ -44,8 +44,8 @@ check: setup  ## ruff (rules and format) and mypy
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy $(PACKAGES) tests
 
-bench: setup  ## measure the engine, the learner and a whole step
-	@$(PY) -m orchestrator bench $(ARGS)
+bench: setup  ## measure rollout, learner and weight push with the model of CONFIG
+	@$(PY) -m orchestrator bench $(CONFIG) $(ARGS)
 
 clean:  ## remove .venv and caches; runs/ stays
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

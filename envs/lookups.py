@@ -1,6 +1,6 @@
 """Generated tool-use tasks: numbers that only a look-up reveals, combined by a calculator.
 
-Levels: 1 one or two look-ups, plus or minus; 2 adds a third look-up and products.
+Levels: 1 keys of one letter, one or two look-ups, plus or minus; 2 names as keys, and a third look-up and products.
 """
 
 import random
@@ -19,6 +19,7 @@ NAMES = (
     "sid", "sue", "ted", "tim", "tom", "una", "val", "vic", "wes", "zoe",
 )
 # fmt: on
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 MAX_VALUE = 99
 
 
@@ -34,7 +35,7 @@ def generate(rng: random.Random, level: int) -> Task:
     """A generated task of this level; its key is set by the source."""
     if level not in (1, 2):
         raise ValueError(f"tool_use has levels 1 and 2, not {level}")
-    names = rng.sample(NAMES, 4)
+    names = rng.sample(LETTERS if level == 1 else NAMES, 4)
     database = {name: rng.randint(1, MAX_VALUE) for name in names}
     operands: list[str] = names[: rng.choice((1, 2, 2) if level == 1 else (1, 2, 2, 3, 3))]
     if len(operands) == 1:

@@ -1,7 +1,8 @@
 """Generated programming tasks: a chain of small steps in words, to be written as a Python function.
 
-Levels: 1 chains of one to three steps on a number, and one step on each element of a list;
-2 adds filters over lists and chains on strings. Expected results come from our own implementation of each step.
+Levels: 1 chains of one to three steps on a number, and one step on each element of a list, with one-digit constants;
+2 larger constants, and adds filters over lists and chains on strings. Expected results come from our own
+implementation of each step.
 """
 
 import random
@@ -53,10 +54,10 @@ class Exercise:
     outputs: Sequence[Any]
 
 
-def _number_chain(rng: random.Random) -> Exercise:
+def _number_chain(rng: random.Random, *, largest: int) -> Exercise:
     words, forms, values, is_sum = [], ["x"], list(NUMBERS), False
     for _ in range(rng.choice((1, 2, 2, 3))):
-        sign, n = rng.choice("+-*"), rng.randint(2, 19)
+        sign, n = rng.choice("+-*"), rng.randint(2, largest)
         words.append(f"{rng.choice(WORDS[sign])} {n}")
         inner = f"({forms[-1]})" if sign == "*" and is_sum else forms[-1]
         forms.append(f"{inner}{sign}{n}")
@@ -72,8 +73,8 @@ def _number_chain(rng: random.Random) -> Exercise:
     )
 
 
-def _list_step(rng: random.Random, *, filtered: bool) -> Exercise:
-    sign, n, bound = rng.choice("+-*"), rng.randint(2, 19), rng.randint(0, 9)
+def _list_step(rng: random.Random, *, largest: int, filtered: bool) -> Exercise:
+    sign, n, bound = rng.choice("+-*"), rng.randint(2, largest), rng.randint(0, 9)
     reducer = rng.choice(list(REDUCERS) if filtered else [name for name in REDUCERS if name != "count"])
     condition, (comparison, holds) = rng.choice(list(FILTERS.items()))
     function, reduce = REDUCERS[reducer]
@@ -113,13 +114,14 @@ def generate(rng: random.Random, level: int) -> Task:
     """A generated task of this level; its key is set by the source."""
     if level not in (1, 2):
         raise ValueError(f"code has levels 1 and 2, not {level}")
+    largest = 9 if level == 1 else 19
     kinds: list[Callable[[], Exercise]] = [
-        lambda: _number_chain(rng),
-        lambda: _number_chain(rng),
-        lambda: _list_step(rng, filtered=False),
+        lambda: _number_chain(rng, largest=largest),
+        lambda: _number_chain(rng, largest=largest),
+        lambda: _list_step(rng, largest=largest, filtered=False),
     ]
     if level == 2:
-        kinds += [lambda: _list_step(rng, filtered=True), lambda: _string_chain(rng)]
+        kinds += [lambda: _list_step(rng, largest=largest, filtered=True), lambda: _string_chain(rng)]
     exercise = rng.choice(kinds)()
     tests = [
         {"args": [value], "expected": result} for value, result in zip(exercise.inputs, exercise.outputs, strict=True)

@@ -38,6 +38,8 @@ class FreshModelConfig:
     """Heads of a Mamba-2 layer, 32 channels each."""
     state_size: int = 32
     """State size of a Mamba-2 layer."""
+    initializer_range: float = 0.08
+    """Standard deviation of the initial matrices."""
     max_positions: int = 2048
     """Longest sequence, in tokens."""
     chunk_size: int = field(default=32)
@@ -109,5 +111,6 @@ def _hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast)
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
+        initializer_range=config.initializer_range,
         dtype="float32",
     )

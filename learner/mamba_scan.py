@@ -30,7 +30,7 @@ def chunk_scan(
     padded.
     """
     batch, length, heads, channels = x_BTHP.shape
-    groups, state = b_BTGN.shape[2:]
+    groups = b_BTGN.shape[2]
     chunks = -(-length // chunk_size)
     size = -(-length // chunks)
     pad = chunks * size - length

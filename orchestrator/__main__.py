@@ -5,8 +5,10 @@ import asyncio
 import sys
 from pathlib import Path
 
+from orchestrator.bench import bench, print_bench
 from orchestrator.config import STAGES, load_config
 from orchestrator.deadline import StuckError
+from orchestrator.mixture import open_mixture
 from orchestrator.pipeline import run_pipeline
 from orchestrator.submit import submit
 
@@ -37,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     helps = {"run": "all stages that the configuration lists, in order"} | STAGE_HELP
+    helps["bench"] = "measure the engines and the loop with the model of a configuration"
     helps["submit"] = "submit a run to a Ray cluster and follow its log"
     for name, text in helps.items():
         command = commands.add_parser(name, help=text, description=text)
@@ -56,6 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
         config = load_config(given.config, given.overrides)
         if given.command == "submit":
             return submit(given.config, given.overrides, given.address)
+        if given.command == "bench":
+            print_bench(asyncio.run(bench(config, open_mixture(config.envs, split="train", seed=config.seed))))
+            return 0
         only = given.command if given.command in STAGES else None
         return asyncio.run(run_pipeline(config, only=only))
     except (ValueError, FileNotFoundError) as error:

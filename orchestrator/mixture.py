@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from envs.source import EnvConfig, open_source
 from envs.task import Task, TaskSource
 
 
@@ -52,3 +53,10 @@ class Mixture:
                 f"the run was started with environments {sorted(counts)}, now it has {sorted(self._counts)}"
             )
         self._counts = dict(counts)
+
+
+def open_mixture(envs: dict[str, EnvConfig], *, split: str, seed: int) -> Mixture:
+    """The mixture over one split of the environments that have a share."""
+    used = {env: config for env, config in envs.items() if config.share > 0}
+    sources = {env: open_source(env, config, split=split, seed=seed) for env, config in used.items()}
+    return Mixture(sources, {env: config.share for env, config in used.items()})

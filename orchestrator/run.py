@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envs.source import open_source
-from learner.checkpoint import begin, commit, latest, step_of
+from learner.checkpoint import latest, step_of, writing
 from learner.config import LossConfig, OptimConfig
 from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config, flat_config, save_config
 from orchestrator.deadline import StopFlag, within
 from orchestrator.metrics import MetricsLog
-from orchestrator.mixture import Mixture
+from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.progress import Progress
 from orchestrator.run_dir import RunDir
 from orchestrator.tracking import Tracker
@@ -59,9 +58,7 @@ class Run:
 
     def mixture(self, split: str) -> Mixture:
         """The configured mixture over one split of the environments' tasks."""
-        used = {env: config for env, config in self.config.envs.items() if config.share > 0}
-        sources = {env: open_source(env, config, split=split, seed=self.config.seed) for env, config in used.items()}
-        return Mixture(sources, {env: config.share for env, config in used.items()})
+        return open_mixture(self.config.envs, split=split, seed=self.config.seed)
 
     def log(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         """One step's metrics: to `metrics.jsonl`, the tracker and the screen."""
@@ -91,19 +88,18 @@ class Run:
         self.progress.note(f"{stage}: continuing after step {step_of(checkpoint)}")
         return learner, step_of(checkpoint)
 
-    async def save(self, stage: str, step: int, files: dict[str, str]) -> Path:
+    async def save(self, stage: str, step: int, files: dict[str, str]) -> None:
         """Commit the learner's state as checkpoint `step` of a stage, with further text files by name.
 
         Raises `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
         """
         assert self.learner is not None
-        directory = begin(self.folder.checkpoints(stage), step, needed_bytes=self._parameters * BYTES_PER_PARAMETER)
-        await within(
-            START_TIMEOUT_S, self.learner.save(directory), stage=stage, waiting_for=lambda: f"checkpoint {directory}"
-        )
-        for name, text in files.items():
-            (directory / name).write_text(text, encoding="utf-8")
-        return commit(directory)
+        needed = self._parameters * BYTES_PER_PARAMETER
+        with writing(self.folder.checkpoints(stage), step, needed_bytes=needed) as directory:
+            saving = self.learner.save(directory)
+            await within(START_TIMEOUT_S, saving, stage=stage, waiting_for=lambda: f"checkpoint {directory}")
+            for name, text in files.items():
+                (directory / name).write_text(text, encoding="utf-8")
 
     def trained(self, stage: str, *, served: bool = False) -> Path:
         """The newest checkpoint of a finished stage: the learner now holds it, and the engines where it was pushed."""

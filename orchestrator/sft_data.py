@@ -5,14 +5,13 @@ Batch `step` depends on the seed and the step only, so that a continued run sees
 
 import random
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from envs.catalog import environment
 from envs.rows import read_rows
-from envs.task import Message, Task, TaskSource
+from envs.task import Message, Task
 from learner.batch import Sequence
 from orchestrator.mixture import Draw, Mixture
 from rollout.renderer import Renderer
@@ -152,9 +151,3 @@ def dialogue_ids(dialogue: Dialogue, renderer: Renderer) -> tuple[list[int], lis
         ids += answer
         trained += [True] * len(answer)
     return ids, trained
-
-
-def mixture_of(sources: dict[str, TaskSource], shares: dict[str, float]) -> Mixture:
-    """A mixture over the environments that have a share."""
-    used: Seq[str] = [env for env, share in shares.items() if share > 0]
-    return Mixture({env: sources[env] for env in used}, {env: shares[env] for env in used})

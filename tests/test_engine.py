@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 import tiny_models
+
 from learner.batch import Sequence, make_batch
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.rank import Rank

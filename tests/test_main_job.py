@@ -1,0 +1,145 @@
+"""The main job through the command line, on the real engines: Ray, vLLM, DeepSpeed, MLflow."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from transformers import AutoModelForCausalLM
+
+from orchestrator.metrics import MetricsRow, read_metrics
+from orchestrator.submit import submit
+
+DEMO = Path("configs/demo.yaml")
+SMALL = [
+    "model.fresh.pattern=M-*-",
+    "model.fresh.hidden_size=64",
+    "model.fresh.intermediate_size=128",
+    "model.fresh.attention_heads=2",
+    "model.fresh.key_value_heads=1",
+    "sft.batch_size=16",
+    "rl.groups_per_step=4",
+    "rl.group_size=4",
+    "rl.max_drops=2",
+    "rl.checkpoint_every=2",
+    "eval.tasks=4",
+    "eval.samples=2",
+    "rollout.limits.turn_tokens=32",
+    "rollout.engine.max_sequences=64",
+]
+DEADLINE_S = 240.0
+
+
+def command(runs: Path, *overrides: str) -> list[str]:
+    return [sys.executable, "-m", "orchestrator", "run", str(DEMO), f"runs_dir={runs}", "name=job", *SMALL, *overrides]
+
+
+def finish(job: "subprocess.Popen[str]") -> tuple[int, str]:
+    output, _ = job.communicate(timeout=DEADLINE_S)
+    return job.returncode, output
+
+
+def start(arguments: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def rows(run: Path, stage: str) -> list[MetricsRow]:
+    return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage]
+
+
+def wait_for_step(run: Path, stage: str, step: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(row.step >= step for row in rows(run, stage)):
+        assert time.monotonic() < deadline, f"{stage} did not reach step {step}"
+        time.sleep(0.2)
+
+
+def trajectories(run: Path) -> list[dict[str, Any]]:
+    lines = [
+        line for path in sorted((run / "trajectories").glob("rl-*.jsonl")) for line in path.read_text().splitlines()
+    ]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.timeout(900)
+def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a_run_leaves(tmp_path: Path) -> None:
+    stages = "stages=[init,sft,eval,rl,eval,report]"
+    arguments = command(tmp_path, stages, "sft.steps=4", "rl.steps=12")
+    run = tmp_path / "job"
+
+    first = start(arguments)
+    wait_for_step(run, "rl", 3)
+    os.kill(first.pid, signal.SIGTERM)
+    status, output = finish(first)
+    assert status == 130, output
+    assert "the same command continues" in output
+    reached = len(rows(run, "rl"))
+    assert reached < 12
+
+    status, output = finish(start(arguments))
+    assert status == 0, output
+    assert "rl: continuing after step" in output
+    assert [row.step for row in rows(run, "rl")] == list(range(1, 13))
+    assert [row.step for row in rows(run, "sft")] == list(range(1, 5))
+    assert all(row.values["train/logprob_gap"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
+    assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
+
+    report = json.loads((run / "report.json").read_text())
+    assert set(report["accuracy"]) == {"math", "code", "tool_use"}
+    assert "<svg" in (run / "report.html").read_text() or "data:image" in (run / "report.html").read_text()
+    model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "rl" / "000012")
+    assert model.config.model_type == "nemotron_h"
+
+    sampled = [turn for t in trajectories(run) for turn in t["turns"]]
+    assert sampled
+    assert all(len(t["sampled_ids"]) == len(t["logprobs"]) == len(t["versions"]) for t in sampled)
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    (tracked,) = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
+    history = Counter(m.step for m in client.get_metric_history(tracked.info.run_id, "rl/train/loss"))
+    assert history == Counter(range(1, 13))
+    assert {file.path for file in client.list_artifacts(tracked.info.run_id)} >= {"report.html", "report.json"}
+
+    before = (run / "metrics.jsonl").read_text()
+    status, output = finish(start(arguments))
+    assert status == 0, output
+    assert (run / "metrics.jsonl").read_text() == before  # all is done: nothing runs again
+
+
+@pytest.mark.timeout(600)
+def test_two_ranks_with_partitioned_parameters_train_in_step_with_a_killed_driver_in_between(tmp_path: Path) -> None:
+    two = [
+        "learner.ranks=2",
+        "learner.zero_stage=3",
+        "rl.max_lag=0",
+        "stages=[init,sft,rl]",
+        "sft.steps=2",
+        "rl.steps=5",
+    ]
+    run = tmp_path / "job"
+    first = start(command(tmp_path, *two))
+    wait_for_step(run, "rl", 3)
+    first.kill()
+    finish(first)
+    status, output = finish(start(command(tmp_path, *two)))
+    assert status == 0, output
+    steps = rows(run, "rl")
+    assert [row.step for row in steps] == [1, 2, 3, 4, 5]
+    assert all(row.values["train/lag_max"] == 0 for row in steps)
+    assert all(row.values["train/logprob_gap"] < 1e-4 for row in steps)
+
+
+@pytest.mark.timeout(600)
+def test_a_submitted_run_leaves_its_results_in_the_callers_folder(tmp_path: Path) -> None:
+    overrides = [f"runs_dir={tmp_path}", "name=job", "stages=[init,sft]", "sft.steps=2", *SMALL]
+    assert submit(DEMO, overrides, None) == 0
+    assert [row.step for row in rows(tmp_path / "job", "sft")] == [1, 2]
+    with pytest.raises(ValueError, match="sft.batch_size=-1"):
+        submit(DEMO, [*overrides, "sft.batch_size=-1"], None)
