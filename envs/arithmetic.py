@@ -1,6 +1,6 @@
 """Generated arithmetic and small algebra, with the column-by-column thought of an expert; and GSM8K rows.
 
-Levels: 1 sums of two or three numbers, differences, `x+a=b`; 2 adds three-digit numbers and mixed chains;
+Levels: 1 sums, differences, `x+a=b` of two-digit numbers; 2 adds three digits, three summands and mixed chains;
 3 adds products and `ax+b=c`. A level draws from all levels up to it, so that difficulty is mixed.
 """
 
@@ -54,7 +54,7 @@ def difference_steps(a: int, b: int) -> str:
 
 
 def _sum(rng: random.Random, digits: int) -> Problem:
-    numbers = [_number(rng, digits) for _ in range(rng.choice((2, 2, 3)))]
+    numbers = [_number(rng, digits) for _ in range(2 if digits < 3 else rng.choice((2, 2, 3)))]
     return Problem(question="+".join(map(str, numbers)) + "=?", steps=sum_steps(numbers), answer=sum(numbers))
 
 

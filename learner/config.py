@@ -106,7 +106,9 @@ class LearnerConfig:
     micro_batch_tokens: int = 8192
     """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""
     threads: int = 1
-    """CPU threads of a rank."""
+    """CPU threads of a rank that has the machine to itself."""
+    threads_beside: int = 1
+    """CPU threads of a rank while engines generate beside it; threads that fight for a core cost ten times their work."""
     wire_dtype: str = "float32"
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
 
@@ -115,6 +117,7 @@ class LearnerConfig:
             ("ranks", self.ranks),
             ("micro_batch_tokens", self.micro_batch_tokens),
             ("threads", self.threads),
+            ("threads_beside", self.threads_beside),
         ):
             _positive(f"learner.{name}", value)
         if self.zero_stage not in (0, 1, 2, 3):

@@ -84,6 +84,10 @@ class Rank:
         self.engine = DeepSpeedEngine(model, optim=optim, learner=self.config)
         return self.parameter_count
 
+    def use_threads(self, threads: int) -> None:
+        """Compute with this many CPU threads from now on."""
+        torch.set_num_threads(threads)
+
     def train_step(self, batch: TrainBatch, *, loss: LossConfig) -> dict[str, float]:
         """One update from this rank's share of the batch; returns metrics over the whole batch, the same on every rank.
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,8 @@ def start_ray(*, slots: int) -> None:
     """Join the cluster that RAY_ADDRESS names, or start a private one on this machine.
 
     `slots` is how many actors the run needs. They ask for no CPU of Ray's own accounting, so that a laptop's two cores
-    hold them all; their threads are set in the configuration instead.
+    hold them all; their threads are set in the configuration instead. A cluster that is started here asks for a token,
+    which Ray makes by default: some of its ports listen on every interface.
     """
     if ray.is_initialized():
         return
@@ -36,10 +36,6 @@ def start_ray(*, slots: int) -> None:
     # Ray would run its workers at low priority: whatever else the machine does would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
     address = os.environ.get("RAY_ADDRESS", "local")
-    if address == "local":
-        # Some of Ray's ports listen on every interface: only who has this cluster's token may use them.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     ray.init(
         address=address,
@@ -124,6 +120,10 @@ class LearnerGroup:
         counts = await self._all(lambda rank: rank.load.remote(str(model_dir), optim=optim, total_steps=total_steps))
         count: int = counts[0]
         return count
+
+    async def use_threads(self, threads: int) -> None:
+        """Compute with this many CPU threads in each rank."""
+        await self._all(lambda rank: rank.use_threads.remote(threads))
 
     async def step(self, batch: TrainBatch) -> dict[str, float]:
         """One optimiser step; the metrics are over the whole batch."""

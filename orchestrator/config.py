@@ -43,7 +43,7 @@ class SftConfig:
     """Share of samples whose thought is taken out (reasoning off)."""
     truncate_share: float = 0.03
     """Share of samples whose thought is cut at a random place, with the answer kept."""
-    checkpoint_every: int = 100
+    checkpoint_every: int = 200
     """Steps between checkpoints; the last step always has one."""
     optim: OptimConfig = field(default_factory=OptimConfig)
 

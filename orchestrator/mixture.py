@@ -1,5 +1,6 @@
 """The mixture: which environment the next group comes from, and which of its tasks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envs.source import EnvConfig, open_source
@@ -21,7 +22,7 @@ class Mixture:
     within one, and a restart continues from the counts alone.
     """
 
-    def __init__(self, sources: dict[str, TaskSource], shares: dict[str, float]) -> None:
+    def __init__(self, sources: Mapping[str, TaskSource], shares: Mapping[str, float]) -> None:
         total = sum(shares.values())
         bad = {env: share for env, share in shares.items() if share < 0}
         if bad or total <= 0:

@@ -50,7 +50,9 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
     )
     tracker.params(redacted(flat_config(config)))
     stop = StopFlag()
-    run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
+    ahead = config.stages[folder.state().done :] if only is None else [only]
+    will_train = not {"sft", "rl"}.isdisjoint(ahead)
+    run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     _stop_on_signals(stop, progress)
     finished = False
     try:

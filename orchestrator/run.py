@@ -1,6 +1,6 @@
 """One run in progress: its folder, its tracker, and its engines and learner, which start when a stage first needs them."""
 
-import logging
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from orchestrator.run_dir import RunDir
 from orchestrator.tracking import Tracker
 from rollout.trajectory import WeightVersion
 
-LOG = logging.getLogger(__name__)
 START_TIMEOUT_S = 300.0
 """Deadline for starting an engine or a learner, in seconds."""
 BYTES_PER_PARAMETER = 16
@@ -30,8 +29,18 @@ MAY_CHANGE = ("stages", "runs_dir", "name", "tracking.", "sft.steps", "rl.steps"
 class Run:
     """What the stages share. Closed by the pipeline, whatever happens."""
 
-    def __init__(self, config: Config, *, folder: RunDir, tracker: Tracker, progress: Progress, stop: StopFlag) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        folder: RunDir,
+        tracker: Tracker,
+        progress: Progress,
+        stop: StopFlag,
+        will_train: bool,
+    ) -> None:
         self.config = config
+        self._will_train = will_train
         self.folder = folder
         self.tracker = tracker
         self.progress = progress
@@ -67,10 +76,11 @@ class Run:
         self.progress.update(step, metrics)
 
     async def learning(
-        self, *, stage: str, optim: OptimConfig, loss: LossConfig, steps: int
+        self, *, stage: str, optim: OptimConfig, loss: LossConfig, steps: int, beside_engines: bool
     ) -> tuple[LearnerGroup, int]:
         """The learner, ready to train `stage`, and the step that was done last (0 for a fresh start)."""
-        learner = await self._learner(stage)
+        learner, config = await self._learner(stage), self.config.learner
+        await learner.use_threads(config.threads_beside if beside_engines else config.threads)
         checkpoint = latest(self.folder.checkpoints(stage))
         base = checkpoint or self.model_dir
         self._parameters = await within(
@@ -133,9 +143,11 @@ class Run:
         self.progress.note(f"{stage}: starting {self.config.rollout.workers} rollout engine(s)")
         began = time.monotonic()
         starting = Fleet.start(self.config.rollout, model_dir=model, version=self.version, seed=self.config.seed)
-        self.fleet = await within(
-            START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the rollout engines to start"
-        )
+        waiting = within(START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the rollout engines to start")
+        if self._will_train:  # both take long to start, mostly on one core each
+            self.fleet, _ = await asyncio.gather(waiting, self._learner(stage))
+        else:
+            self.fleet = await waiting
         self.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
 
     async def _push(self, model: Path, *, stage: str) -> None:

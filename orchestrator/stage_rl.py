@@ -51,7 +51,13 @@ class _RlStage:
 
     async def run(self) -> Path:
         run, config = self._run, self._config
-        learner, self._done = await run.learning(stage=STAGE, optim=config.optim, loss=config.loss, steps=config.steps)
+        learner, self._done = await run.learning(
+            stage=STAGE,
+            optim=config.optim,
+            loss=config.loss,
+            steps=config.steps,
+            beside_engines=config.max_lag > 0,
+        )
         base = latest(run.folder.checkpoints(STAGE)) or run.model_dir
         self._restore(base)
         fleet = await run.serving(base, stage=STAGE)

@@ -19,7 +19,7 @@ async def run_sft(run: Run) -> Path:
     """Train for `sft.steps`; returns the checkpoint of the last step."""
     config = run.config.sft
     learner, done = await run.learning(
-        stage=STAGE, optim=config.optim, loss=LossConfig(objective="nll"), steps=config.steps
+        stage=STAGE, optim=config.optim, loss=LossConfig(objective="nll"), steps=config.steps, beside_engines=False
     )
     batches = _Batches(run)
     run.metrics.truncate(STAGE, done)
