@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from learner.fresh_model import make_model
+from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
 from orchestrator.deadline import StopFlag, StopRequested
 from orchestrator.progress import Progress
@@ -53,9 +54,11 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
     ahead = config.stages[folder.state().done :] if only is None else [only]
     will_train = not {"sft", "rl"}.isdisjoint(ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
-    _stop_on_signals(stop, progress)
     finished = False
     try:
+        if not {"sft", "rl", "eval"}.isdisjoint(ahead):
+            start_ray(slots=config.rollout.workers + config.learner.ranks)
+        _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         await _stages(run, only)
         finished = True
         return 0

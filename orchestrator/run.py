@@ -8,7 +8,7 @@ from typing import Any
 
 from learner.checkpoint import latest, step_of, writing
 from learner.config import LossConfig, OptimConfig
-from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
+from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
 from orchestrator.config import Config, flat_config, save_config
 from orchestrator.deadline import StopFlag, within
 from orchestrator.metrics import MetricsLog
@@ -139,7 +139,6 @@ class Run:
         stop_ray()
 
     async def _start_fleet(self, model: Path, *, stage: str) -> None:
-        start_ray(slots=self._slots)
         self.progress.note(f"{stage}: starting {self.config.rollout.workers} rollout engine(s)")
         began = time.monotonic()
         starting = Fleet.start(self.config.rollout, model_dir=model, version=self.version, seed=self.config.seed)
@@ -166,16 +165,11 @@ class Run:
 
     async def _learner(self, stage: str) -> LearnerGroup:
         if self.learner is None:
-            start_ray(slots=self._slots)
             starting = LearnerGroup.start(self.config.learner)
             self.learner = await within(
                 START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the learner's ranks to meet"
             )
         return self.learner
-
-    @property
-    def _slots(self) -> int:
-        return self.config.rollout.workers + self.config.learner.ranks
 
 
 def check_continuation(config: Config, folder: RunDir) -> None:
