@@ -76,6 +76,7 @@ class Rank:
         model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
         )
+        mamba_scan.match_engine(model)
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
         self.model_dir = directory
         self.optim = optim

@@ -1,11 +1,14 @@
 """The stages of a run as one declared pipeline: in order, skipping what is done, continuing what was interrupted."""
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from learner.fresh_model import make_model
 from orchestrator.cluster import start_ray
@@ -103,6 +106,7 @@ async def _init(run: Run) -> None:
     if run.config.model.path is not None:
         model = Path(run.config.model.path).resolve()
         load_tokenizer(model)
+        check_pushable(model)
         run.folder.store(replace(run.folder.state(), model=str(model), label="init"))
         return
     target = run.folder.checkpoints("init") / "0"
@@ -110,6 +114,19 @@ async def _init(run: Run) -> None:
     count = await asyncio.to_thread(make_model, target, run.config.model.fresh, seed=run.config.seed)
     run.progress.note(f"init: a fresh hybrid of {count:,} parameters")
     run.folder.store(replace(run.folder.state(), model=str(target.relative_to(run.folder.root)), label="init"))
+
+
+def check_pushable(model: Path) -> None:
+    """Refuse what would train but not reach the engines.
+
+    vLLM repacks weights on a CPU, and a push leaves an output layer behind that shares the embedding's weights.
+    """
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    if config.get("tie_word_embeddings") and not torch.cuda.is_available():
+        raise ValueError(
+            f"{model} has tie_word_embeddings=true, whose output layer a weight push does not reach on a CPU; save it "
+            f"with tie_word_embeddings=false and an lm_head.weight of its own, or run on a GPU"
+        )
 
 
 async def _sft(run: Run) -> None:

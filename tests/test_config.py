@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from orchestrator.__main__ import main
 from orchestrator.config import flat_config, load_config, save_config
+from orchestrator.pipeline import check_pushable
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
 DEMO = Path("configs/demo.yaml")
@@ -52,3 +54,12 @@ def test_the_command_line_exits_2_on_a_mistake_and_says_what_it_was(capsys: pyte
     assert "configs/none.yaml" in capsys.readouterr().err
     assert main(["run", str(DEMO), "rl.stepz=1"]) == 2
     assert "did you mean 'steps'" in capsys.readouterr().err
+
+
+def test_a_model_whose_output_layer_a_push_would_not_reach_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}', encoding="utf-8")
+    if torch.cuda.is_available():
+        check_pushable(tmp_path)
+        return
+    with pytest.raises(ValueError, match="tie_word_embeddings=true"):
+        check_pushable(tmp_path)

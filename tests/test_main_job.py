@@ -141,5 +141,5 @@ def test_a_submitted_run_leaves_its_results_in_the_callers_folder(tmp_path: Path
     overrides = [f"runs_dir={tmp_path}", "name=job", "stages=[init,sft]", "sft.steps=2", *SMALL]
     assert submit(DEMO, overrides, None) == 0
     assert [row.step for row in rows(tmp_path / "job", "sft")] == [1, 2]
-    with pytest.raises(ValueError, match="sft.batch_size=-1"):
+    with pytest.raises(ValueError, match="batch_size=-1"):
         submit(DEMO, [*overrides, "sft.batch_size=-1"], None)

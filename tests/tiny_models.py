@@ -26,8 +26,8 @@ def nemotron_h(directory: Path) -> Path:
 
 
 def qwen3(directory: Path) -> Path:
-    """A tiny Qwen3, embeddings tied."""
-    return _save(Qwen3ForCausalLM(Qwen3Config(vocab_size=288, tie_word_embeddings=True, **DENSE, **_ids())), directory)
+    """A tiny Qwen3 with an output layer of its own."""
+    return _save(Qwen3ForCausalLM(Qwen3Config(vocab_size=288, tie_word_embeddings=False, **DENSE, **_ids())), directory)
 
 
 def llama(directory: Path) -> Path:
