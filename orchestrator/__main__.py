@@ -5,6 +5,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from learner.checkpoint import DamagedCheckpointError
 from orchestrator.bench import bench, print_bench
 from orchestrator.config import STAGES, load_config
 from orchestrator.deadline import StuckError
@@ -67,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (StuckError, OSError, RuntimeError) as error:
+    except (StuckError, DamagedCheckpointError, OSError, RuntimeError) as error:
         print(f"fault: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
 

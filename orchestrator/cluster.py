@@ -87,10 +87,6 @@ class Fleet:
         version: WeightVersion = confirmed[0]
         return version
 
-    async def heartbeat(self) -> list[WeightVersion]:
-        """The version that each worker serves; waits until all have answered."""
-        return list(await asyncio.gather(*(worker.version.remote() for worker in self._workers)))
-
     async def close(self) -> None:
         """Stop the engines, then the actors."""
         await asyncio.gather(*(worker.close.remote() for worker in self._workers), return_exceptions=True)

@@ -153,12 +153,15 @@ class Run:
         learner = await self._learner(stage)
         assert self.fleet is not None
         if self._held != model:
-            await learner.load(model, optim=OptimConfig(), loss=LossConfig(), total_steps=1)
+            loading = learner.load(model, optim=OptimConfig(), loss=LossConfig(), total_steps=1)
+            await within(START_TIMEOUT_S, loading, stage=stage, waiting_for=lambda: f"the learner to load {model}")
             self._held = model
         version = WeightVersion(step=self.version.step + 1)
         self.folder.store(replace(self.folder.state(), version=version.step))
-        manifest = await learner.publish(version)
         timeout = self.config.rollout.engine.push_timeout_s
+        manifest = await within(
+            timeout, learner.publish(version), stage=stage, waiting_for=lambda: "the learner's weights"
+        )
         await within(
             timeout, self.fleet.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
         )
