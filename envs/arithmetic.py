@@ -1,7 +1,7 @@
 """Generated arithmetic and small algebra, with the column-by-column thought of an expert; and GSM8K rows.
 
-Levels: 1 sums, differences, `x+a=b` of two-digit numbers; 2 adds three digits, three summands and mixed chains;
-3 adds products and `ax+b=c`. A level draws from all levels up to it, so that difficulty is mixed.
+Levels: 1 sums and `x-a=b` of two-digit numbers; 2 adds differences, `x+a=b`, three digits, three summands and mixed
+chains; 3 adds products and `ax+b=c`. A level draws from all levels up to it, so that difficulty is mixed.
 """
 
 import random
@@ -63,11 +63,14 @@ def _difference(rng: random.Random, digits: int) -> Problem:
     return Problem(question=f"{large}-{small}=?", steps=difference_steps(large, small), answer=large - small)
 
 
-def _equation(rng: random.Random, digits: int) -> Problem:
-    a, b = sorted(_number(rng, digits) for _ in range(2))
-    if rng.random() < 0.5:
-        return Problem(question=f"x+{a}={b}, x=?", steps=f"{b}-{a} {difference_steps(b, a)}", answer=b - a)
+def _sum_equation(rng: random.Random, digits: int) -> Problem:
+    a, b = _number(rng, digits), _number(rng, digits)
     return Problem(question=f"x-{a}={b}, x=?", steps=f"{b}+{a} {sum_steps([b, a])}", answer=a + b)
+
+
+def _difference_equation(rng: random.Random, digits: int) -> Problem:
+    a, b = sorted(_number(rng, digits) for _ in range(2))
+    return Problem(question=f"x+{a}={b}, x=?", steps=f"{b}-{a} {difference_steps(b, a)}", answer=b - a)
 
 
 def _chain(rng: random.Random, digits: int) -> Problem:
@@ -92,8 +95,8 @@ def _linear(rng: random.Random, _digits: int) -> Problem:
 
 Kind = Callable[[random.Random, int], Problem]
 LEVELS: dict[int, tuple[tuple[Kind, int], ...]] = {
-    1: ((_sum, 2), (_sum, 2), (_difference, 2), (_equation, 2)),
-    2: ((_sum, 3), (_difference, 3), (_equation, 3), (_chain, 2)),
+    1: ((_sum, 2), (_sum, 2), (_sum_equation, 2)),
+    2: ((_sum, 3), (_sum_equation, 3), (_difference, 3), (_difference_equation, 3), (_chain, 2)),
     3: ((_product, 2), (_linear, 2), (_chain, 3)),
 }
 

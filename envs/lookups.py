@@ -37,7 +37,7 @@ def generate(rng: random.Random, level: int) -> Task:
         raise ValueError(f"tool_use has levels 1 and 2, not {level}")
     names = rng.sample(LETTERS if level == 1 else NAMES, 4)
     database = {name: rng.randint(1, MAX_VALUE) for name in names}
-    operands: list[str] = names[: rng.choice((1, 2, 2, 3) if level == 1 else (1, 2, 3, 3))]
+    operands: list[str] = names[: rng.randint(1, 3)]
     if len(operands) == 1:
         operands.append(str(rng.randint(1, MAX_VALUE)))
     signs = [rng.choice("+-" if level == 1 else "+-*") for _ in operands[1:]]

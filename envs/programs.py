@@ -56,7 +56,7 @@ class Exercise:
 
 def _number_chain(rng: random.Random, *, largest: int) -> Exercise:
     words, forms, values, is_sum = [], ["x"], list(NUMBERS), False
-    for _ in range(rng.choice((1, 2, 2, 3))):
+    for _ in range(rng.randint(1, 3)):
         sign, n = rng.choice("+-*"), rng.randint(2, largest)
         words.append(f"{rng.choice(WORDS[sign])} {n}")
         inner = f"({forms[-1]})" if sign == "*" and is_sum else forms[-1]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "linear", "cosine")
 OBJECTIVES = ("policy", "nll")
 AGGREGATIONS = ("token", "sequence")
@@ -11,10 +12,16 @@ WIRE_DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """AdamW, its learning-rate schedule, and gradient clipping."""
+    """The optimiser, its learning-rate schedule, and gradient clipping."""
 
+    kind: str = "adamw"
+    """adamw, or muon: Muon for the matrices inside the layers, AdamW for embeddings, output layer and vectors."""
     learning_rate: float = 3e-4
-    """Highest learning rate."""
+    """Highest learning rate of AdamW."""
+    muon_learning_rate: float = 0.01
+    """Highest learning rate of Muon, the spectral norm of an update; it follows the same schedule."""
+    muon_momentum: float = 0.95
+    """Decay of Muon's running mean of the gradient."""
     warmup_steps: int = 10
     """Steps over which the learning rate rises linearly from 0."""
     schedule: str = "constant"
@@ -33,13 +40,15 @@ class OptimConfig:
     """Largest norm of the whole gradient; 0 turns clipping off."""
 
     def __post_init__(self) -> None:
+        _one_of("optim.kind", self.kind, OPTIMIZERS)
         _one_of("optim.schedule", self.schedule, SCHEDULES)
         _positive("optim.learning_rate", self.learning_rate)
+        _positive("optim.muon_learning_rate", self.muon_learning_rate)
         _positive("optim.eps", self.eps)
         _not_negative("optim.warmup_steps", self.warmup_steps)
         _not_negative("optim.weight_decay", self.weight_decay)
         _not_negative("optim.grad_clip", self.grad_clip)
-        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
+        for name, value in (("beta1", self.beta1), ("beta2", self.beta2), ("muon_momentum", self.muon_momentum)):
             if not 0 <= value < 1:
                 raise ValueError(f"optim.{name}={value}: must be at least 0 and below 1")
         if not 0 <= self.final_fraction <= 1:
@@ -125,6 +134,15 @@ class LearnerConfig:
         if self.bf16 and self.zero_stage == 0:
             raise ValueError("learner.bf16=true with learner.zero_stage=0: set zero_stage to 1, 2 or 3")
         _one_of("learner.wire_dtype", self.wire_dtype, WIRE_DTYPES)
+
+
+def require_together(optim: OptimConfig, learner: LearnerConfig) -> None:
+    """Raises `ValueError` where the optimiser can't run on a learner spread like this."""
+    if optim.kind == "muon" and learner.zero_stage:
+        raise ValueError(
+            f"optim.kind=muon with learner.zero_stage={learner.zero_stage}: above stage 0 DeepSpeed clips Muon's update "
+            f"instead of the gradient; set learner.zero_stage=0 or optim.kind=adamw"
+        )
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -20,11 +20,12 @@ if not torch.cuda.is_available():
 
 import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
+from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from learner.config import LearnerConfig, OptimConfig
-from learner.optimizer import GuardedAdamW, parameter_groups
+from learner.config import LearnerConfig, OptimConfig, require_together
+from learner.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed
@@ -44,6 +45,22 @@ def join_ranks(*, timeout_seconds: float) -> None:
     )
 
 
+class GuardedMuon(GradientGuard, MuonWithAuxAdam):
+    """DeepSpeed's Muon with AdamW beside it, behind the guard. Muon: Jordan et al., "Muon: An optimizer for hidden
+    layers in neural networks", 2024.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig) -> None:
+        super().__init__(groups)
+        self.grad_clip = optim.grad_clip
+
+    def step(self) -> None:
+        if self.accept(grad_clip=self.grad_clip):
+            # deepspeed marks its functions for compilation, which takes a compiler and longer than it saves
+            with torch.compiler.set_stance("force_eager"):
+                super().step()
+
+
 class DeepSpeedEngine:
     """A causal language model with its optimiser state."""
 
@@ -51,10 +68,10 @@ class DeepSpeedEngine:
         self.model = model
         self.ranks = learner.ranks
         self.zero_stage = learner.zero_stage
-        groups = parameter_groups(model, weight_decay=optim.weight_decay)
+        require_together(optim, learner)
         self.engine, *_ = deepspeed.initialize(
             model=model,
-            optimizer=GuardedAdamW(groups, optim=optim, guard=learner.zero_stage == 0),
+            optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
             config=_config(model, optim=optim, learner=learner),
             dist_init_required=False,
         )
@@ -86,7 +103,7 @@ class DeepSpeedEngine:
         It is not done, on any rank, where the norm is not finite; parameters and optimiser state stay as they were.
         """
         for group in self.engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         self.engine.step()
         applied = bool(self.engine.was_step_applied())
         norm = self.engine.get_global_grad_norm()
@@ -167,6 +184,13 @@ class DeepSpeedEngine:
             vars(self.engine.optimizer).clear()
         del self.engine, self.model
         gc.collect()
+
+
+def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -> torch.optim.Optimizer:
+    if optim.kind == "adamw":
+        groups = parameter_groups(model, weight_decay=optim.weight_decay)
+        return GuardedAdamW(groups, optim=optim, guard=zero_stage == 0)
+    return GuardedMuon(muon_groups(model, optim=optim), optim=optim)
 
 
 def _register_convolutions(model: PreTrainedModel) -> None:

@@ -1,51 +1,93 @@
-"""AdamW that refuses a broken gradient, its parameter groups, and the learning-rate schedule."""
+"""Optimisers that refuse a broken gradient, their parameter groups, and the learning-rate schedule."""
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from learner.config import OptimConfig
 
 
-class GuardedAdamW(torch.optim.AdamW):
-    """AdamW that clips the whole gradient's norm, and does nothing where that norm is not finite.
+class GradientGuard:
+    """Mixed into an optimiser: clips the whole gradient's norm, and refuses a step where that norm is not finite.
 
     It serves ZeRO stage 0, where DeepSpeed has no check of its own; DeepSpeed's engine reads `overflow` (the last step
-    was skipped) and `_global_grad_norm` after each step. With `grad_clip` 0 it is plain AdamW: above stage 0 each rank
-    sees its part of the gradient only, and DeepSpeed has checked and clipped the whole of it.
+    was refused) and `_global_grad_norm` after each step. Above stage 0 each rank sees its part of the gradient only, and
+    DeepSpeed has checked and clipped the whole of it.
     """
 
-    def __init__(self, groups: list[dict[str, object]], *, optim: OptimConfig, guard: bool) -> None:
+    param_groups: list[dict[str, Any]]
+    overflow = False
+    _global_grad_norm = 0.0
+
+    def accept(self, *, grad_clip: float) -> bool:
+        """Clip the gradient to `grad_clip` (0: no limit); whether a step may be made with it."""
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self._global_grad_norm = float(norm)
+        self.overflow = not math.isfinite(self._global_grad_norm)
+        if not self.overflow and 0 < grad_clip < self._global_grad_norm:
+            torch._foreach_mul_(gradients, grad_clip / (self._global_grad_norm + 1e-6))
+        return not self.overflow
+
+
+class GuardedAdamW(GradientGuard, torch.optim.AdamW):
+    """AdamW, with the guard where `guard` is set."""
+
+    def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig, guard: bool) -> None:
         super().__init__(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
         self.guard = guard
         self.grad_clip = optim.grad_clip
-        self.overflow = False
-        self._global_grad_norm = 0.0
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        if self.guard:
-            gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(gradients)
-            self._global_grad_norm = float(norm)
-            self.overflow = not math.isfinite(self._global_grad_norm)
-            if self.overflow:
-                return
-            if 0 < self.grad_clip < self._global_grad_norm:
-                torch._foreach_mul_(gradients, self.grad_clip / (self._global_grad_norm + 1e-6))
-        super().step(closure)
+        if not self.guard or self.accept(grad_clip=self.grad_clip):
+            super().step(closure)
 
 
-def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
     """Trainable parameters; where there is weight decay, those with fewer than two axes in a group without it."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not weight_decay:
         return [{"params": parameters, "weight_decay": 0.0}]
-    groups: list[dict[str, object]] = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str, Any]]:
+    """The same for Muon: the matrices of linear layers but the output layer; then all else, as AdamW has it.
+
+    `lr_scale` is a group's learning rate as a multiple of AdamW's. Raises `ValueError` where no matrix is left for Muon.
+    """
+    ends = {id(parameter) for end in _ends(model) for parameter in end.parameters()}
+    linear = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    matrices = [weight for weight in linear if weight.requires_grad and id(weight) not in ends]
+    if not matrices:
+        raise ValueError("optim.kind=muon: the model has no linear layer to train inside; use optim.kind=adamw")
+    taken = {id(weight) for weight in matrices}
+    groups: list[dict[str, Any]] = [
+        {
+            "params": matrices,
+            "use_muon": True,
+            "momentum": optim.muon_momentum,
+            "weight_decay": optim.weight_decay,
+            "lr_scale": optim.muon_learning_rate / optim.learning_rate,
+        }
+    ]
+    for group in parameter_groups(model, weight_decay=optim.weight_decay):
+        rest = [parameter for parameter in group["params"] if id(parameter) not in taken]
+        adam = {"use_muon": False, "betas": (optim.beta1, optim.beta2), "eps": optim.eps}
+        groups.append({**group, **adam, "params": rest})
+    return [group for group in groups if group["params"]]
+
+
+def _ends(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """The model's input embedding and output layer."""
+    return [end for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None]
 
 
 def learning_rate(step: int, *, optim: OptimConfig, total_steps: int) -> float:

@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.command == "submit":
             return submit(given.config, given.overrides, given.address)
         if given.command == "bench":
-            print_bench(asyncio.run(bench(config, open_mixture(config.envs, split="train", seed=config.seed))))
+            print_bench(asyncio.run(bench(config, open_mixture(config.envs, {}, split="train", seed=config.seed))))
             return 0
         only = given.command if given.command in STAGES else None
         return asyncio.run(run_pipeline(config, only=only))

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.catalog import environment
 from envs.source import EnvConfig
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, LossConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
 from rollout.worker import RolloutConfig
 
@@ -39,6 +39,8 @@ class SftConfig:
     """A JSONL file with `messages` in each row; null takes the environments' own demonstrations."""
     on_error: str = "raise"
     """What a malformed row does: raise, or skip (counted and reported)."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     strip_share: float = 0.1
     """Share of samples whose thought is taken out (reasoning off)."""
     truncate_share: float = 0.03
@@ -72,6 +74,8 @@ class RlConfig:
     """Groups that are trained on in a step."""
     group_size: int = 8
     """Answers to each task."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     max_lag: int = 1
     """How many versions a group may be behind when it is trained on; 0 is synchronous."""
     max_drops: int = 64
@@ -153,6 +157,12 @@ class Config:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
         for env_id in self.envs:
             environment(env_id)
+        for stage, shares in (("sft", self.sft.shares), ("rl", self.rl.shares)):
+            for env_id, share in shares.items():
+                if env_id not in self.envs:
+                    raise ValueError(f"{stage}.shares.{env_id}: not among the run's envs, {', '.join(self.envs)}")
+                if not share >= 0:
+                    raise ValueError(f"{stage}.shares.{env_id}={share} must be 0 or more")
         if not self.name or "/" in self.name:
             raise ValueError(f"name={self.name!r} must be a plain folder name")
         if self.sft.batch_size % self.learner.ranks:
@@ -160,6 +170,8 @@ class Config:
                 f"sft.batch_size={self.sft.batch_size} can't be shared by learner.ranks={self.learner.ranks}; "
                 f"take a multiple of the ranks"
             )
+        for optim in (self.sft.optim, self.rl.optim):
+            require_together(optim, self.learner)
         answers = self.rl.groups_per_step * self.rl.group_size
         if answers < self.learner.ranks:
             raise ValueError(f"rl: {answers} answers in a step can't be shared by learner.ranks={self.learner.ranks}")

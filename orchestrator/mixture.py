@@ -56,8 +56,9 @@ class Mixture:
         self._counts = dict(counts)
 
 
-def open_mixture(envs: dict[str, EnvConfig], *, split: str, seed: int) -> Mixture:
-    """The mixture over one split of the environments that have a share."""
-    used = {env: config for env, config in envs.items() if config.share > 0}
-    sources = {env: open_source(env, config, split=split, seed=seed) for env, config in used.items()}
-    return Mixture(sources, {env: config.share for env, config in used.items()})
+def open_mixture(envs: dict[str, EnvConfig], shares: dict[str, float], *, split: str, seed: int) -> Mixture:
+    """The mixture over one split of the environments that have a share: their own, unless `shares` names another."""
+    shares = {env: config.share for env, config in envs.items()} | shares
+    used = {env: share for env, share in shares.items() if share > 0}
+    sources = {env: open_source(env, envs[env], split=split, seed=seed) for env in used}
+    return Mixture(sources, used)

@@ -65,9 +65,9 @@ class Run:
         """The newest weight version."""
         return WeightVersion(step=self.folder.state().version)
 
-    def mixture(self, split: str) -> Mixture:
-        """The configured mixture over one split of the environments' tasks."""
-        return open_mixture(self.config.envs, split=split, seed=self.config.seed)
+    def mixture(self, shares: dict[str, float]) -> Mixture:
+        """The mixture over the environments' training tasks, with a stage's own `shares`."""
+        return open_mixture(self.config.envs, shares, split="train", seed=self.config.seed)
 
     def log(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         """One step's metrics: to `metrics.jsonl`, the tracker and the screen."""

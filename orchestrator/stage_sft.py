@@ -48,7 +48,7 @@ class _Batches:
         renderer = Renderer(tokenizer := load_tokenizer(run.model_dir))
         self._pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         if config.sft.data is None:
-            source = Demonstrations(run.mixture("train")).dialogue
+            source = Demonstrations(run.mixture(config.sft.shares)).dialogue
         else:
             chat = ChatFile(Path(config.sft.data), on_error=config.sft.on_error, seed=config.seed)
             if chat.skipped:

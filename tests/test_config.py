@@ -41,6 +41,10 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
         ("learner.bf16=true", ["bf16", "zero_stage"]),
         ("justaword", ["justaword", "key=value"]),
         ("sft.on_error=ignore", ["ignore", "raise or skip"]),
+        ("rl.shares.maths=1", ["rl.shares.maths", "math, code, tool_use"]),
+        ("sft.shares.math=-1", ["sft.shares.math=-1.0", "0 or more"]),
+        ("sft.optim.kind=sgd", ["optim.kind='sgd'", "adamw, muon"]),
+        ("sft.optim.kind=muon learner.zero_stage=2", ["optim.kind=muon", "learner.zero_stage=2"]),
     ],
 )
 def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str, words: list[str]) -> None:
