@@ -22,6 +22,8 @@ class Environment:
     generate: Callable[[random.Random, int], Task]
     load: Callable[[dict[str, Any], str], Task]
     demonstrate: Callable[[Task], list[Message]] | None
+    runs_programs: bool = False
+    """Whether it executes programs that the model wrote, in the sandbox."""
 
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -40,6 +42,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         generate=programs.generate,
         load=program_rows.load,
         demonstrate=programs.demonstrate,
+        runs_programs=True,
     ),
     "tool_use": Environment(
         id="tool_use",

@@ -1,6 +1,6 @@
 """Generated tool-use tasks: numbers that only a look-up reveals, combined by a calculator.
 
-Levels: 1 keys of one letter, one to three look-ups, plus or minus; 2 names as keys, and products.
+Levels: 1 keys of one letter, one or two look-ups, plus or minus; 2 names as keys, up to three look-ups, and products.
 """
 
 import random
@@ -37,7 +37,7 @@ def generate(rng: random.Random, level: int) -> Task:
         raise ValueError(f"tool_use has levels 1 and 2, not {level}")
     names = rng.sample(LETTERS if level == 1 else NAMES, 4)
     database = {name: rng.randint(1, MAX_VALUE) for name in names}
-    operands: list[str] = names[: rng.randint(1, 3)]
+    operands: list[str] = names[: rng.randint(1, 2 if level == 1 else 3)]
     if len(operands) == 1:
         operands.append(str(rng.randint(1, MAX_VALUE)))
     signs = [rng.choice("+-" if level == 1 else "+-*") for _ in operands[1:]]

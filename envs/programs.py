@@ -1,8 +1,8 @@
-"""Generated programming tasks: a chain of small steps in words, to be written as a Python function.
+"""Generated programming tasks: a small Python function, from an example or from its steps in words.
 
-Levels: 1 chains of one to three steps on a number, and one step on each element of a list, with one-digit constants;
-2 larger constants, and adds filters over lists and chains on strings. Expected results come from our own
-implementation of each step.
+Levels: 1 mostly functions with a constant to be worked out from an example, also chains of one or two steps on a number
+and one step on each element of a list, with one-digit constants; 2 larger constants and longer chains, and adds filters
+over lists and chains on strings. Expected results come from our own implementation of each step.
 """
 
 import random
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from envs.arithmetic import sum_steps
 from envs.task import Message, Task
 
 ENV = "code"
@@ -54,9 +55,23 @@ class Exercise:
     outputs: Sequence[Any]
 
 
-def _number_chain(rng: random.Random, *, largest: int) -> Exercise:
+def _constant(rng: random.Random, *, largest: int) -> Exercise:
+    """`f(x)=c-x, f(47)=38`: the constant is the sum of argument and result; the same for `x-c` and a result below 0."""
+    a, b = rng.randint(1, largest), rng.randint(1, largest)
+    c, falls = a + b, rng.random() < 0.5
+    return Exercise(
+        words=f"c-x, f({a})={b}" if falls else f"x-c, f({a})=-{b}",
+        argument="x",
+        plan=f"{a}+{b} {sum_steps([a, b])}",
+        expression=f"{c}-x" if falls else f"x-{c}",
+        inputs=NUMBERS,
+        outputs=[c - value if falls else value - c for value in NUMBERS],
+    )
+
+
+def _number_chain(rng: random.Random, *, largest: int, steps: int) -> Exercise:
     words, forms, values, is_sum = [], ["x"], list(NUMBERS), False
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(1, steps)):
         sign, n = rng.choice("+-*"), rng.randint(2, largest)
         words.append(f"{rng.choice(WORDS[sign])} {n}")
         inner = f"({forms[-1]})" if sign == "*" and is_sum else forms[-1]
@@ -114,10 +129,10 @@ def generate(rng: random.Random, level: int) -> Task:
     """A generated task of this level; its key is set by the source."""
     if level not in (1, 2):
         raise ValueError(f"code has levels 1 and 2, not {level}")
-    largest = 9 if level == 1 else 19
+    largest, steps = (9, 2) if level == 1 else (19, 3)
     kinds: list[Callable[[], Exercise]] = [
-        lambda: _number_chain(rng, largest=largest),
-        lambda: _number_chain(rng, largest=largest),
+        *[lambda: _constant(rng, largest=99)] * 5,
+        lambda: _number_chain(rng, largest=largest, steps=steps),
         lambda: _list_step(rng, largest=largest, filtered=False),
     ]
     if level == 2:

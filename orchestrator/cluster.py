@@ -80,6 +80,10 @@ class Fleet:
         finally:
             self._in_flight[index] -= 1
 
+    async def isolation(self) -> set[str]:
+        """What the workers say about their sandboxes, each line once."""
+        return set(await asyncio.gather(*(worker.isolation.remote() for worker in self._workers)))
+
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """Push to every worker; returns the version that all of them confirm."""
         confirmed = await asyncio.gather(*(worker.load_weights.remote(manifest) for worker in self._workers))

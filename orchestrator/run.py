@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from envs.catalog import environment
 from learner.checkpoint import latest, step_of, writing
 from learner.config import LossConfig, OptimConfig
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
@@ -148,6 +149,16 @@ class Run:
         else:
             self.fleet = await waiting
         self.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
+        if any(environment(env).runs_programs for env in self.config.envs):
+            await self._show_isolation(stage)
+
+    async def _show_isolation(self, stage: str) -> None:
+        assert self.fleet is not None
+        asking = within(
+            START_TIMEOUT_S, self.fleet.isolation(), stage=stage, waiting_for=lambda: "the sandboxes to start"
+        )
+        for line in sorted(await asking):
+            self.progress.note(line)
 
     async def _push(self, model: Path, *, stage: str) -> None:
         learner = await self._learner(stage)

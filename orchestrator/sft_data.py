@@ -119,17 +119,21 @@ class SftData:
         if lot < self._strip_share:
             dialogue = replace(dialogue, task=replace(dialogue.task, reasoning=False))
         elif lot < self._strip_share + self._truncate_share:
-            dialogue = replace(dialogue, reply=tuple(cut_thought(message, rng) for message in dialogue.reply))
+            dialogue = replace(dialogue, reply=cut_thought(dialogue.reply, rng))
         ids, trained = dialogue_ids(dialogue, self._renderer)
         return Sequence.supervised(ids=ids[: self._max_tokens], trained_T=trained[: self._max_tokens])
 
 
-def cut_thought(message: Message, rng: random.Random) -> Message:
-    """The message with its thought cut after a random character, the answer kept."""
-    thought = message.get("reasoning_content")
-    if message["role"] != "assistant" or not thought:
-        return message
-    return {**message, "reasoning_content": thought[: rng.randint(1, len(thought))]}
+def cut_thought(reply: tuple[Message, ...], rng: random.Random) -> tuple[Message, ...]:
+    """The reply to a budget that runs out inside one of its thoughts: cut there, and the last answer follows at once."""
+    answers = [number for number, message in enumerate(reply) if message["role"] == "assistant"]
+    thoughts = [number for number in answers if reply[number].get("reasoning_content")]
+    if not thoughts:
+        return reply
+    place = rng.choice(thoughts)
+    thought = reply[place]["reasoning_content"]
+    answer = {**reply[answers[-1]], "reasoning_content": thought[: rng.randint(1, len(thought))]}
+    return (*reply[:place], answer)
 
 
 def dialogue_ids(dialogue: Dialogue, renderer: Renderer) -> tuple[list[int], list[bool]]:

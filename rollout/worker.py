@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envs.sandbox import sandbox_report
 from rollout.engine import Engine, EngineConfig
 from rollout.episode import EpisodeLimits, EpisodeRunner, sample_seed
 from rollout.manifest import WeightManifest
@@ -83,6 +84,10 @@ class RolloutWorker:
     async def version(self) -> WeightVersion:
         """The version of the weights in use; also the worker's heartbeat."""
         return await self._started.version()
+
+    async def isolation(self) -> str:
+        """One line on what the sandbox of this worker's machine isolates; raises `SandboxError` where that is too little."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, sandbox_report)
 
     async def close(self) -> None:
         """Stop the engine and the environments' threads."""

@@ -86,6 +86,7 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     status, output = finish(start(arguments))
     assert status == 0, output
     assert "rl: continuing after step" in output
+    assert "sandbox level " in output
     assert [row.step for row in rows(run, "rl")] == list(range(1, 13))
     assert [row.step for row in rows(run, "sft")] == list(range(1, 5))
     assert all(row.values["train/logprob_gap"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
@@ -118,6 +119,7 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_with_a_killed_drive
     two = [
         "learner.ranks=2",
         "learner.zero_stage=3",
+        "sft.optim.kind=adamw",
         "rl.max_lag=0",
         "stages=[init,sft,rl]",
         "sft.steps=2",
