@@ -3,11 +3,12 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from learner.batch import TrainBatch
 from learner.config import LearnerConfig, LossConfig, OptimConfig
@@ -20,6 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CONCURRENT_CALLS = 4096
 WorkerActor = Any
 RankActor = Any
+
+
+class ProcessDied(RuntimeError):
+    """A rollout worker or a rank of the learner ended by itself: out of memory, killed, or its machine is gone."""
 
 
 def start_ray(*, slots: int) -> None:
@@ -67,7 +72,7 @@ class Fleet:
             num_cpus=0, num_gpus=gpus_each(), max_concurrency=CONCURRENT_CALLS, max_restarts=0
         )
         fleet = cls([actor.remote(config, seed=seed) for _ in range(config.workers)])
-        await asyncio.gather(*(w.start.remote(str(model_dir), version.step) for w in fleet._workers))
+        await fleet._all(lambda worker: worker.start.remote(str(model_dir), version.step))
         return fleet
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
@@ -75,21 +80,26 @@ class Fleet:
         index = min(range(len(self._workers)), key=lambda i: self._in_flight[i])
         self._in_flight[index] += 1
         try:
-            group: Group = await self._workers[index].run_group.remote(ticket, samples)
+            group: Group = await answer(
+                self._workers[index].run_group.remote(ticket, samples), f"rollout worker {index}"
+            )
             return group
         finally:
             self._in_flight[index] -= 1
 
     async def isolation(self) -> set[str]:
         """What the workers say about their sandboxes, each line once."""
-        return set(await asyncio.gather(*(worker.isolation.remote() for worker in self._workers)))
+        return set(await self._all(lambda worker: worker.isolation.remote()))
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """Push to every worker; returns the version that all of them confirm."""
-        confirmed = await asyncio.gather(*(worker.load_weights.remote(manifest) for worker in self._workers))
+        confirmed = await self._all(lambda worker: worker.load_weights.remote(manifest))
         assert len(set(confirmed)) == 1, confirmed
         version: WeightVersion = confirmed[0]
         return version
+
+    async def _all(self, call: Callable[[WorkerActor], Awaitable[Any]]) -> list[Any]:
+        return await together(call, self._workers, "rollout worker")
 
     async def close(self) -> None:
         """Stop the engines, then the actors."""
@@ -152,8 +162,23 @@ class LearnerGroup:
         for rank in self._ranks:
             ray.kill(rank)
 
-    async def _all(self, call: Callable[[RankActor], Any]) -> list[Any]:
-        return list(await asyncio.gather(*(call(rank) for rank in self._ranks)))
+    async def _all(self, call: Callable[[RankActor], Awaitable[Any]]) -> list[Any]:
+        return await together(call, self._ranks, "the learner's rank")
+
+
+async def together(call: Callable[[Any], Awaitable[Any]], actors: list[Any], who: str) -> list[Any]:
+    """The same call to all actors at once; their answers in order."""
+    return list(await asyncio.gather(*(answer(call(actor), f"{who} {n}") for n, actor in enumerate(actors))))
+
+
+async def answer(call: Awaitable[Any], who: str) -> Any:
+    """What an actor answers. Raises `ProcessDied` where its process has ended."""
+    try:
+        return await call
+    except RayActorError as error:
+        raise ProcessDied(
+            f"{who} died; the same command continues the run from its last checkpoint ({' '.join(str(error).split())})"
+        ) from error
 
 
 def gpus_each() -> float:

@@ -133,10 +133,7 @@ class Run:
 
     async def close(self) -> None:
         """Stop engines, learner and cluster."""
-        if self.learner is not None:
-            await self.learner.close()
-        if self.fleet is not None:
-            await self.fleet.close()
+        await asyncio.gather(*(part.close() for part in (self.learner, self.fleet) if part is not None))
         stop_ray()
 
     async def _start_fleet(self, model: Path, *, stage: str) -> None:

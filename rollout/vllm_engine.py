@@ -68,7 +68,8 @@ class VllmEngine:
         )
 
     async def start(self) -> None:
-        """Open the weight transfer and label the initial weights."""
+        """Tie the engine's process to this one, open the weight transfer and label the initial weights."""
+        await self._llm.collective_rpc("end_with_parent")
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
 

@@ -3,6 +3,9 @@
 vLLM's worker imports this module (it is named as `worker_extension_cls`), which registers the engine in its process.
 """
 
+import os
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,8 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from rollout.manifest import WeightManifest, read_weights
 
 BACKEND = "temper_shared_memory"
+PARENT_CHECK_S = 2.0
+"""Seconds between two looks at whether the parent process still lives."""
 
 
 @dataclass
@@ -55,7 +60,17 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInit, SharedMemoryUpda
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker for the sake of importing this module there."""
+    """Mixed into vLLM's worker; that vLLM imports this module for it registers the engine below in that process."""
+
+    def end_with_parent(self) -> None:
+        """Let this process end soon after the one that started it, even one that was killed: it holds gigabytes."""
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_S)
+    os._exit(1)
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)

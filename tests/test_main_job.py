@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from mlflow import MlflowClient
 from transformers import AutoModelForCausalLM
@@ -136,6 +137,25 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_with_a_killed_drive
     assert [row.step for row in steps] == [1, 2, 3, 4, 5]
     assert all(row.values["train/lag_max"] == 0 for row in steps)
     assert all(row.values["train/logprob_gap"] < 1e-4 for row in steps)
+
+
+@pytest.mark.timeout(600)
+def test_a_rollout_worker_that_is_killed_ends_the_run_with_its_name(tmp_path: Path) -> None:
+    job = start(command(tmp_path, "stages=[init,rl]", "rl.steps=500"))
+    wait_for_step(tmp_path / "job", "rl", 2)
+    (worker,) = [
+        process
+        for process in psutil.Process(job.pid).children(recursive=True)
+        if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::RolloutWorker")
+    ]
+    engines = worker.children(recursive=True)
+    assert engines
+    worker.kill()
+    status, output = finish(job)
+    assert status == 1, output
+    assert "fault: ProcessDied: rollout worker 0 died; the same command continues" in output
+    _, alive = psutil.wait_procs(engines, timeout=20)
+    assert not alive
 
 
 @pytest.mark.timeout(600)
