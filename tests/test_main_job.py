@@ -55,9 +55,10 @@ def rows(run: Path, stage: str) -> list[MetricsRow]:
     return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage]
 
 
-def wait_for_step(run: Path, stage: str, step: int) -> None:
+def wait_for_step(job: "subprocess.Popen[str]", run: Path, stage: str, step: int) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not any(row.step >= step for row in rows(run, stage)):
+        assert job.poll() is None, finish(job)
         assert time.monotonic() < deadline, f"{stage} did not reach step {step}"
         time.sleep(0.2)
 
@@ -76,7 +77,7 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     run = tmp_path / "job"
 
     first = start(arguments)
-    wait_for_step(run, "rl", 3)
+    wait_for_step(first, run, "rl", 3)
     os.kill(first.pid, signal.SIGTERM)
     status, output = finish(first)
     assert status == 130, output
@@ -128,7 +129,7 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_with_a_killed_drive
     ]
     run = tmp_path / "job"
     first = start(command(tmp_path, *two))
-    wait_for_step(run, "rl", 3)
+    wait_for_step(first, run, "rl", 3)
     first.kill()
     finish(first)
     status, output = finish(start(command(tmp_path, *two)))
@@ -142,7 +143,7 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_with_a_killed_drive
 @pytest.mark.timeout(600)
 def test_a_rollout_worker_that_is_killed_ends_the_run_with_its_name(tmp_path: Path) -> None:
     job = start(command(tmp_path, "stages=[init,rl]", "rl.steps=500"))
-    wait_for_step(tmp_path / "job", "rl", 2)
+    wait_for_step(job, tmp_path / "job", "rl", 2)
     (worker,) = [
         process
         for process in psutil.Process(job.pid).children(recursive=True)
