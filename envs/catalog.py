@@ -1,57 +1,85 @@
-"""The environments by id: how each is made, where its tasks come from, who demonstrates."""
+"""The environments by id: how each is made, where its tasks come from, who solves them.
+
+An id that is not listed here is the name of a Python module with an `ENVIRONMENT` of its own: that is how an
+environment is added without touching this file.
+"""
 
 import difflib
+import importlib
+import importlib.util
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from envs import arithmetic, function_rows, lookups, program_rows, programs
+from envs.formats import RowFormat, has_fields
 from envs.task import Message, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """One environment: `generate` makes a task, `demonstrate` solves a generated one, `load` reads a row of data."""
+    """One environment. What it does not have is None, or empty.
+
+    `generate(rng, level)` makes a task, `formats` read rows of data, `demonstrate` solves a generated task with a
+    thought. `gold(task)` gives the model's turns of a right answer (texts, reasoning off; ValueError where the task
+    holds none) and `corruptions(task)` named wrong ones, for `envcheck`.
+    """
 
     id: str
-    gym_id: str
     entry_point: str
-    generate: Callable[[random.Random, int], Task]
-    load: Callable[[dict[str, Any], str], Task]
-    demonstrate: Callable[[Task], list[Message]] | None
+    """The `gymnasium.Env`, as `module:Class`."""
+    generate: Callable[[random.Random, int], Task] | None = None
+    formats: tuple[RowFormat, ...] = ()
+    demonstrate: Callable[[Task], list[Message]] | None = None
+    gold: Callable[[Task], list[str]] | None = None
+    corruptions: Callable[[Task], Iterator[tuple[str, list[str]]]] | None = None
+    configure: Callable[[Mapping[str, Any]], "Environment"] | None = None
+    """For a family of environments: the member that `envs.NAME.options` chooses; ValueError for wrong options."""
+    beside: Callable[[Path], "Environment"] | None = None
+    """For rows that need further files: the environment that finds these in the folder of the data file."""
+    parts: tuple[str, ...] = ("correct", "format", "length")
+    """The reward parts that it gives, which `envs.NAME.weights` may weigh."""
     runs_programs: bool = False
     """Whether it executes programs that the model wrote, in the sandbox."""
 
+    @property
+    def gym_id(self) -> str:
+        """The id under which gymnasium knows it."""
+        return f"temper/{self.id}-v0"
+
 
 ENVIRONMENTS: dict[str, Environment] = {
-    "math": Environment(
-        id="math",
-        gym_id="temper/Math-v0",
-        entry_point="envs.math_env:MathEnv",
-        generate=arithmetic.generate,
-        load=arithmetic.load,
-        demonstrate=arithmetic.demonstrate,
-    ),
-    "code": Environment(
-        id="code",
-        gym_id="temper/Code-v0",
-        entry_point="envs.code_env:CodeEnv",
-        generate=programs.generate,
-        load=program_rows.load,
-        demonstrate=programs.demonstrate,
-        runs_programs=True,
-    ),
-    "tool_use": Environment(
-        id="tool_use",
-        gym_id="temper/ToolUse-v0",
-        entry_point="envs.tool_env:ToolEnv",
-        generate=lookups.generate,
-        load=function_rows.load,
-        demonstrate=lookups.demonstrate,
-    ),
+    env.id: env
+    for env in (
+        Environment(
+            id="math",
+            entry_point="envs.math_env:MathEnv",
+            generate=arithmetic.generate,
+            formats=(RowFormat(name="gsm8k", matches=has_fields("question", "answer"), load=arithmetic.load),),
+            demonstrate=arithmetic.demonstrate,
+        ),
+        Environment(
+            id="code",
+            entry_point="envs.code_env:CodeEnv",
+            generate=programs.generate,
+            formats=(RowFormat(name="humaneval", matches=has_fields("prompt", "test"), load=program_rows.load),),
+            demonstrate=programs.demonstrate,
+            runs_programs=True,
+        ),
+        Environment(
+            id="tool_use",
+            entry_point="envs.tool_env:ToolEnv",
+            generate=lookups.generate,
+            formats=(RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load),),
+            demonstrate=lookups.demonstrate,
+            parts=("correct", "format", "length", "tool_errors"),
+        ),
+    )
 }
 
 for _environment in ENVIRONMENTS.values():
@@ -59,14 +87,39 @@ for _environment in ENVIRONMENTS.values():
 
 
 def environment(env_id: str) -> Environment:
-    """The environment of this id; ValueError with the known ids for any other."""
-    if env_id in ENVIRONMENTS:
-        return ENVIRONMENTS[env_id]
-    nearest = difflib.get_close_matches(env_id, ENVIRONMENTS, n=1)
+    """The environment of this id, or of this module; ValueError with the known ids for any other."""
+    return ENVIRONMENTS.get(env_id) or _own(env_id)
+
+
+def configured(env_id: str, options: Mapping[str, Any]) -> Environment:
+    """The environment of this id with these options; ValueError where they are wrong or not taken."""
+    env = environment(env_id)
+    if env.configure is not None:
+        return env.configure(options)
+    if options:
+        raise ValueError(f"environment {env_id!r} takes no options, it was given {', '.join(options)}")
+    return env
+
+
+def _own(module: str) -> Environment:
+    """The `ENVIRONMENT` of a module on the Python path, the current folder included."""
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        found = False
+    env = getattr(importlib.import_module(module), "ENVIRONMENT", None) if found else None
+    if isinstance(env, Environment):
+        return env
+    nearest = difflib.get_close_matches(module, ENVIRONMENTS, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise ValueError(f"unknown environment {env_id!r}; there are {', '.join(ENVIRONMENTS)}{hint}")
+    raise ValueError(
+        f"unknown environment {module!r}; there are {', '.join(ENVIRONMENTS)}{hint}; "
+        f"for one of your own give the name of a module that defines ENVIRONMENT"
+    )
 
 
 def make_env(env_id: str) -> gymnasium.Env[str, str]:
     """A new single-use environment, without gymnasium's per-step checks."""
-    return gymnasium.make(environment(env_id).gym_id, disable_env_checker=True)
+    env = environment(env_id)
+    spec = EnvSpec(id=env.gym_id, entry_point=env.entry_point, order_enforce=False, disable_env_checker=True)
+    return gymnasium.make(spec)

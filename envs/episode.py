@@ -8,7 +8,8 @@ import gymnasium
 from envs.dialogue import split_thought
 from envs.task import Message, Task
 from envs.text_space import AnyText
-from rewards.verdict import Verdict, verdict, weighted
+from rewards.parts import LENGTH, WEIGHTS, brevity, weighted
+from rewards.verdict import Verdict, verdict
 
 StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
 
@@ -29,6 +30,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.action_space = AnyText()
         self.task: Task | None = None
         self.turns = 0
+        self.characters = 0
 
     def draw(self, rng: random.Random) -> Task:
         """A generated task."""
@@ -46,15 +48,16 @@ class TaskEnv(gymnasium.Env[str, str]):
         task = (options or {}).get("task")
         if task is None:
             task = self.draw(random.Random(int(self.np_random.integers(2**62))))
-        if not isinstance(task, Task) or task.env != self.env_id:
+        if not isinstance(task, Task) or task.kind != self.env_id:
             raise ValueError(f"options['task'] must be a Task of environment {self.env_id!r}, not {task!r}")
-        self.task, self.turns = task, 0
+        self.task, self.turns, self.characters = task, 0, 0
         return last_user_text(task), {"key": task.key}
 
     def step(self, action: str) -> StepReturn:
         if self.task is None:
             raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
         self.turns += 1
+        self.characters += len(action)
         _, answer, well_formed = split_thought(action, reasoning=self.task.reasoning)
         if not well_formed:
             detail = "the thought was not closed" if self.task.reasoning else "a thought where reasoning is off"
@@ -62,10 +65,14 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.turn(self.task, answer)
 
     def end(self, judged: Verdict, *, truncated: bool = False) -> StepReturn:
-        """The return of the last step."""
-        self.task = None
-        info = {"parts": judged.parts, "outcome": judged.outcome.value, "detail": judged.detail}
-        return "", weighted(judged.parts), not truncated, truncated, info
+        """The return of the last step: the reward is the weighted sum of the parts."""
+        assert self.task is not None
+        spec, self.task = self.task.spec, None
+        parts = dict(judged.parts)
+        if "length_limit" in spec:
+            parts[LENGTH] = brevity(self.characters, limit=spec["length_limit"])
+        info = {"parts": parts, "outcome": judged.outcome.value, "detail": judged.detail}
+        return "", weighted(parts, spec.get("weights", WEIGHTS)), not truncated, truncated, info
 
     def go_on(self, messages: list[Message]) -> StepReturn:
         """The return of a step after which the episode goes on."""

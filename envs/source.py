@@ -7,11 +7,12 @@ import hashlib
 import json
 import logging
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envs.catalog import Environment, environment
+from envs.catalog import Environment, configured
+from envs.formats import load_row, own_id
 from envs.rows import read_rows
 from envs.task import Task, TaskSource
 
@@ -26,16 +27,23 @@ class EnvConfig:
     """One environment of a mixture."""
 
     share: float = 1.0  # relative share of the groups
+    kind: str | None = None  # the environment that this is, where the name given to it is not its id
+    options: dict[str, Any] = field(default_factory=dict)  # which member of a family of environments
     data: str | None = None  # JSONL file of real tasks; null for generated tasks
+    format: str | None = None  # format of its rows; null finds it out
     level: int = 1  # difficulty of generated tasks, from 1
     reasoning: bool = True  # whether the model thinks before it answers
     on_error: str = "raise"  # what a bad row of the data file does: raise or skip
-    max_turns: int = 4  # assistant turns after which a multi-turn episode is cut off
+    max_turns: int | None = None  # assistant turns after which an episode is cut off; null is the environment's own
+    weights: dict[str, float] = field(default_factory=dict)  # weight of each reward part; empty is correctness alone
+    length_limit: int | None = None  # characters of an episode from which the part `length` falls; null gives no part
 
     def __post_init__(self) -> None:
         if not self.share >= 0:
             raise ValueError(f"share is {self.share}; it must be 0 or more")
-        if self.level < 1 or self.max_turns < 1:
+        if self.length_limit is not None and self.length_limit < 1:
+            raise ValueError(f"length_limit is {self.length_limit}; it must be 1 or more characters")
+        if self.level < 1 or (self.max_turns is not None and self.max_turns < 1):
             raise ValueError(f"level ({self.level}) and max_turns ({self.max_turns}) must be 1 or more")
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is {self.on_error!r}; it must be raise or skip")
@@ -58,17 +66,20 @@ def split_of(task: Task) -> str:
 class GeneratedSource:
     """Generated tasks: the task at `index` depends on environment, seed, split and index only."""
 
-    def __init__(self, env: Environment, config: EnvConfig, *, split: str, seed: int) -> None:
-        self.env, self.config, self.split, self.seed = env, config, split, seed
+    def __init__(self, env: Environment, name: str, config: EnvConfig, *, split: str, seed: int) -> None:
+        if env.generate is None:
+            raise ValueError(f"environment {name!r} generates no tasks; give envs.{name}.data, a JSONL file")
+        self.env, self.name, self.config, self.split, self.seed = env, name, config, split, seed
+        self.generate = env.generate
         self.task(0)
 
     def task(self, index: int) -> Task:
         """The task at `index`; redraws until the prompt falls into the split."""
         rng = random.Random(f"{self.env.id}/{self.seed}/{self.split}/{index}")
         for _ in range(MAX_DRAWS):
-            task = self.env.generate(rng, self.config.level)
+            task = self.generate(rng, self.config.level)
             if split_of(task) == self.split:
-                return _configured(replace(task, key=content_key(task)), self.config)
+                return _configured(replace(task, key=content_key(task)), self.name, self.config)
         raise ValueError(f"{self.env.id} level {self.config.level} has no {self.split} task in {MAX_DRAWS} draws")
 
 
@@ -78,18 +89,21 @@ class FileSource:
     `skipped` counts the bad rows of the file, `duplicates` the rows whose key had been seen before.
     """
 
-    def __init__(self, env: Environment, config: EnvConfig, *, path: Path, split: str, seed: int) -> None:
+    def __init__(self, env: Environment, name: str, config: EnvConfig, *, split: str, seed: int) -> None:
+        path = Path(str(config.data))
+        env = env.beside(path.parent) if env.beside is not None else env
+
         def parse(row: dict[str, Any], _number: int) -> Task:
-            own_id = row.get("task_id", row.get("id"))
-            task = env.load(row, "row")
-            return replace(task, key=content_key(task) if own_id is None else str(own_id))
+            task = load_row(env.formats, row, "row", name=config.format)
+            own = own_id(row)
+            return replace(task, key=content_key(task) if own is None else str(own))
 
         tasks, self.skipped = read_rows(path, parse=parse, on_error=config.on_error)
         unique = {task.key: task for task in tasks}
         self.duplicates = len(tasks) - len(unique)
         if self.duplicates:
             LOG.warning("%s: %d rows repeat the key of another row and are left out", path, self.duplicates)
-        self.tasks = [_configured(task, config) for task in unique.values() if split_of(task) == split]
+        self.tasks = [_configured(task, name, config) for task in unique.values() if split_of(task) == split]
         if not self.tasks:
             raise ValueError(f"{path} has no {split} rows among {len(unique)}; give a larger file")
         random.Random(f"{env.id}/{seed}/{split}").shuffle(self.tasks)
@@ -99,15 +113,20 @@ class FileSource:
         return self.tasks[index % len(self.tasks)]
 
 
-def _configured(task: Task, config: EnvConfig) -> Task:
-    return replace(task, reasoning=config.reasoning, spec=task.spec | {"max_turns": config.max_turns})
+def _configured(task: Task, name: str, config: EnvConfig) -> Task:
+    """The task under the name that the run gives to its environment, with the run's settings."""
+    settings = {"max_turns": config.max_turns, "weights": config.weights or None, "length_limit": config.length_limit}
+    given = {key: value for key, value in settings.items() if value is not None}
+    return replace(task, env=name, kind=task.kind, reasoning=config.reasoning, spec=task.spec | given)
 
 
-def open_source(env_id: str, config: EnvConfig, *, split: str, seed: int) -> TaskSource:
+def open_source(name: str, config: EnvConfig, *, split: str, seed: int) -> TaskSource:
     """The source of one environment's tasks. ValueError or FileNotFoundError where it can't give any."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
-    env = environment(env_id)
-    if config.data is None:
-        return GeneratedSource(env, config, split=split, seed=seed)
-    return FileSource(env, config, path=Path(config.data), split=split, seed=seed)
+    env = configured(config.kind or name, config.options)
+    for part in config.weights:
+        if part not in env.parts:
+            raise ValueError(f"envs.{name}.weights.{part}: {name} has no such part; it has {', '.join(env.parts)}")
+    source = GeneratedSource if config.data is None else FileSource
+    return source(env, name, config, split=split, seed=seed)

@@ -15,7 +15,8 @@ class Task:
     """One problem for one environment.
 
     `key` is stable over restarts and unique within `env`. `spec` is what the verifier needs (the expected answer,
-    tests, a database); it is plain JSON data and never shown to the model.
+    tests, a database); it is plain JSON data and never shown to the model. `env` is the name that a run gives to the
+    environment, `kind` the id of the environment that plays the task; without a kind the two are the same.
     """
 
     env: str
@@ -24,8 +25,11 @@ class Task:
     spec: dict[str, Any]
     tools: tuple[Tool, ...] = field(default=())
     reasoning: bool = True
+    kind: str = ""
 
     def __post_init__(self) -> None:
+        if not self.kind:
+            object.__setattr__(self, "kind", self.env)
         if not self.messages:
             raise ValueError(f"task {self.env}/{self.key} has no messages; give at least one user message")
 

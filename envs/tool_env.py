@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from envs import function_rows, lookups
 from envs.calculator import calculate
@@ -9,7 +11,8 @@ from envs.dialogue import BadCall, Call, has_calls, parse_calls
 from envs.episode import StepReturn, TaskEnv
 from envs.task import Message, Task
 from rewards.answers import equal_numbers, final_answer
-from rewards.verdict import verdict
+from rewards.parts import TOOL_ERRORS, share_of
+from rewards.verdict import Verdict, verdict
 
 DEFAULT_TURNS = 4
 MAX_CALLS = 8
@@ -25,6 +28,14 @@ class ToolEnv(TaskEnv):
 
     env_id = lookups.ENV
 
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.calls = self.errors = 0
+        return super().reset(seed=seed, options=options)
+
+    def with_tool_errors(self, judged: Verdict) -> Verdict:
+        """The verdict with the share of this episode's calls that went wrong as a part."""
+        return replace(judged, parts=judged.parts | {TOOL_ERRORS: share_of(self.errors, self.calls)})
+
     def draw(self, rng: random.Random) -> Task:
         return lookups.generate(rng, 1)
 
@@ -34,12 +45,16 @@ class ToolEnv(TaskEnv):
         if not has_calls(answer):
             found = final_answer(answer)
             correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
-            return self.end(verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}"))
+            judged = verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
+            return self.end(self.with_tool_errors(judged))
         if self.turns >= task.spec.get("max_turns", DEFAULT_TURNS):
-            return self.end(verdict(False, detail=f"no answer in {self.turns} turns"), truncated=True)
+            judged = verdict(False, detail=f"no answer in {self.turns} turns")
+            return self.end(self.with_tool_errors(judged), truncated=True)
         calls = parse_calls(answer)
         results = [run_tool(call, task.spec["database"]) for call in calls[:MAX_CALLS]]
         results += ["error: too many calls"] * (len(calls) > MAX_CALLS)
+        self.calls += len(results)
+        self.errors += sum(result.startswith("error:") for result in results)
         messages: list[Message] = [{"role": "tool", "content": result[:MAX_RESULT_CHARACTERS]} for result in results]
         return self.go_on(messages)
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,9 @@ def stop_ray() -> None:
 class Fleet:
     """The rollout workers, seen as one: groups go to the worker with the fewest in flight."""
 
-    def __init__(self, workers: list[WorkerActor]) -> None:
+    def __init__(self, workers: list[WorkerActor], *, retries: int) -> None:
         self._workers = workers
+        self._retries = retries
         self._in_flight = [0] * len(workers)
 
     @classmethod
@@ -71,18 +72,29 @@ class Fleet:
         actor = ray.remote(RolloutWorker).options(
             num_cpus=0, num_gpus=gpus_each(), max_concurrency=CONCURRENT_CALLS, max_restarts=0
         )
-        fleet = cls([actor.remote(config, seed=seed) for _ in range(config.workers)])
+        fleet = cls([actor.remote(config, seed=seed) for _ in range(config.workers)], retries=config.retries)
         await fleet._all(lambda worker: worker.start.remote(str(model_dir), version.step))
         return fleet
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
-        """A group of answers from the least busy worker."""
-        index = min(range(len(self._workers)), key=lambda i: self._in_flight[i])
+        """A group of answers from the least busy worker; failed ones are tried again, elsewhere where that is possible."""
+        index = self._least_busy(range(len(self._workers)))
+        group = await self._group_from(index, ticket, samples, attempt=0)
+        for attempt in range(1, self._retries + 1):
+            if not group.failed:
+                break
+            index = self._least_busy([i for i in range(len(self._workers)) if i != index] or [index])
+            group = group.mended(await self._group_from(index, ticket, len(group.failed), attempt=attempt))
+        return group
+
+    def _least_busy(self, indices: Sequence[int]) -> int:
+        return min(indices, key=lambda index: self._in_flight[index])
+
+    async def _group_from(self, index: int, ticket: Ticket, samples: int, *, attempt: int) -> Group:
         self._in_flight[index] += 1
         try:
-            group: Group = await answer(
-                self._workers[index].run_group.remote(ticket, samples), f"rollout worker {index}"
-            )
+            call = self._workers[index].run_group.remote(ticket, samples, attempt)
+            group: Group = await answer(call, f"rollout worker {index}")
             return group
         finally:
             self._in_flight[index] -= 1

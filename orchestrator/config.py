@@ -9,7 +9,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from envs.catalog import environment
+from envs.catalog import configured
 from envs.source import EnvConfig
 from learner.config import LearnerConfig, LossConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
@@ -155,8 +155,8 @@ class Config:
                 raise ValueError(f"stages: {stage!r} is no stage; there are {', '.join(STAGES)}")
         if not self.envs:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
-        for env_id in self.envs:
-            environment(env_id)
+        for name, env in self.envs.items():
+            configured(env.kind or name, env.options)
         for stage, shares in (("sft", self.sft.shares), ("rl", self.rl.shares)):
             for env_id, share in shares.items():
                 if env_id not in self.envs:

@@ -3,6 +3,7 @@
 from statistics import fmean
 
 from orchestrator.loop import StepReport
+from rewards.verdict import Outcome
 from rollout.trajectory import Group, Trajectory
 
 
@@ -33,10 +34,11 @@ def step_metrics(report: StepReport) -> dict[str, float]:
 
 def _env_metrics(groups: list[Group]) -> dict[str, float]:
     scored = [t for group in groups for t in group.trajectories]
-    failed = sum(len(group.failed) for group in groups)
+    failed = sum(len(group.failed) + group.retried for group in groups)
     metrics = {
         "groups": float(len(groups)),
         "failure_rate": failed / max(1, failed + len(scored)),
+        "failures_retried": float(sum(group.retried for group in groups)),
     }
     if scored:
         metrics |= {
@@ -44,6 +46,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "tokens": fmean(t.sampled_tokens for t in scored),
             "turns": fmean(len(t.turns) for t in scored),
             "truncated": fmean(t.truncated for t in scored),
+            "policy_faults": fmean(t.outcome is Outcome.POLICY_FAULT for t in scored),
         }
     for name in sorted({name for t in scored for name in t.parts}):
         metrics[f"parts/{name}"] = fmean(t.parts[name] for t in scored if name in t.parts)

@@ -45,7 +45,8 @@ class Sample:
         """The group it belongs to when samples are chosen."""
         if self.reward is None:
             return "failed"
-        return f"{'right' if self.reward >= 1 else 'partly' if self.reward > 0 else 'wrong'} after {self.stop}"
+        correct = self.parts.get("correct", self.reward)
+        return f"{'right' if correct >= 1 else 'partly' if correct > 0 else 'wrong'} after {self.stop}"
 
 
 def pick_samples(folder: Path, *, per_env: int = PER_ENV) -> dict[str, list[Sample]]:

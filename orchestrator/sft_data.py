@@ -31,16 +31,16 @@ class Demonstrations:
     def __init__(self, mixture: Mixture) -> None:
         self._mixture = mixture
         self._draws: list[Draw] = []
-        for env_id in mixture.state():
-            if environment(env_id).demonstrate is None:
-                raise ValueError(f"environment {env_id!r} has no demonstrations; set sft.data to a chat file")
+        for name in mixture.state():
+            if environment(mixture.task(Draw(env=name, index=0)).kind).demonstrate is None:
+                raise ValueError(f"environment {name!r} has no demonstrations; set sft.data to a chat file")
 
     def dialogue(self, index: int) -> Dialogue:
         """The dialogue at a position of the mixture's order."""
         while len(self._draws) <= index:
             self._draws.append(self._mixture.draw())
         task = self._mixture.task(self._draws[index])
-        demonstrate = environment(task.env).demonstrate
+        demonstrate = environment(task.kind).demonstrate
         assert demonstrate is not None
         return Dialogue(task=task, reply=tuple(demonstrate(task)))
 

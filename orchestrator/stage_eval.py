@@ -14,8 +14,6 @@ from rollout.record import group_lines
 from rollout.trajectory import Group, Ticket
 
 STAGE = "eval"
-SOLVED = 1.0
-"""The reward from which an answer counts as right."""
 EVAL_TICKETS = 10**9
 """Tickets of evaluations start here, so that their seeds are never those of training."""
 
@@ -58,7 +56,7 @@ async def run_eval(run: Run) -> Path:
 
 def env_result(groups: list[Group]) -> dict[str, float]:
     """avg@k and pass@k over an environment's groups, with the standard error over tasks of the former."""
-    right = [[reward >= SOLVED for reward in group.rewards_G] for group in groups if group.trajectories]
+    right = [[t.correct for t in group.trajectories] for group in groups if group.trajectories]
     scored = [t for group in groups for t in group.trajectories]
     shares = [fmean(answers) for answers in right]
     return {

@@ -144,7 +144,7 @@ class FailureWatch:
         """Raises `EnvironmentDown`, naming environment and last failure, past the share."""
         env = group.ticket.task.env
         recent = self._recent.setdefault(env, deque(maxlen=WATCHED))
-        recent.extend([False] * len(group.trajectories) + [True] * len(group.failed))
+        recent.extend([False] * len(group.trajectories) + [True] * (len(group.failed) + group.retried))
         if len(recent) == WATCHED and sum(recent) > self._highest * WATCHED:
             raise EnvironmentDown(
                 f"{sum(recent)} of the last {WATCHED} episodes of environment {env!r} failed outside the model; "

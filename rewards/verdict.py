@@ -1,13 +1,9 @@
 """What a verifier says about an answer: an outcome and named reward parts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-CORRECT = "correct"
-FORMAT = "format"
-WEIGHTS: Mapping[str, float] = {CORRECT: 1.0}
-"""The reward is the weighted sum of the parts; a part without a weight is only logged."""
+from rewards.parts import CORRECT, FORMAT
 
 
 class Outcome(Enum):
@@ -36,8 +32,3 @@ def verdict(correct: bool, *, well_formed: bool = True, detail: str = "") -> Ver
 def policy_fault(detail: str) -> Verdict:
     """The model's own doing: no credit."""
     return Verdict(outcome=Outcome.POLICY_FAULT, parts={CORRECT: 0.0, FORMAT: 1.0}, detail=detail)
-
-
-def weighted(parts: Mapping[str, float], weights: Mapping[str, float] = WEIGHTS) -> float:
-    """The reward: the sum over parts of weight times value."""
-    return sum(weights.get(name, 0.0) * value for name, value in parts.items())

@@ -12,8 +12,9 @@ from typing import Any
 import gymnasium
 
 from envs.catalog import make_env
-from envs.errors import EnvironmentFault, GraderError, SandboxError
+from envs.errors import GraderError, kind_of
 from envs.task import Task
+from rewards.verdict import Outcome
 from rollout.engine import Completion, Engine
 from rollout.renderer import Renderer
 from rollout.trajectory import Failure, FailureKind, Stop, Trajectory, Turn
@@ -45,6 +46,7 @@ class StepResult:
     reward: float
     done: bool
     out_of_turns: bool
+    outcome: Outcome | None
     parts: dict[str, float]
     messages: tuple[dict[str, Any], ...]
 
@@ -87,12 +89,13 @@ class EpisodeRunner:
             turns=tuple(turns),
             stop=stop,
             reward=result.reward,
+            outcome=result.outcome,
             parts=result.parts,
             seconds=time.monotonic() - start,
         )
 
     async def _play(self, task: Task, turns: list[Turn], *, seed: int) -> tuple[Stop, StepResult]:
-        env = await self._off_loop(self._make_env, task.env)
+        env = await self._off_loop(self._make_env, task.kind)
         try:
             await self._off_loop(_reset, env, task)
             context = self._renderer.prompt_ids(task)
@@ -100,7 +103,9 @@ class EpisodeRunner:
             while True:
                 budget = min(self._limits.turn_tokens, self._limits.total_tokens - len(seen))
                 if budget <= 0:
-                    return Stop.LENGTH, StepResult(reward=0.0, done=True, out_of_turns=False, parts={}, messages=())
+                    return Stop.LENGTH, StepResult(
+                        reward=0.0, done=True, out_of_turns=False, outcome=Outcome.WRONG, parts={}, messages=()
+                    )
                 said = await self._generate(seen, max_tokens=budget, seed=_turn_seed(seed, len(turns)))
                 text = self._renderer.text(said.token_ids)
                 result = await self._off_loop(_step, env, text)
@@ -152,6 +157,7 @@ def _step(env: gymnasium.Env[str, str], text: str) -> StepResult:
         reward=float(reward),
         done=terminated or truncated,
         out_of_turns=truncated and not terminated,
+        outcome=Outcome(info["outcome"]) if "outcome" in info else None,
         parts=dict(info.get("parts", {})),
         messages=tuple(info.get("messages", ())),
     )
@@ -185,11 +191,5 @@ def _kind(error: Exception) -> FailureKind:
             return FailureKind.TIMEOUT
         case EngineFault():
             return FailureKind.ENGINE
-        case SandboxError():
-            return FailureKind.SANDBOX
-        case GraderError():
-            return FailureKind.GRADER
-        case EnvironmentFault():
-            return FailureKind.ENVIRONMENT
         case _:
-            return FailureKind.ENVIRONMENT
+            return FailureKind(kind_of(error))

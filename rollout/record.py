@@ -29,6 +29,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "reasoning": trajectory.task.reasoning,
         "messages": list(trajectory.task.messages),
         "reward": trajectory.reward,
+        "outcome": None if trajectory.outcome is None else trajectory.outcome.value,
         "parts": trajectory.parts,
         "stop": trajectory.stop.value,
         "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},

@@ -8,6 +8,8 @@ from enum import Enum
 from functools import total_ordering
 
 from envs.task import Message, Task
+from rewards.parts import CORRECT
+from rewards.verdict import Outcome
 
 
 @total_ordering
@@ -79,12 +81,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode: its turns, why it ended, and either a reward with its named parts or a typed failure."""
+    """One episode: its turns, why it ended, and either a reward with its named parts or a typed failure.
+
+    `outcome` says how it ended for the model; an environment that is not Temper's own may leave it open.
+    """
 
     task: Task
     turns: tuple[Turn, ...]
     stop: Stop
     reward: float | None = None
+    outcome: Outcome | None = None
     parts: dict[str, float] = field(default_factory=dict)
     failure: Failure | None = None
     seconds: float = 0.0
@@ -98,6 +104,11 @@ class Trajectory:
     @property
     def sampled_tokens(self) -> int:
         return sum(len(turn.sampled_ids) for turn in self.turns)
+
+    @property
+    def correct(self) -> bool:
+        """Whether the answer was right: the part `correct`, or for an environment without parts a reward of 1."""
+        return self.parts.get(CORRECT, self.reward or 0.0) >= 1.0
 
     @property
     def truncated(self) -> bool:
@@ -115,11 +126,24 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The answers to one task, scored together. Failed ones are kept apart: they carry no score."""
+    """The answers to one task, scored together. Failed ones are kept apart: they carry no score.
+
+    `retried` counts the failures that were tried again and are no longer among `failed`.
+    """
 
     ticket: Ticket
     trajectories: tuple[Trajectory, ...]
     failed: tuple[Trajectory, ...] = field(default=())
+    retried: int = 0
+
+    def mended(self, again: "Group") -> "Group":
+        """This group with another attempt in the place of its failed episodes."""
+        return Group(
+            ticket=self.ticket,
+            trajectories=(*self.trajectories, *again.trajectories),
+            failed=again.failed,
+            retried=self.retried + len(self.failed),
+        )
 
     @property
     def rewards_G(self) -> list[float]:

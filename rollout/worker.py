@@ -11,7 +11,7 @@ from rollout.engine import Engine, EngineConfig
 from rollout.episode import EpisodeLimits, EpisodeRunner, sample_seed
 from rollout.manifest import WeightManifest
 from rollout.renderer import Renderer, load_tokenizer
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
+from rollout.trajectory import Group, Ticket, WeightVersion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class RolloutConfig:
     workers: int = 1
     """Rollout workers, each with an engine of its own."""
     retries: int = 1
-    """How often an episode is tried again after a failure outside the model."""
+    """How often an episode is tried again after a failure outside the model, on another worker where there is one."""
     env_threads: int = 4
     """Threads per worker that run the environments' steps."""
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -68,9 +68,12 @@ class RolloutWorker:
         self._engine = engine
         self._runner = EpisodeRunner(engine=engine, renderer=renderer, limits=self._config.limits, pool=self._pool)
 
-    async def run_group(self, ticket: Ticket, samples: int) -> Group:
-        """`samples` answers to the ticket's task, concurrently."""
-        answers = await asyncio.gather(*(self._answer(ticket, sample) for sample in range(samples)))
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0) -> Group:
+        """`samples` answers to the ticket's task, concurrently; a later attempt samples others."""
+        if self._runner is None:
+            raise RuntimeError("the rollout worker has no engine yet; call start() first")
+        seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
+        answers = await asyncio.gather(*(self._runner.run(ticket.task, seed=seed) for seed in seeds))
         return Group(
             ticket=ticket,
             trajectories=tuple(t for t in answers if t.failure is None),
@@ -100,14 +103,3 @@ class RolloutWorker:
         if self._engine is None:
             raise RuntimeError("the rollout worker has no engine yet; call start() first")
         return self._engine
-
-    async def _answer(self, ticket: Ticket, sample: int) -> Trajectory:
-        if self._runner is None:
-            raise RuntimeError("the rollout worker has no engine yet; call start() first")
-        attempt = 0
-        while True:
-            seed = sample_seed(self._seed, ticket.number, sample, attempt)
-            trajectory = await self._runner.run(ticket.task, seed=seed)
-            if trajectory.stop is not Stop.FAILURE or attempt >= self._config.retries:
-                return trajectory
-            attempt += 1

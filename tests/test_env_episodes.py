@@ -10,6 +10,7 @@ from envs.catalog import ENVIRONMENTS, Environment, environment, make_env
 from envs.dialogue import Call, call_message, turn_text
 from envs.episode import StepReturn
 from envs.errors import GraderError
+from envs.formats import load_row
 from envs.source import EnvConfig, open_source
 from envs.task import Message, Task
 from envs.tool_env import run_tool
@@ -155,7 +156,7 @@ def test_tools_take_exactly_their_argument() -> None:
         ("while True: pass", "policy_fault"),
         ("def f(x):\n    return bytearray(1 << 40)", "policy_fault"),
         ("import os\nos._exit(0)", "policy_fault"),
-        ("def f(x):\n    return open('/etc/passwd').read()", "policy_fault"),
+        ("import os\ndef f(x):\n    return os.fork()", "policy_fault"),
         ("def f(x):\n    return 'a' * 10**6", "policy_fault"),
     ],
 )
@@ -166,7 +167,7 @@ def test_a_programs_faults_have_an_outcome_and_no_reward(source: str, outcome: s
 
 def check_task(check: str) -> Task:
     row = {"prompt": "def f(x):\n    '''Twice x.'''\n", "entry_point": "f", "test": check}
-    return environment("code").load(row, "row")
+    return load_row(environment("code").formats, row, "row")
 
 
 def test_a_check_function_judges_results_that_cross_as_plain_values() -> None:
@@ -198,3 +199,24 @@ def test_a_slow_candidate_can_not_make_the_check_the_culprit() -> None:
 def test_the_calculators_refusals_are_observations() -> None:
     assert run_tool(Call(name="calc", arguments={"expr": "2**9"}), {}).startswith("error: only numbers")
     assert run_tool(Call(name="calc", arguments={"expr": "47+38"}), {}) == "85"
+
+
+def test_the_weights_and_the_length_limit_of_the_run_make_the_reward() -> None:
+    config = EnvConfig(weights={"correct": 1.0, "tool_errors": -0.5, "length": 0.1}, length_limit=60)
+    task = open_source("tool_use", config, split="train", seed=0).task(0)
+    env = make_env("tool_use")
+    env.reset(options={"task": task})
+    env.step(
+        "</think>" + turn_text({"content": "", "tool_calls": [call_message("get", {"key": "?"})]}, reasoning=False)
+    )
+    *_, info = env.step(f"</think>\\boxed{{{task.spec['answer']}}}")
+    assert (info["parts"]["correct"], info["parts"]["tool_errors"]) == (1.0, 1.0)
+    assert 0 < info["parts"]["length"] < 1
+    env.reset(options={"task": task})
+    *_, info = env.step(f"</think>{'x' * 130}")
+    assert (info["parts"]["length"], info["parts"]["tool_errors"]) == (0.0, 0.0)
+
+
+def test_a_weight_for_a_part_that_an_environment_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"envs\.math\.weights\.formt: math has no such part; it has correct, format"):
+        open_source("math", EnvConfig(weights={"formt": 1.0}), split="train", seed=0)

@@ -11,6 +11,7 @@ import pytest
 
 from envs.catalog import environment, make_env
 from envs.dialogue import call_message, turn_text
+from envs.formats import load_row
 from envs.source import EnvConfig, FileSource, open_source
 from envs.task import Task
 
@@ -34,7 +35,7 @@ def reward(task: Task, answer: str) -> float:
 
 def test_every_gsm8k_answer_is_accepted_and_its_neighbour_rejected() -> None:
     for index, row in enumerate(rows("gsm8k_train.jsonl")):
-        task = environment("math").load(row, str(index))
+        task = load_row(environment("math").formats, row, str(index))
         gold = task.spec["answer"]
         wrong = str(int(gold.replace(",", "")) + 1)
         assert reward(task, row["answer"]) == 1.0, row
@@ -44,7 +45,7 @@ def test_every_gsm8k_answer_is_accepted_and_its_neighbour_rejected() -> None:
 
 def test_every_canonical_humaneval_solution_passes_and_an_empty_body_fails() -> None:
     def scores(row: dict[str, Any]) -> tuple[float, float, float]:
-        task = environment("code").load(row, row["task_id"])
+        task = load_row(environment("code").formats, row, row["task_id"])
         solution = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
         return reward(task, solution), reward(task, row["canonical_solution"]), reward(task, row["prompt"] + "    pass")
 
@@ -91,7 +92,7 @@ def said(calls: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize("name", ["bfcl_simple_python.jsonl", "bfcl_parallel.jsonl"])
 def test_bfcl_gold_calls_are_accepted_in_any_order_and_corrupted_ones_rejected(name: str) -> None:
     for row in rows(name):
-        task = environment("tool_use").load(row, row["id"])
+        task = load_row(environment("tool_use").formats, row, row["id"])
         calls = gold_calls(row["ground_truth"])
         assert reward(task, said(calls)) == 1.0, row
         assert reward(task, said(calls[::-1])) == 1.0, row

@@ -18,7 +18,10 @@ HOMES = {
     "omegaconf": ("orchestrator/config.py",),
     "mamba_ssm": (),
 }
-LATE_IMPORTS = {"rollout/worker.py": ["rollout.vllm_engine.VllmEngine"]}
+LATE_IMPORTS = {
+    "orchestrator/__main__.py": ["orchestrator.run_commands.execute"],
+    "rollout/worker.py": ["rollout.vllm_engine.VllmEngine"],
+}
 """Imports that stand inside a function because they take long and only one process needs them, never for a circle."""
 LONGEST_FILE = 300
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from rewards.parts import brevity, share_of, weighted
 from rewards.results import strictly_equal
 from rewards.source_text import program_of
-from rewards.verdict import Outcome, policy_fault, verdict, weighted
+from rewards.verdict import Outcome, policy_fault, verdict
 
 
 @pytest.mark.parametrize(
@@ -53,4 +54,15 @@ def test_the_reward_is_the_weighted_sum_of_the_parts() -> None:
     assert weighted(verdict(True).parts) == 1.0
     assert weighted(verdict(False).parts) == 0.0
     assert weighted({"correct": 1.0, "short": 0.5}, {"correct": 1.0, "short": 0.2}) == pytest.approx(1.1)
+    assert weighted({}, {"correct": 1.0}) == 0.0
+    assert weighted({"correct": 1.0, "tool_errors": 0.5}, {"correct": 1.0, "tool_errors": -0.2}) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(("length", "value"), [(0, 1.0), (100, 1.0), (150, 0.5), (200, 0.0), (10**9, 0.0)])
+def test_brevity_falls_in_a_straight_line_from_the_limit_to_twice_the_limit(length: int, value: float) -> None:
+    assert brevity(length, limit=100) == value
+
+
+def test_the_share_of_errors_is_0_without_calls() -> None:
+    assert (share_of(0, 0), share_of(1, 4), share_of(4, 4)) == (0.0, 0.25, 1.0)
     assert policy_fault("time").outcome is Outcome.POLICY_FAULT

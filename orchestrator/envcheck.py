@@ -1,0 +1,123 @@
+"""`envcheck`: an environment tests itself on gold answers and corrupted ones."""
+
+import random
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import gymnasium
+from gymnasium.utils.env_checker import check_env
+from rich.table import Table
+
+from envs.catalog import Environment
+from envs.script import Scored, score
+from envs.task import Task
+
+SHOWN = 5
+CHECKED_TWICE = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Finding:
+    """What one check found: how many cases it tried, and those that went against it."""
+
+    name: str
+    tried: int = 0
+    against: list[str] = field(default_factory=list)
+
+    def add(self, holds: bool, case: str) -> None:
+        """Counts a case."""
+        self.tried += 1
+        if not holds:
+            self.against.append(case)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvReport:
+    """What the self-test of an environment found."""
+
+    findings: list[Finding]
+    seconds: list[float]
+    """Of each scored script."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing went against a check, and gold answers were tried at all."""
+        return not any(finding.against for finding in self.findings) and self.findings[0].tried > 0
+
+    def table(self, title: str) -> Table:
+        """The findings for people, the first cases of each failed check included."""
+        table = Table(title=title)
+        for column in ("check", "tried", "failed", "for example"):
+            table.add_column(column, overflow="fold")
+        for finding in self.findings:
+            shown = "\n".join(finding.against[:SHOWN])
+            mark = "red" if finding.against or not finding.tried else "green"
+            table.add_row(finding.name, str(finding.tried), f"[{mark}]{len(finding.against)}[/]", shown)
+        if self.seconds:
+            median, slowest = 1e3 * statistics.median(self.seconds), 1e3 * max(self.seconds)
+            table.add_row("time", str(len(self.seconds)), "", f"median {median:.2f} ms, slowest {slowest:.1f} ms")
+        return table
+
+
+def generated_tasks(env: Environment, count: int, *, seed: int) -> list[Task]:
+    """Tasks that the environment generates, level 1. ValueError where it generates none."""
+    if env.generate is None:
+        raise ValueError(f"environment {env.id!r} generates no tasks; give --tasks FILE")
+    return [env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count)]
+
+
+def check(env: Environment, tasks: Sequence[Task]) -> EnvReport:
+    """Gold accepted, corruptions rejected, the same score twice, the same tasks from the same seed, gymnasium's rules."""
+    gold, wrong = Finding(name="gold answers accepted"), Counter[str]()
+    corrupted = Finding(name="corrupted answers rejected")
+    repeated = Finding(name="the same score twice")
+    seconds = []
+    for number, task in enumerate(tasks):
+        for name, turns, right in _scripts(env, task):
+            first = score(task, turns)
+            seconds.append(first.seconds)
+            finding = gold if right else corrupted
+            finding.add(first.failure is None and _correct(first) == right, _case(task, name, first))
+            wrong[name] += not right
+            if number < CHECKED_TWICE:
+                again = score(task, turns)
+                repeated.add((first.reward, first.parts) == (again.reward, again.parts), _case(task, name, again))
+    corrupted.name += f" ({', '.join(name for name, count in wrong.items() if count)})"
+    return EnvReport(findings=[gold, corrupted, repeated, _same_tasks(env), _gymnasium(env)], seconds=seconds)
+
+
+def _scripts(env: Environment, task: Task) -> Iterator[tuple[str, list[str], bool]]:
+    if env.gold is None or env.corruptions is None:
+        raise ValueError(f"environment {env.id!r} has no gold answers and corruptions to be checked with")
+    yield "gold", env.gold(task), True
+    yield from ((name, turns, False) for name, turns in env.corruptions(task))
+
+
+def _correct(scored: Scored) -> bool:
+    return scored.parts.get("correct", scored.reward or 0.0) >= 1.0
+
+
+def _case(task: Task, name: str, scored: Scored) -> str:
+    return f"{task.key}, {name}: {scored.failure or scored.outcome} {scored.detail}"[:300]
+
+
+def _same_tasks(env: Environment) -> Finding:
+    finding = Finding(name="the same tasks from the same seed")
+    if env.generate is not None:
+        for seed in range(CHECKED_TWICE):
+            one, two = (generated_tasks(env, 1, seed=seed) for _ in range(2))
+            finding.add(one == two, f"seed {seed}")
+    return finding
+
+
+def _gymnasium(env: Environment) -> Finding:
+    finding = Finding(name="gymnasium's check_env")
+    if env.generate is not None:
+        try:
+            check_env(gymnasium.make(env.gym_id).unwrapped, skip_render_check=True)
+            finding.add(True, "")
+        except Exception as error:
+            finding.add(False, f"{type(error).__name__}: {error}"[:300])
+    return finding

@@ -1,0 +1,31 @@
+"""The commands that take a run's configuration."""
+
+import argparse
+import asyncio
+import sys
+
+from learner.checkpoint import DamagedCheckpointError
+from orchestrator.bench import bench, print_bench
+from orchestrator.config import STAGES, load_config
+from orchestrator.deadline import StuckError
+from orchestrator.mixture import open_mixture
+from orchestrator.pipeline import run_pipeline
+from orchestrator.submit import submit
+
+
+def execute(given: argparse.Namespace) -> int:
+    """Run one command; its exit status. ValueError or FileNotFoundError for a mistake in the input."""
+    config = load_config(given.config, given.overrides)
+    try:
+        if given.command == "submit":
+            return submit(given.config, given.overrides, given.address)
+        if given.command == "bench":
+            print_bench(asyncio.run(bench(config, open_mixture(config.envs, {}, split="train", seed=config.seed))))
+            return 0
+        only = given.command if given.command in STAGES else None
+        return asyncio.run(run_pipeline(config, only=only))
+    except FileNotFoundError:
+        raise
+    except (StuckError, DamagedCheckpointError, OSError, RuntimeError) as error:
+        print(f"fault: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,34 @@
+"""The tasks of a data file by their keys, for the commands that need no run."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from envs.catalog import configured
+from envs.formats import Row, load_row, own_id
+from envs.rows import read_rows
+from envs.task import Task
+
+
+def read_tasks(path: Path, *, env_id: str, row_format: str | None, options: Mapping[str, Any]) -> dict[str, Task]:
+    """Every task of a JSONL file under its key: the row's own id, else its 0-based number, as text.
+
+    Raises ValueError, with file and line, for a bad row and for a key that two different rows share.
+    """
+    env = configured(env_id, options)
+    env = env.beside(path.parent) if env.beside is not None else env
+    if not env.formats:
+        raise ValueError(f"environment {env_id!r} reads no rows of data; leave out --tasks")
+    seen: dict[str, Task] = {}
+
+    def parse(row: Row, number: int) -> Task:
+        own = own_id(row)
+        key = str(number if own is None else own)
+        task = replace(load_row(env.formats, row, key, name=row_format), key=key)
+        if seen.setdefault(key, task) != task:
+            raise ValueError(f"key {key!r} belongs to an earlier row too")
+        return task
+
+    read_rows(path, parse=parse, on_error="raise")
+    return seen

@@ -1,0 +1,196 @@
+"""`grade`: given responses are scored in their order, by processes that may die, and nothing is lost."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.script import score, turns_of
+from envs.task import Task
+from orchestrator.__main__ import main
+from orchestrator.scoring_pool import ScoringPool
+
+MATH = [{"question": f"What is {n}+1?", "answer": f"So\n#### {n + 1}"} for n in range(20)]
+CALLS = [
+    {
+        "id": "area_7",
+        "question": [[{"role": "user", "content": "The area of a triangle with base 10 and height 5?"}]],
+        "function": [
+            {
+                "name": "area",
+                "description": "",
+                "parameters": {
+                    "type": "dict",
+                    "properties": {"base": {"type": "integer"}, "height": {"type": "integer"}},
+                    "required": ["base", "height"],
+                },
+            }
+        ],
+        "ground_truth": [{"area": {"base": [10], "height": [5]}}],
+    }
+]
+
+
+def jsonl(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def graded(folder: Path, env: str, tasks: list[Any], responses: list[Any], *more: str) -> tuple[int, list[Any]]:
+    out = folder / "out" / "graded.jsonl"
+    arguments = ["--tasks", str(jsonl(folder / "tasks.jsonl", tasks)), "--out", str(out), *more]
+    arguments += ["--responses", str(jsonl(folder / "responses.jsonl", responses))]
+    status = main(["grade", "--env", env, *arguments])
+    return status, [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+
+
+def test_responses_are_scored_in_their_order_and_may_share_a_key(tmp_path: Path) -> None:
+    responses = [{"key": n, "response": f"#### {answer}"} for n in (3, 0, 3) for answer in (n + 1, n + 2)]
+    status, rows = graded(tmp_path, "math", MATH, responses, "--workers", "2")
+    assert status == 0
+    assert [row["key"] for row in rows] == [3, 3, 0, 0, 3, 3]
+    assert [row["reward"] for row in rows] == [1.0, 0.0] * 3
+    assert all(row["failure"] is None and row["seconds"] >= 0 and "correct" in row["parts"] for row in rows)
+
+
+def test_a_thought_is_not_an_answer(tmp_path: Path) -> None:
+    texts = [
+        "<think>2? no, 9</think>\\boxed{1}",
+        "it is 9</think>\\boxed{1}",
+        "<think>\\boxed{1}</think>9",
+        "<think>\\boxed{1}",
+    ]
+    _, rows = graded(tmp_path, "math", MATH, [{"key": "0", "response": text} for text in texts])
+    assert [row["reward"] for row in rows] == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_row_that_is_no_response_is_a_failure_and_never_a_zero(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    responses = [{"key": 99, "response": "1"}, {"key": 0}, {"key": 0, "messages": []}, {"key": 0, "response": "1"}]
+    status, rows = graded(tmp_path, "math", MATH, responses)
+    assert status == 1
+    assert [row["reward"] for row in rows] == [None, None, None, 1.0]
+    assert [row["failure"] and row["failure"]["type"] for row in rows] == ["bad_row", "bad_row", "bad_row", None]
+    assert "no task has the key 99" in rows[0]["failure"]["message"]
+    assert "bad_row" in capsys.readouterr().out
+
+
+def test_calls_and_messages_are_the_models_turns(tmp_path: Path) -> None:
+    call = {"name": "area", "arguments": {"base": 10, "height": 5}}
+    as_text = {"role": "assistant", "tool_calls": [{"function": call | {"arguments": '{"base": 10, "height": 5}'}}]}
+    said = [
+        {"calls": [call]},
+        {"calls": [call], "response": "It is 25."},
+        {"calls": [call, call]},
+        {"messages": [{"role": "user", "content": "?"}, as_text, {"role": "tool", "content": "25"}]},
+        {"response": f"<tool_call>{json.dumps(call)}</tool_call>"},
+        {"calls": [call | {"arguments": '{"base": 10, "hei'}]},
+        {"calls": []},
+    ]
+    status, rows = graded(tmp_path, "tool_use", CALLS, [{"key": "area_7"} | row for row in said])
+    assert status == 0
+    assert [row["reward"] for row in rows] == [1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_turns_keep_their_order_and_their_text() -> None:
+    messages = [
+        {"role": "assistant", "content": "first", "reasoning_content": "hm"},
+        {"role": "tool", "content": "ignored"},
+        {"role": "assistant", "content": [{"type": "text", "text": "sec"}, {"type": "text", "text": "ond"}]},
+    ]
+    assert turns_of({"messages": messages}) == ["first", "second"]
+    assert turns_of({"calls": [{"name": "f", "arguments": {}}], "response": "done"})[1:] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env", "maths"], "did you mean 'math'"),
+        (["--format", "tau"], "no row format 'tau'"),
+        (["--workers", "0"], "workers is 0"),
+        (["--options", "x: 1"], "takes no options, it was given x"),
+        (["--options", "[1]"], "must be a mapping"),
+        (["--tasks", "absent.jsonl"], "no data file absent.jsonl"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture, arguments: list[str], message: str) -> None:
+    status, rows = graded(tmp_path, "math", MATH, [{"key": 0, "response": "1"}], *arguments)
+    assert (status, rows) == (2, [])
+    assert message in capsys.readouterr().err
+
+
+def test_a_key_of_two_different_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    rows = [row | {"id": "same"} for row in MATH[:2]]
+    assert graded(tmp_path, "math", rows, [])[0] == 2
+    assert "tasks.jsonl:2: key 'same' belongs to an earlier row" in capsys.readouterr().err
+
+
+FAULTY = """
+import os, random, time
+from envs.catalog import Environment
+from envs.episode import TaskEnv
+from envs.errors import GraderError
+from envs.task import Task
+from rewards.verdict import verdict
+
+class Faulty(TaskEnv):
+    env_id = "{name}"
+    def turn(self, task, answer):
+        if answer == "die": os._exit(3)
+        if answer == "hang": time.sleep(600)
+        if answer == "raise": raise ValueError("a bug")
+        if answer == "grader": raise GraderError("no gold")
+        return self.end(verdict(answer == "right"))
+
+def generate(rng, level):
+    return Task(env="{name}", key=str(rng.random()), messages=({{"role": "user", "content": "?"}},), spec={{}})
+
+ENVIRONMENT = Environment(id="{name}", entry_point="{name}:Faulty", generate=generate)
+"""
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    (tmp_path / "faulty_env.py").write_text(FAULTY.format(name="faulty_env"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return Task(env="faulty_env", key="1", messages=({"role": "user", "content": "?"},), spec={})
+
+
+def test_a_fault_of_the_environment_is_typed_and_never_a_zero(faulty: Task) -> None:
+    raised, grader, right = (score(faulty, [text]) for text in ("raise", "grader", "right"))
+    assert (raised.reward, raised.failure) == (None, ("environment", "ValueError: a bug"))
+    assert (grader.reward, grader.failure) == (None, ("grader", "GraderError: no gold"))
+    assert right.reward == 1.0
+
+
+def test_a_process_that_dies_loses_only_the_script_that_killed_it(faulty: Task) -> None:
+    texts = ["right", "die", "wrong"] * 3 + ["right"] * 20
+    with ScoringPool(2) as pool:
+        scored = list(pool.scores((faulty, [text]) for text in texts))
+    assert [one.reward for one in scored] == [{"right": 1.0, "wrong": 0.0}.get(text) for text in texts]
+    assert {one.failure[0] for one in scored if one.failure is not None} == {"worker"}
+
+
+def test_a_process_that_hangs_is_ended_at_the_deadline(faulty: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.scoring_pool.DEADLINE_S", 4.0)
+    start = time.monotonic()
+    with ScoringPool(1) as pool:
+        scored = list(pool.scores((faulty, [text]) for text in ("right", "hang", "right")))
+        workers = list(pool._pool._processes or {})
+    assert [one.reward for one in scored] == [1.0, None, 1.0]
+    assert time.monotonic() - start < 40
+    deadline = time.monotonic() + 5
+    while any(_alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(pid) for pid in workers)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
