@@ -5,10 +5,10 @@ PY := .venv/bin/python
 PACKAGES := rewards envs rollout learner orchestrator
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sft rl eval report ui submit test check bench clean
+.PHONY: help setup demo sft rl eval report ui submit test check bench bench-envs clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stack
 	@bash requirements/install.sh
@@ -46,6 +46,9 @@ check: setup  ## ruff (rules and format) and mypy
 
 bench: setup  ## measure rollout, learner and weight push with the model of CONFIG
 	@$(PY) -m orchestrator bench $(CONFIG) $(ARGS)
+
+bench-envs: setup  ## measure grading and the sandbox; ARGS="--tasks code=humaneval.jsonl"
+	@$(PY) -m orchestrator bench-envs $(ARGS)
 
 clean:  ## remove .venv and caches; runs/ stays
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

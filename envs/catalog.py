@@ -7,51 +7,15 @@ environment is added without touching this file.
 import difflib
 import importlib
 import importlib.util
-import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envs import arithmetic, function_rows, lookups, program_rows, programs
+from envs import arithmetic, function_rows, lookups, program_rows, programs, retail_rows, tool_scripts
+from envs.environment import PARTS, Environment
 from envs.formats import RowFormat, has_fields
-from envs.task import Message, Task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """One environment. What it does not have is None, or empty.
-
-    `generate(rng, level)` makes a task, `formats` read rows of data, `demonstrate` solves a generated task with a
-    thought. `gold(task)` gives the model's turns of a right answer (texts, reasoning off; ValueError where the task
-    holds none) and `corruptions(task)` named wrong ones, for `envcheck`.
-    """
-
-    id: str
-    entry_point: str
-    """The `gymnasium.Env`, as `module:Class`."""
-    generate: Callable[[random.Random, int], Task] | None = None
-    formats: tuple[RowFormat, ...] = ()
-    demonstrate: Callable[[Task], list[Message]] | None = None
-    gold: Callable[[Task], list[str]] | None = None
-    corruptions: Callable[[Task], Iterator[tuple[str, list[str]]]] | None = None
-    configure: Callable[[Mapping[str, Any]], "Environment"] | None = None
-    """For a family of environments: the member that `envs.NAME.options` chooses; ValueError for wrong options."""
-    beside: Callable[[Path], "Environment"] | None = None
-    """For rows that need further files: the environment that finds these in the folder of the data file."""
-    parts: tuple[str, ...] = ("correct", "format", "length")
-    """The reward parts that it gives, which `envs.NAME.weights` may weigh."""
-    runs_programs: bool = False
-    """Whether it executes programs that the model wrote, in the sandbox."""
-
-    @property
-    def gym_id(self) -> str:
-        """The id under which gymnasium knows it."""
-        return f"temper/{self.id}-v0"
-
 
 ENVIRONMENTS: dict[str, Environment] = {
     env.id: env
@@ -77,8 +41,11 @@ ENVIRONMENTS: dict[str, Environment] = {
             generate=lookups.generate,
             formats=(RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load),),
             demonstrate=lookups.demonstrate,
-            parts=("correct", "format", "length", "tool_errors"),
+            gold=tool_scripts.gold,
+            corruptions=tool_scripts.corruptions,
+            parts=(*PARTS, "tool_errors"),
         ),
+        retail_rows.ENVIRONMENT,
     )
 }
 

@@ -1,16 +1,21 @@
 """What the environments share: a task set at reset, turns judged in step, one episode per instance."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 
-from envs.dialogue import split_thought
+from envs.dialogue import BadCall, Call, parse_calls, split_thought
+from envs.extra_tools import answer_call
 from envs.task import Message, Task
 from envs.text_space import AnyText
 from rewards.parts import LENGTH, WEIGHTS, brevity, weighted
 from rewards.verdict import Verdict, verdict
 
+DEFAULT_TURNS = 4
+"""Most turns of an episode with tools, where neither the run nor the environment says otherwise."""
+MAX_CALLS = 8
 StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
 
 
@@ -18,8 +23,8 @@ class TaskEnv(gymnasium.Env[str, str]):
     """An environment over tasks. Subclasses give `env_id`, `draw` and `turn`.
 
     `reset(options={"task": Task})` sets the task; without it one is drawn from `self.np_random`.
-    The observation is text; `info` of a step has `parts`, `outcome` and `detail`, and `messages` while the episode
-    goes on.
+    The observation is text; `info` of a step has `parts`, `outcome` and `detail`; `messages` while the
+    episode goes on, `evidence` when it has ended.
     """
 
     metadata = {"render_modes": []}
@@ -62,7 +67,18 @@ class TaskEnv(gymnasium.Env[str, str]):
         if not well_formed:
             detail = "the thought was not closed" if self.task.reasoning else "a thought where reasoning is off"
             return self.end(verdict(False, well_formed=False, detail=detail))
+        lent = self.task.spec.get("tools", ())
+        calls = parse_calls(answer) if lent else []
+        if any(isinstance(call, Call) and call.name in lent for call in calls):
+            return self.use_lent_tools(calls, lent)
         return self.turn(self.task, answer)
+
+    def use_lent_tools(self, calls: list[Call | BadCall], lent: Sequence[str]) -> StepReturn:
+        """Answers a turn that calls one of the tools which the run lends; the episode's last turn may not."""
+        assert self.task is not None
+        if self.turns >= self.task.spec.get("max_turns", DEFAULT_TURNS):
+            return self.end(verdict(False, detail=f"no answer in {self.turns} turns"), truncated=True)
+        return self.go_on([{"role": "tool", "content": answer_call(call, lent)} for call in calls[:MAX_CALLS]])
 
     def end(self, judged: Verdict, *, truncated: bool = False) -> StepReturn:
         """The return of the last step: the reward is the weighted sum of the parts."""
@@ -71,7 +87,12 @@ class TaskEnv(gymnasium.Env[str, str]):
         parts = dict(judged.parts)
         if "length_limit" in spec:
             parts[LENGTH] = brevity(self.characters, limit=spec["length_limit"])
-        info = {"parts": parts, "outcome": judged.outcome.value, "detail": judged.detail}
+        info = {
+            "parts": parts,
+            "outcome": judged.outcome.value,
+            "detail": judged.detail,
+            "evidence": judged.evidence,
+        }
         return "", weighted(parts, spec.get("weights", WEIGHTS)), not truncated, truncated, info
 
     def go_on(self, messages: list[Message]) -> StepReturn:

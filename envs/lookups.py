@@ -4,10 +4,11 @@ Levels: 1 keys of one letter, one or two look-ups, plus or minus; 2 names as key
 """
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from envs.calculator import calculate
-from envs.dialogue import call_message
+from envs.dialogue import call_message, turn_text
 from envs.task import Message, Task, Tool
 
 ENV = "tool_use"
@@ -52,6 +53,22 @@ def generate(rng: random.Random, level: int) -> Task:
     }
     messages = ({"role": "user", "content": f"{question}=?"},)
     return Task(env=ENV, key="generated", messages=messages, spec=spec, tools=TOOLS)
+
+
+def gold(task: Task) -> list[str]:
+    """The expert's turns without their thoughts."""
+    return [turn_text(message, reasoning=False) for message in demonstrate(task) if message["role"] == "assistant"]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Wrong scripts, by what was done to the right one."""
+    *asked, answered = gold(task)
+    value = int(task.spec["answer"])
+    yield "neighbour", [*asked, f"\\boxed{{{value + 1}}}"]
+    yield "contradicting boxes", [*asked, f"\\boxed{{{value}}} \\boxed{{{value + 1}}}"]
+    yield "no answer", asked
+    yield "empty answer", [*asked, ""]
+    yield "a call that never ends", [*asked, f"<tool_call>{answered}"]
 
 
 def demonstrate(task: Task) -> list[Message]:

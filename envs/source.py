@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envs.catalog import Environment, configured
+from envs.catalog import configured
+from envs.environment import Environment
+from envs.extra_tools import schemas
 from envs.formats import load_row, own_id
 from envs.rows import read_rows
 from envs.task import Task, TaskSource
@@ -35,6 +37,7 @@ class EnvConfig:
     reasoning: bool = True  # whether the model thinks before it answers
     on_error: str = "raise"  # what a bad row of the data file does: raise or skip
     max_turns: int | None = None  # assistant turns after which an episode is cut off; null is the environment's own
+    tools: list[str] = field(default_factory=list)  # tools lent to it: calculator, python
     weights: dict[str, float] = field(default_factory=dict)  # weight of each reward part; empty is correctness alone
     length_limit: int | None = None  # characters of an episode from which the part `length` falls; null gives no part
 
@@ -43,6 +46,7 @@ class EnvConfig:
             raise ValueError(f"share is {self.share}; it must be 0 or more")
         if self.length_limit is not None and self.length_limit < 1:
             raise ValueError(f"length_limit is {self.length_limit}; it must be 1 or more characters")
+        schemas(self.tools)
         if self.level < 1 or (self.max_turns is not None and self.max_turns < 1):
             raise ValueError(f"level ({self.level}) and max_turns ({self.max_turns}) must be 1 or more")
         if self.on_error not in ("raise", "skip"):
@@ -115,9 +119,21 @@ class FileSource:
 
 def _configured(task: Task, name: str, config: EnvConfig) -> Task:
     """The task under the name that the run gives to its environment, with the run's settings."""
-    settings = {"max_turns": config.max_turns, "weights": config.weights or None, "length_limit": config.length_limit}
-    given = {key: value for key, value in settings.items() if value is not None}
-    return replace(task, env=name, kind=task.kind, reasoning=config.reasoning, spec=task.spec | given)
+    settings = {
+        "max_turns": config.max_turns,
+        "weights": config.weights,
+        "length_limit": config.length_limit,
+        "tools": config.tools,
+    }
+    given = {key: value for key, value in settings.items() if value}
+    return replace(
+        task,
+        env=name,
+        kind=task.kind,
+        reasoning=config.reasoning,
+        spec=task.spec | given,
+        tools=(*task.tools, *schemas(config.tools)),
+    )
 
 
 def open_source(name: str, config: EnvConfig, *, split: str, seed: int) -> TaskSource:

@@ -8,14 +8,12 @@ from typing import Any
 from envs import function_rows, lookups
 from envs.calculator import calculate
 from envs.dialogue import BadCall, Call, has_calls, parse_calls
-from envs.episode import StepReturn, TaskEnv
+from envs.episode import DEFAULT_TURNS, MAX_CALLS, StepReturn, TaskEnv
 from envs.task import Message, Task
 from rewards.answers import equal_numbers, final_answer
 from rewards.parts import TOOL_ERRORS, share_of
 from rewards.verdict import Verdict, verdict
 
-DEFAULT_TURNS = 4
-MAX_CALLS = 8
 MAX_RESULT_CHARACTERS = 256
 
 

@@ -33,7 +33,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
     try:
         model = folder / "model"
         parameters = make_model(model, config.model.fresh, seed=config.seed)
-        start_ray(slots=config.rollout.workers + config.learner.ranks)
+        start_ray(slots=config.rollout.workers + config.learner.ranks, min_sandbox_level=config.sandbox.min_level)
         began = time.monotonic()
         fleet = await Fleet.start(config.rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed)
         engine_start = time.monotonic() - began

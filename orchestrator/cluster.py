@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from envs.sandbox import MIN_LEVEL_VARIABLE
 from learner.batch import TrainBatch
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.rank import Rank
@@ -27,7 +28,7 @@ class ProcessDied(RuntimeError):
     """A rollout worker or a rank of the learner ended by itself: out of memory, killed, or its machine is gone."""
 
 
-def start_ray(*, slots: int) -> None:
+def start_ray(*, slots: int, min_sandbox_level: int) -> None:
     """Join the cluster that RAY_ADDRESS names, or start a private one on this machine.
 
     `slots` is how many actors the run needs. They ask for no CPU of Ray's own accounting, so that a laptop's two cores
@@ -47,7 +48,7 @@ def start_ray(*, slots: int) -> None:
         namespace="temper",
         log_to_driver=False,
         configure_logging=False,
-        runtime_env={"env_vars": {"PYTHONPATH": python_path}},
+        runtime_env={"env_vars": {"PYTHONPATH": python_path, MIN_LEVEL_VARIABLE: str(min_sandbox_level)}},
         **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )
 

@@ -118,6 +118,18 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SandboxConfig:
+    """The sandbox of programs that the model writes."""
+
+    min_level: int = 2
+    """The least isolation that is accepted: 3 all layers, 2 without process namespaces, 1 limits and calls only, 0 none."""
+
+    def __post_init__(self) -> None:
+        if self.min_level not in range(4):
+            raise ValueError(f"sandbox.min_level={self.min_level} must be 0, 1, 2 or 3")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     """The MLflow experiment."""
 
@@ -147,6 +159,7 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """The commands that need no run and no model: `grade`, `envcheck` and `bench-envs`."""
 
 import argparse
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ import yaml
 from rich.console import Console
 
 from envs.catalog import ENVIRONMENTS, configured
+from orchestrator.bench_envs import bench_envs
 from orchestrator.envcheck import check, generated_tasks
 from orchestrator.grade import grade
 from orchestrator.task_file import read_tasks
@@ -41,6 +43,15 @@ def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     command.add_argument("--seed", type=int, default=0, help="seed of the generated tasks")
     command.set_defaults(execute=_envcheck)
 
+    text = "measure gradings per second of every environment and the sandbox's speed; prints one JSON object"
+    command = commands.add_parser("bench-envs", help=text, description=text)
+    command.add_argument(
+        "--tasks", action="append", default=[], metavar="ENV=FILE", help="rows to grade instead of generated tasks"
+    )
+    command.add_argument("--seconds", type=float, default=5.0, help="how long each measurement lasts")
+    command.add_argument("--programs", type=int, default=400, help="programs that the sandbox runs in each measurement")
+    command.set_defaults(execute=_bench)
+
 
 def _add_task_options(command: argparse.ArgumentParser, *, required: bool) -> None:
     without = "" if required else "; without it tasks are generated"
@@ -63,6 +74,17 @@ def _options(text: str) -> Mapping[str, Any]:
 def _grade(given: argparse.Namespace) -> int:
     tasks = read_tasks(given.tasks, env_id=given.env, row_format=given.format, options=_options(given.options))
     return 0 if grade(tasks, given.responses, given.out, workers=given.workers) else 1
+
+
+def _bench(given: argparse.Namespace) -> int:
+    files = {}
+    for text in given.tasks:
+        env_id, equals, path = text.partition("=")
+        if not equals:
+            raise ValueError(f"--tasks {text!r} is not of the form ENV=FILE, for example code=humaneval.jsonl")
+        files[env_id] = list(read_tasks(Path(path), env_id=env_id, row_format=None, options={}).values())
+    print(json.dumps(bench_envs(files, seconds=given.seconds, programs=given.programs), indent=1))
+    return 0
 
 
 def _envcheck(given: argparse.Namespace) -> int:

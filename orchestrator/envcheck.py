@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import gymnasium
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
 
-from envs.catalog import Environment
+from envs.catalog import make_env
+from envs.environment import Environment
+from envs.episode import TaskEnv
 from envs.script import Scored, score
 from envs.task import Task
 
@@ -80,12 +81,15 @@ def check(env: Environment, tasks: Sequence[Task]) -> EnvReport:
             seconds.append(first.seconds)
             finding = gold if right else corrupted
             finding.add(first.failure is None and _correct(first) == right, _case(task, name, first))
-            wrong[name] += not right
+            if not right:
+                wrong[name] += 1
             if number < CHECKED_TWICE:
                 again = score(task, turns)
                 repeated.add((first.reward, first.parts) == (again.reward, again.parts), _case(task, name, again))
-    corrupted.name += f" ({', '.join(name for name, count in wrong.items() if count)})"
-    return EnvReport(findings=[gold, corrupted, repeated, _same_tasks(env), _gymnasium(env)], seconds=seconds)
+    kinds = [name for name, _ in wrong.most_common(SHOWN)]
+    more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
+    corrupted.name += f" ({', '.join(kinds)}{more})"
+    return EnvReport(findings=[gold, corrupted, repeated, _same_tasks(env), _gymnasium(env, tasks)], seconds=seconds)
 
 
 def _scripts(env: Environment, task: Task) -> Iterator[tuple[str, list[str], bool]]:
@@ -112,12 +116,15 @@ def _same_tasks(env: Environment) -> Finding:
     return finding
 
 
-def _gymnasium(env: Environment) -> Finding:
+def _gymnasium(env: Environment, tasks: Sequence[Task]) -> Finding:
+    """An environment that generates no tasks is given those of the file to draw from."""
     finding = Finding(name="gymnasium's check_env")
-    if env.generate is not None:
-        try:
-            check_env(gymnasium.make(env.gym_id).unwrapped, skip_render_check=True)
-            finding.add(True, "")
-        except Exception as error:
-            finding.add(False, f"{type(error).__name__}: {error}"[:300])
+    made = make_env(env.id).unwrapped
+    if env.generate is None and isinstance(made, TaskEnv):
+        made.draw = lambda rng: rng.choice(tasks)  # type: ignore[method-assign]
+    try:
+        check_env(made, skip_render_check=True)
+        finding.add(True, "")
+    except Exception as error:
+        finding.add(False, f"{type(error).__name__}: {error}"[:300])
     return finding

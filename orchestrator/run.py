@@ -146,7 +146,7 @@ class Run:
         else:
             self.fleet = await waiting
         self.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
-        if any(environment(env).runs_programs for env in self.config.envs):
+        if any(environment(env.kind or name).runs_programs for name, env in self.config.envs.items()):
             await self._show_isolation(stage)
 
     async def _show_isolation(self, stage: str) -> None:
@@ -154,8 +154,10 @@ class Run:
         asking = within(
             START_TIMEOUT_S, self.fleet.isolation(), stage=stage, waiting_for=lambda: "the sandboxes to start"
         )
-        for line in sorted(await asking):
+        lines = sorted(await asking)
+        for line in lines:
             self.progress.note(line)
+        self.tracker.params({"sandbox.isolation": " | ".join(lines)})
 
     async def _push(self, model: Path, *, stage: str) -> None:
         learner = await self._learner(stage)

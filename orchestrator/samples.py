@@ -34,6 +34,8 @@ class Sample:
     parts: dict[str, float]
     stop: str
     failure: str | None
+    detail: str
+    """The verifier's line for people."""
     tokens: int
     forced: int
     versions: tuple[int, int] | None
@@ -94,6 +96,7 @@ def to_sample(row: dict[str, Any], *, source: str) -> Sample:
         parts=row["parts"],
         stop=row["stop"],
         failure=None if failure is None else f"{failure['kind']}: {failure['message']}",
+        detail=row.get("detail", ""),
         tokens=sum(len(turn["sampled_ids"]) for turn in row["turns"]),
         forced=sum(sum(turn["forced"]) for turn in row["turns"]),
         versions=(min(versions), max(versions)) if versions else None,

@@ -1,7 +1,21 @@
 """Matching function calls against accepted values (the rules of the Berkeley Function-Calling Leaderboard).
 
 A gold call is `{name: {argument: [accepted values]}}`; `""` among the accepted values means that the argument may be
-left out. Calls match in any order, each gold call once.
+left out, an argument that is not named there may not be given. Calls match in any order, each gold call once. A dot in
+a function's name may be written as an underscore.
+
+A value is right if it equals an accepted one, type for type:
+
+- strings: without case, spaces and the punctuation `,./-_*^`, single quotes as double ones; a string of nothing else
+  stands for itself;
+- numbers: by value, so a whole number passes for a float (2 for 2.0), but a float never for an integer (2.0 for 2) where
+  the schema says integer; a boolean is no number, and a string never a number ("2" is not 2);
+- null: only where null is accepted;
+- lists (tuples are lists): element by element, in order;
+- objects: for each key an accepted object has the list of accepted values, with `""` where the key may be missing; no
+  other keys. Inside nested objects a list may also be meant as the value itself, and both readings are right.
+
+The schema's type decides nothing else: an accepted value of another type (the name of a variable, for a list) is right.
 """
 
 import re
@@ -9,28 +23,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 GoldCall = Mapping[str, Mapping[str, Sequence[Any]]]
+Schema = Mapping[str, Any]
+Schemas = Mapping[str, Mapping[str, Schema]]
+"""The JSON schema of every argument of every function, `{name: {argument: schema}}`."""
+
 IGNORED = re.compile(r"[ ,./\-_*^]")
 MAX_CALLS = 64
-TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-}
+NO_SCHEMA: Schema = {}
 
 
 def match_calls(
-    calls: Sequence[tuple[str, Mapping[str, Any]]], gold: Sequence[GoldCall], types: Mapping[str, Any]
+    calls: Sequence[tuple[str, Mapping[str, Any]]], gold: Sequence[GoldCall], schemas: Schemas = NO_SCHEMA
 ) -> bool:
-    """Whether the calls (name, arguments) and the gold calls pair up one to one.
-
-    `types` maps a function's name to the JSON-schema types of its arguments, `{name: {argument: type or None}}`.
-    """
+    """Whether the calls (name, arguments) and the gold calls pair up one to one; more than 64 never do."""
     if len(calls) != len(gold) or len(calls) > MAX_CALLS:
         return False
-    fits = [[_call_fits(call, target, types) for target in gold] for call in calls]
+    fits = [[_call_fits(call, target, schemas) for target in gold] for call in calls]
     owner: dict[int, int] = {}
     return all(_assign(index, fits, owner, set()) for index in range(len(calls)))
 
@@ -46,57 +54,57 @@ def _assign(call: int, fits: list[list[bool]], owner: dict[int, int], tried: set
     return False
 
 
-def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, types: Mapping[str, Any]) -> bool:
+def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Schemas) -> bool:
     name, arguments = call
     ((gold_name, accepted),) = gold.items()
     if name not in (gold_name, gold_name.replace(".", "_")) or set(arguments) - set(accepted):
         return False
-    kinds = types.get(gold_name, {})
+    known = schemas.get(gold_name, NO_SCHEMA)
     return all(
-        _value_fits(arguments[key], values, kinds.get(key)) if key in arguments else "" in values
+        any(same_value(arguments[key], option, known.get(key, NO_SCHEMA)) for option in values)
+        if key in arguments
+        else "" in values
         for key, values in accepted.items()
     )
 
 
-def _value_fits(value: Any, accepted: Sequence[Any], kind: str | None) -> bool:
-    if kind is not None and not has_type(value, kind):
-        return False
-    return any(same_value(value, option) for option in accepted)
-
-
-def has_type(value: Any, kind: str) -> bool:
-    """Whether a JSON value has a schema type; a whole number passes for `number`, a boolean for nothing else."""
-    if isinstance(value, bool):
-        return kind == "boolean"
-    return isinstance(value, TYPES.get(kind, (object,)))
-
-
-def same_value(value: Any, option: Any) -> bool:
-    """Equality with an accepted value: strings without case, spaces and punctuation; true is not 1; 2 is 2.0."""
-    if isinstance(value, bool) or isinstance(option, bool):
-        return value is option
+def same_value(value: Any, option: Any, schema: Schema = NO_SCHEMA, *, nested: bool = False) -> bool:
+    """Whether a value equals an accepted one by the rules above; `nested` inside an object's values."""
     if isinstance(value, str) and isinstance(option, str):
         return standard(value) == standard(option)
     if isinstance(value, list) and isinstance(option, list):
-        return len(value) == len(option) and all(map(same_value, value, option))
+        items = _inner(schema, "items")
+        return len(value) == len(option) and all(
+            same_value(mine, theirs, items, nested=nested) for mine, theirs in zip(value, option, strict=True)
+        )
     if isinstance(value, dict) and isinstance(option, dict):
-        return _same_object(value, option)
-    return (
-        type(value) in (int, float, type(None)) and type(option) in (int, float, type(None)) and bool(value == option)
-    )
+        return _same_object(value, option, _inner(schema, "properties"), nested=nested)
+    if type(value) in (int, float) and type(option) in (int, float):
+        whole = schema.get("type") == "integer" and type(option) is int
+        return bool(value == option) and not (whole and type(value) is float)
+    return value is option  # true, false and null, each only itself
 
 
-def _same_object(value: dict[str, Any], option: dict[str, Any]) -> bool:
-    """An accepted object holds, for each key, the list of accepted values, as an argument does."""
+def _same_object(value: dict[str, Any], option: dict[str, Any], known: Schema, *, nested: bool) -> bool:
     if set(value) - set(option):
         return False
     for key, choices in option.items():
-        choices = choices if isinstance(choices, list) else [choices]
-        if not (any(same_value(value[key], choice) for choice in choices) if key in value else "" in choices):
+        readings = list(choices) if isinstance(choices, list) else [choices]
+        if nested and isinstance(choices, list):
+            readings.append(choices)
+        schema = _inner(known, key)
+        if not (
+            any(same_value(value[key], it, schema, nested=True) for it in readings) if key in value else "" in readings
+        ):
             return False
     return True
 
 
+def _inner(schema: Schema, name: str) -> Schema:
+    inner = schema.get(name)
+    return inner if isinstance(inner, dict) else NO_SCHEMA
+
+
 def standard(text: str) -> str:
-    """A string as the leaderboard compares it: lower case, without spaces and ` ,./-_*^`, one kind of quote."""
-    return IGNORED.sub("", text).lower().replace("'", '"')
+    """A string as the leaderboard compares it: lower case, without spaces and punctuation, one kind of quote."""
+    return IGNORED.sub("", text).lower().replace("'", '"') or text

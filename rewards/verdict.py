@@ -16,11 +16,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The judgement of one answer; `detail` is one line for people."""
+    """The judgement of one answer; `detail` is one line for people, `evidence` how it was reached (grader, isolation)."""
 
     outcome: Outcome
     parts: dict[str, float] = field(default_factory=dict)
     detail: str = ""
+    evidence: dict[str, str | float] = field(default_factory=dict)
 
 
 def verdict(correct: bool, *, well_formed: bool = True, detail: str = "") -> Verdict:

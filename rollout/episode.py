@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -48,7 +48,9 @@ class StepResult:
     out_of_turns: bool
     outcome: Outcome | None
     parts: dict[str, float]
-    messages: tuple[dict[str, Any], ...]
+    detail: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    messages: tuple[dict[str, Any], ...] = ()
 
 
 class EngineFault(Exception):
@@ -91,6 +93,8 @@ class EpisodeRunner:
             reward=result.reward,
             outcome=result.outcome,
             parts=result.parts,
+            detail=result.detail,
+            evidence=result.evidence,
             seconds=time.monotonic() - start,
         )
 
@@ -104,7 +108,7 @@ class EpisodeRunner:
                 budget = min(self._limits.turn_tokens, self._limits.total_tokens - len(seen))
                 if budget <= 0:
                     return Stop.LENGTH, StepResult(
-                        reward=0.0, done=True, out_of_turns=False, outcome=Outcome.WRONG, parts={}, messages=()
+                        reward=0.0, done=True, out_of_turns=False, outcome=Outcome.WRONG, parts={}
                     )
                 said = await self._generate(seen, max_tokens=budget, seed=_turn_seed(seed, len(turns)))
                 text = self._renderer.text(said.token_ids)
@@ -159,6 +163,8 @@ def _step(env: gymnasium.Env[str, str], text: str) -> StepResult:
         out_of_turns=truncated and not terminated,
         outcome=Outcome(info["outcome"]) if "outcome" in info else None,
         parts=dict(info.get("parts", {})),
+        detail=str(info.get("detail", "")),
+        evidence=dict(info.get("evidence", {})),
         messages=tuple(info.get("messages", ())),
     )
 

@@ -31,6 +31,8 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "reward": trajectory.reward,
         "outcome": None if trajectory.outcome is None else trajectory.outcome.value,
         "parts": trajectory.parts,
+        "detail": trajectory.detail,
+        "evidence": trajectory.evidence,
         "stop": trajectory.stop.value,
         "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
         "seconds": round(trajectory.seconds, 4),

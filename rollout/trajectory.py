@@ -83,7 +83,8 @@ class Turn:
 class Trajectory:
     """One episode: its turns, why it ended, and either a reward with its named parts or a typed failure.
 
-    `outcome` says how it ended for the model; an environment that is not Temper's own may leave it open.
+    `outcome` says how it ended for the model; an environment that is not Temper's own may leave it open. `detail` is the
+    verifier's line for people, `evidence` what its verdict rests on, such as the sandbox's isolation level.
     """
 
     task: Task
@@ -92,6 +93,8 @@ class Trajectory:
     reward: float | None = None
     outcome: Outcome | None = None
     parts: dict[str, float] = field(default_factory=dict)
+    detail: str = ""
+    evidence: dict[str, str | float] = field(default_factory=dict)
     failure: Failure | None = None
     seconds: float = 0.0
 

@@ -6,8 +6,9 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from envs.catalog import ENVIRONMENTS, Environment, environment, make_env
+from envs.catalog import ENVIRONMENTS, environment, make_env
 from envs.dialogue import Call, call_message, turn_text
+from envs.environment import Environment
 from envs.episode import StepReturn
 from envs.errors import GraderError
 from envs.formats import load_row

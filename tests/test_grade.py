@@ -129,7 +129,7 @@ def test_a_key_of_two_different_rows_is_refused(tmp_path: Path, capsys: pytest.C
 
 FAULTY = """
 import os, random, time
-from envs.catalog import Environment
+from envs.environment import Environment
 from envs.episode import TaskEnv
 from envs.errors import GraderError
 from envs.task import Task

@@ -1,0 +1,52 @@
+"""`bench-envs`: how fast environments grade, on one worker and on two, and how fast the sandbox runs programs."""
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envs.catalog import ENVIRONMENTS
+from envs.environment import Environment
+from envs.sandbox_bench import measure
+from envs.task import Task
+from orchestrator.envcheck import generated_tasks
+from orchestrator.scoring_pool import ScoringPool
+
+Script = tuple[Task, list[str]]
+WORKERS = (1, 2)
+TASKS = 64
+WARM_UP = 16
+
+
+def bench_envs(files: Mapping[str, Sequence[Task]], *, seconds: float, programs: int) -> dict[str, Any]:
+    """One JSON object: gradings per second of each environment and number of workers, and the sandbox's figures.
+
+    Right answers to generated tasks are graded, or to the tasks given for an environment; each measurement lasts about
+    `seconds`, after a warm-up.
+    """
+    result: dict[str, Any] = {"gradings_per_s": {}, "sandbox": measure(programs, threads=2)}
+    for workers in WORKERS:
+        with ScoringPool(workers) as pool:
+            for env_id, env in ENVIRONMENTS.items():
+                tasks = files.get(env_id) or (generated_tasks(env, TASKS, seed=0) if env.generate and env.gold else [])
+                if tasks:
+                    rate = _rate(pool, _scripts(env, tasks), seconds=seconds)
+                    result["gradings_per_s"].setdefault(env_id, {})[f"{workers}_workers"] = round(rate, 1)
+    return result
+
+
+def _scripts(env: Environment, tasks: Sequence[Task]) -> list[Script]:
+    assert env.gold is not None
+    return [(task, env.gold(task)) for task in tasks]
+
+
+def _rate(pool: ScoringPool, scripts: list[Script], *, seconds: float) -> float:
+    """Scripts scored per second, the start of processes and graders left out."""
+    list(pool.scores(itertools.islice(itertools.cycle(scripts), WARM_UP * pool.workers)))
+    done, start = 0, time.monotonic()
+    while time.monotonic() - start < seconds:
+        for scored in pool.scores(scripts):
+            if scored.reward != 1.0:
+                raise RuntimeError(f"a right answer was scored {scored.reward}: {scored.failure} {scored.detail}")
+            done += 1
+    return done / (time.monotonic() - start)

@@ -1,0 +1,94 @@
+"""`envcheck`: sound environments pass, unsound ones fail with exit status 1 and a named check."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.__main__ import main
+
+SOUND = """
+from envs.environment import Environment
+from envs.episode import TaskEnv
+from envs.task import Task
+from rewards.verdict import verdict
+
+class Double(TaskEnv):
+    env_id = "{name}"
+
+    def draw(self, rng):
+        return generate(rng, 1)
+
+    def turn(self, task, answer):
+        return self.end(verdict(answer.strip() == task.spec["answer"]))
+
+def generate(rng, level):
+    n = rng.randint(0, 999)
+    message = {{"role": "user", "content": f"2*{{n}}=?"}}
+    return Task(env="{name}", key=str(n), messages=(message,), spec={{"answer": str(2 * n)}})
+
+def gold(task):
+    return [task.spec["answer"]]
+
+def corruptions(task):
+    yield "neighbour", [task.spec["answer"] + "1"]
+    yield "empty", [""]
+
+ENVIRONMENT = Environment(
+    id="{name}", entry_point="{name}:Double", generate=generate, gold=gold, corruptions=corruptions
+)
+"""
+FAULTS = {
+    "accepts_all": ('answer.strip() == task.spec["answer"]', "True", "corrupted answers rejected (neighbour, empty)"),
+    "rejects_all": ('answer.strip() == task.spec["answer"]', "False", "gold answers accepted"),
+    "raises": ('answer.strip() == task.spec["answer"]', "1 / 0", "ZeroDivisionError"),
+    "dices": (
+        "return self.end(",
+        "import random\n        return self.end(random.random() < 0.5 and ",
+        "the same score twice",
+    ),
+    "drifts": (
+        "n = rng.randint(0, 999)",
+        "import random\n    n = random.randint(0, 10**9)",
+        "the same tasks from the same",
+    ),
+    "no_draw": ("return generate(rng, 1)", "return None", "gymnasium's check_env"),
+}
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def test_a_sound_environment_passes(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (module / "sound_env.py").write_text(SOUND.format(name="sound_env"))
+    assert main(["envcheck", "--env", "sound_env", "-n", "20"]) == 0
+    shown = capsys.readouterr().out
+    assert "passed" in shown
+    assert "neighbour, empty" in shown
+    assert "median" in shown
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_unsound_environment_fails_by_name(module: Path, capsys: pytest.CaptureFixture[str], fault: str) -> None:
+    right, wrong, shown = FAULTS[fault]
+    source = SOUND.format(name=f"{fault}_env")
+    assert right in source
+    (module / f"{fault}_env.py").write_text(source.replace(right, wrong))
+    assert main(["envcheck", "--env", f"{fault}_env", "-n", "20"]) == 1
+    output = capsys.readouterr().out
+    assert "FAILED" in output
+    assert shown in output
+
+
+@pytest.mark.parametrize("env_id", ["math", "code", "tool_use"])
+def test_the_generated_tasks_of_an_environment_pass(env_id: str) -> None:
+    assert main(["envcheck", "--env", env_id, "-n", "12"]) == 0
+
+
+def test_an_environment_without_gold_answers_is_named(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (module / "bare_env.py").write_text(SOUND.format(name="bare_env").replace("gold=gold, corruptions=corruptions", ""))
+    assert main(["envcheck", "--env", "bare_env"]) == 2
+    assert "has no gold answers" in capsys.readouterr().err
