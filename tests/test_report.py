@@ -110,7 +110,8 @@ def test_a_broken_evaluation_is_named(tmp_path: Path) -> None:
 
 def test_samples_show_every_kind_of_outcome_and_the_right_ones_first(tmp_path: Path) -> None:
     failed = row(key="f", reward=None, failure={"kind": "sandbox", "message": "lost"}, stop="failure")
-    rows = [row(key="w1", reward=0.0), row(key="w2", reward=0.0), row(key="r1"), failed, row(key="r2")]
+    wrong = [row(key=key, reward=0.0, parts={"correct": 0.0}) for key in ("w1", "w2")]
+    rows = [*wrong, row(key="r1"), failed, row(key="r2")]
     (tmp_path / "rl-1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows) + '{"torn')
     picked = pick_samples(tmp_path, per_env=4)["math"]
     assert [sample.key for sample in picked] == ["r1", "r2", "f", "w1"]
