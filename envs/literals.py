@@ -26,7 +26,7 @@ def loads(text: str | bytes) -> Any:
         return decode(json.loads(text))
     except NotPlain:
         raise
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise NotPlain(f"no literal: {error}") from error
 
 
@@ -35,6 +35,8 @@ def encode(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise NotPlain(f"nested deeper than {MAX_DEPTH}")
     kind = type(value)
+    if kind is str and not value.isascii():
+        _check_unicode(value)
     if value is None or kind in (bool, int, str):
         return value
     if kind is float:
@@ -53,10 +55,14 @@ def encode(value: Any, depth: int = 0) -> Any:
     raise NotPlain(f"a {kind.__name__} is not plain data")
 
 
-def decode(form: Any) -> Any:
-    """The value of a JSON form."""
+def decode(form: Any, depth: int = 0) -> Any:
+    """The value of a JSON form; ValueError, TypeError or LookupError where it is no literal."""
+    if depth > MAX_DEPTH:
+        raise NotPlain(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(form, str) and not form.isascii():
+        _check_unicode(form)
     if isinstance(form, list):
-        return [decode(item) for item in form]
+        return [decode(item, depth + 1) for item in form]
     if not isinstance(form, dict):
         return form
     if len(form) != 1:
@@ -64,13 +70,13 @@ def decode(form: Any) -> Any:
     ((name, body),) = form.items()
     match name:
         case "dict":
-            return {decode(key): decode(item) for key, item in body}
+            return {decode(key, depth + 1): decode(item, depth + 1) for key, item in body}
         case "tuple":
-            return tuple(decode(item) for item in body)
+            return tuple(decode(item, depth + 1) for item in body)
         case "set":
-            return {decode(item) for item in body}
+            return {decode(item, depth + 1) for item in body}
         case "frozenset":
-            return frozenset(decode(item) for item in body)
+            return frozenset(decode(item, depth + 1) for item in body)
         case "float":
             return float(body)
         case "bytes":
@@ -78,3 +84,11 @@ def decode(form: Any) -> Any:
         case "complex":
             return complex(float(body[0]), float(body[1]))
     raise NotPlain(f"unknown type {name!r}")
+
+
+def _check_unicode(text: str) -> None:
+    """Refuses lone surrogates, which would break whoever writes the text to a file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise NotPlain(f"no Unicode text: {error.reason}") from error

@@ -14,14 +14,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from envs import literals
-from envs.errors import SandboxError
+from envs.errors import EnvironmentFault, SandboxError
 from envs.zygote import ANSWER_S, Zygote
 
+MAX_REQUEST_BYTES = 8 * 2**20
 MAX_REPLY_BYTES = 64 * 2**10
 MAX_SENT_AHEAD_BYTES = 32 * 2**10
+EXIT_S, EXIT_POLL_S = 0.2, 0.001  # a process that ends closes its channel a little before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,47 +64,69 @@ class Reply:
 
 
 class Program:
-    """One sealed process that holds one program. Use as a context manager; leaving it kills the process."""
+    """One sealed process that holds one program. Use as a context manager; leaving it kills the process.
 
-    def __init__(self, zygote: Zygote, limits: Limits) -> None:
+    `streams` are the descriptors of its standard input and output; without them both are /dev/null.
+    """
+
+    def __init__(self, zygote: Zygote, limits: Limits, *, streams: Sequence[int] = ()) -> None:
         self.zygote, self.limits = zygote, limits
         self.left_s = ANSWER_S
         self.sealed = False
         self.channel, theirs = socket.socketpair()
         with theirs:
-            self.pid: int | None = zygote.spawn(theirs, cpu_s=limits.cpu_s, memory_bytes=limits.memory_mb * 2**20)
+            self.pid: int | None = zygote.spawn([theirs.fileno(), *streams], limits.cpu_s, limits.memory_mb * 2**20)
 
     def load(self, source: str) -> Reply:
         """Runs the source of the program."""
-        return self._request(_frame({"source": source}))
+        return self._request(frame({"source": unicode(source)}))
 
     def call(self, name: str, arguments: list[Any]) -> Reply:
         """Calls a function that the source defined, with plain arguments."""
-        return self._request(_frame({"call": [name, arguments]}))
+        return self._request(frame({"call": name, "arguments": arguments}))
 
     def results(self, source: str, name: str, calls: Sequence[list[Any]]) -> Iterator[Reply]:
         """The reply to loading the source, then to each call, until one has no value. Small calls are sent ahead."""
-        frames = [_frame({"source": source}), *(_frame({"call": [name, arguments]}) for arguments in calls)]
+        frames = [
+            frame({"source": unicode(source)}),
+            *(frame({"call": name, "arguments": arguments}) for arguments in calls),
+        ]
         if sum(map(len, frames)) <= MAX_SENT_AHEAD_BYTES:
             frames = [b"".join(frames)] + [b""] * len(calls)
-        for frame in frames:
-            reply = self._request(frame)
+        for sent in frames:
+            reply = self._request(sent)
             yield reply
             if reply.kind is not Kind.VALUE:
                 return
+
+    def send(self, source: str, name: str, arguments: list[Any]) -> None:
+        """Sends the source and the only call ahead; `reply` gives what came of them.
+
+        The process reads them before it runs any of the source, so that a program can't block the sender.
+        """
+        try:
+            self.channel.settimeout(ANSWER_S)
+            self.channel.sendall(frame({"source": unicode(source), "call": name, "arguments": arguments}))
+        except OSError as error:
+            self.zygote.broken = True
+            raise SandboxError(f"a program's process could not be given its source: {error!r}") from error
+
+    def reply(self) -> Reply:
+        """The next reply to what was sent ahead."""
+        return self._request(b"")
 
     def check(self, name: str, *, entry_point: str) -> Reply:
         """Calls a check function with a stand-in for the candidate, which it may also call by its own name.
 
         Every `ASK` that comes back must be met by `answer`.
         """
-        return self._request(_frame({"check": [name, entry_point]}))
+        return self._request(frame({"check": [name, entry_point]}), may_ask=True)
 
     def answer(self, value: Any) -> Reply:
         """Answers an `ASK` and goes on with the check."""
-        return self._request(_frame({"value": value}))
+        return self._request(frame({"value": value}), may_ask=True)
 
-    def _request(self, frame: bytes) -> Reply:
+    def _request(self, sent: bytes, *, may_ask: bool = False) -> Reply:
         """Sends a frame and reads the next reply, within the seconds that are left."""
         try:
             if not self.sealed:
@@ -110,8 +134,9 @@ class Program:
             start = time.monotonic()
             try:
                 self.channel.settimeout(max(self.left_s, 0.001))
-                self.channel.sendall(frame)
-                return _reply(self._read())
+                if sent:  # an empty send would fail where the program has answered and ended
+                    self.channel.sendall(sent)
+                return _reply(self._read(), may_ask=may_ask)
             finally:
                 self.left_s -= time.monotonic() - start
         except TimeoutError:
@@ -126,8 +151,10 @@ class Program:
         try:
             hello = self._read()
         except OSError as error:
+            self.zygote.broken = True
             raise SandboxError(f"a program's process could not be sealed: {error!r}") from error
         if b"sealed" not in hello:
+            self.zygote.broken = True
             raise SandboxError(f"a program's process answered {hello[:80]!r} when it should have been sealed")
         self.sealed, self.left_s = True, self.limits.wall_s
 
@@ -150,15 +177,21 @@ class Program:
         return b"".join(parts)
 
     def _ended(self) -> Reply:
-        """The process closed its channel: by its CPU limit, or by its own doing."""
+        """The channel was closed: the process ended, by its CPU limit or by its own doing, or goes on without one."""
         self.channel.close()
         if self.pid is None:
             return Reply(kind=Kind.CRASH, detail="it had ended before")
-        pid, self.pid = self.pid, None
-        status, cpu_s = self.zygote.kill(pid)
-        if cpu_s >= self.limits.cpu_s * 0.95:
+        deadline = time.monotonic() + EXIT_S
+        while (ending := self.zygote.reap(self.pid)) is None:
+            if time.monotonic() > deadline:
+                return Reply(kind=Kind.CRASH, detail="it closed its channel")
+            time.sleep(EXIT_POLL_S)
+        self.pid, (status, cpu_s) = None, ending
+        code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGKILL and cpu_s >= self.limits.cpu_s / 2:
             return Reply(kind=Kind.TIME, detail=f"over {self.limits.cpu_s} s of CPU")
-        return Reply(kind=Kind.CRASH, detail=f"ended by {_status_text(status)}")
+        ended_by = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+        return Reply(kind=Kind.CRASH, detail=f"ended by {ended_by}")
 
     def close(self) -> None:
         """Kills the process. A zygote that is gone took it along."""
@@ -167,7 +200,7 @@ class Program:
             self.zygote.end(self.pid)
             self.pid = None
 
-    def __enter__(self) -> "Program":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -176,24 +209,33 @@ class Program:
         self.close()
 
 
-def _frame(message: dict[str, Any]) -> bytes:
-    body = json.dumps({name: literals.encode(value) for name, value in message.items()}, separators=(",", ":")).encode()
+def unicode(source: str) -> str:
+    """A source as Unicode text: what a model wrote must not keep us from sending it."""
+    return source.encode(errors="replace").decode()
+
+
+def frame(message: dict[str, Any]) -> bytes:
+    """A message to a program's process: its length in 4 bytes, then JSON. EnvironmentFault where it can't be given."""
+    try:
+        forms = {name: literals.encode(value) for name, value in message.items()}
+    except literals.NotPlain as error:
+        raise EnvironmentFault(f"a program can't be given this: {error}") from error
+    body = json.dumps(forms, separators=(",", ":")).encode()
+    if len(body) > MAX_REQUEST_BYTES:
+        raise EnvironmentFault(f"a program can't be given {len(body)} bytes, at most {MAX_REQUEST_BYTES}")
     return struct.pack(">I", len(body)) + body
 
 
-def _status_text(status: int) -> str:
-    number = os.waitstatus_to_exitcode(status)
-    return f"signal {signal.Signals(-number).name}" if number < 0 else f"exit code {number}"
-
-
-def _reply(body: bytes) -> Reply:
+def _reply(body: bytes, *, may_ask: bool) -> Reply:
     """A frame of a program, which is free to send rubbish."""
     try:
         ((name, content),) = json.loads(body).items()
         kind = Kind(name)
+        if kind is Kind.ASK and not may_ask:
+            raise ValueError("it asks outside of a check")
         if kind in (Kind.VALUE, Kind.ASK):
             return Reply(kind=kind, value=literals.decode(content))
     except (ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
         return Reply(kind=Kind.UNFIT, detail=f"a broken reply: {error}"[:200])
-    detail = str(content)[:200]
+    detail = str(content)[:200].encode(errors="replace").decode()
     return Reply(kind=Kind.MEMORY if detail.startswith("MemoryError") else kind, detail=detail)

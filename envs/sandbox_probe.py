@@ -1,5 +1,7 @@
 """Finds out by doing what the sandbox stops: a program that tries what must not work."""
 
+import platform
+import sys
 from dataclasses import dataclass
 
 from envs.errors import SandboxError
@@ -8,7 +10,7 @@ from envs.zygote import Zygote
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mb=256)
 ATTACKS = """
-import os
+import colorsys, os
 
 def memory():
     return len(bytearray(1 << 30)) > 0
@@ -37,12 +39,23 @@ def list_files():
 def write_files():
     return os.open("/dev/shm/probe", os.O_CREAT | os.O_RDWR) >= 0 and os.unlink("/dev/shm/probe") is None
 
-def see_processes():
+def read_processes():
     return len(open("/proc/1/cmdline").read()) > 0
+
+def find_files():
+    return os.lstat(EXECUTABLE) is not None
+
+def see_processes():
+    return os.getpid() > 1 or os.getppid() > 0
+
+def see_host():
+    return os.uname().nodename == HOST
 """
 LIMITS_AND_CALLS = ("memory", "fork", "execute", "network", "signal_parent")
-FILES = ("read_files", "list_files", "write_files", "see_processes")
-NOT_ISOLATED = "the kernel, process ids, whether a file exists"
+FILES = ("read_files", "list_files", "write_files", "read_processes")
+SIGHT = ("find_files", "see_processes", "see_host")
+GROUPS = (LIMITS_AND_CALLS, FILES, SIGHT)  # what gets through group n leaves the sandbox at level n
+NOT_ISOLATED = "the kernel, the machine's clock, load and memory size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +76,16 @@ def probe(zygote: Zygote) -> Isolation:
     """Runs every attack once."""
     succeeded = []
     with Program(zygote, LIMITS) as program:
-        if program.load(ATTACKS).kind is not Kind.VALUE:
+        if (
+            program.load(f"EXECUTABLE, HOST = {sys.executable!r}, {platform.node()!r}\n{ATTACKS}").kind
+            is not Kind.VALUE
+        ):
             raise SandboxError("the sandbox could not run its own probe")
-        for attack in (*LIMITS_AND_CALLS, *FILES):
+        for attack in (*LIMITS_AND_CALLS, *FILES, *SIGHT):
             reply = program.call(attack, [])
             if reply.kind not in (Kind.VALUE, Kind.RAISED, Kind.MEMORY):
                 raise SandboxError(f"the sandbox's probe {attack!r} ended by {reply.kind.value} {reply.detail}")
-            if reply.kind is Kind.VALUE:
+            if reply.kind is Kind.VALUE and reply.value:
                 succeeded.append(attack)
-    level = 0 if set(succeeded) & set(LIMITS_AND_CALLS) else 1 if succeeded else 2
+    level = next((level for level, attacks in enumerate(GROUPS) if set(succeeded) & set(attacks)), len(GROUPS))
     return Isolation(level=level, layers=zygote.layers, succeeded=tuple(succeeded))

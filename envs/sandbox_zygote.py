@@ -1,13 +1,12 @@
 """The zygote: a child program that is started once, seals itself, and forks one sealed process per execution.
 
-Run as `python -I -S sandbox_zygote.py` with an empty environment and the control socket as standard input. It has one
-thread. Over the control socket it takes `{"spawn": {"cpu_s", "memory_bytes"}}` with the program's channel as a
-descriptor, `{"kill": pid}` and `{"end": pid}`; it answers the first two. It ends when the control socket closes or its
-parent is gone (polled: PDEATHSIG would fire when the *thread* that started it ends).
+Run as `python -s -S -P sandbox_zygote.py LEVEL [FOLDER OF NUMPY]` with an environment of a few settings and the control
+socket as standard input. It has one thread. Over the control socket it takes `{"spawn": {"cpu_s", "memory_bytes"}}` with
+descriptors (the program's channel; its input and output), `{"reap": pid}` and `{"end": pid}`; it answers the first two.
+It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started
+it ends).
 
-A forked process speaks over its channel in frames (4 bytes of length, then JSON, `envs.literals`): it takes
-`{"source"}`, `{"call": [name, arguments]}` and `{"check": [name, entry point]}` and answers by `{"value"}`,
-`{"raised"}`, `{"unfit"}` or `{"output"}`. During a check it asks for the candidate's results by `{"ask": arguments}`.
+What a forked process takes and answers is told in `envs.sandbox_runner`.
 """
 
 import gc
@@ -15,6 +14,7 @@ import importlib
 import json
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -24,7 +24,7 @@ from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
-from envs import literals, sandbox_seal  # noqa: E402
+from envs import sandbox_namespaces, sandbox_runner, sandbox_seal  # noqa: E402
 
 sys.path.remove(ROOT)
 
@@ -33,59 +33,114 @@ sys.path.remove(ROOT)
 MODULES = (
     "bisect", "collections.abc", "copy", "datetime", "decimal", "fractions", "functools", "hashlib", "heapq",
     "itertools", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
+    "binascii", "bz2", "lzma", "zlib",  # these need libraries of the system, which can't be read later
 )
 # fmt: on
-MAX_REQUEST_BYTES = 8 * 2**20
-MAX_REPLY_BYTES = 64 * 2**10
-MAX_MESSAGE_CHARACTERS = 200
+NUMPY_FOLDERS = ("numpy", "numpy.libs")
 CHANNEL = 3
 POLL_MS = 2000
+REHEARSALS = 16
 
 
 def main() -> None:
     """Serves until the parent is gone."""
-    control, parent = socket.socket(fileno=os.dup(0)), os.getppid()
+    level, *site = int(sys.argv[1]), *sys.argv[2:]
+    control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)
+    folders = warm_up(site)
+    try:
+        layers, forks = seal(level, folders)
+    except OSError as error:
+        control.send(json.dumps({"error": str(error)}).encode())
+        return
+    prepare()
+    control.send(json.dumps({"ready": layers, "pid": forks.zygote}).encode())
+    parent = os.getppid()
     poll = select.poll()
     poll.register(control, select.POLLIN)
-    for name in MODULES:
-        importlib.import_module(name)
-    layers = sandbox_seal.seal_zygote()
-    try:
-        program = sandbox_seal.seccomp_program()
-    except OSError as error:
-        print(f"sandbox: no seccomp: {error}", file=sys.stderr)
-        program = None
-    prepare()
-    control.send(json.dumps({"ready": layers + ["seccomp"] * (program is not None)}).encode())
     while True:
         readable = poll.poll(POLL_MS)
         if os.getppid() != parent:
             return
         if readable:
-            message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+            message, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
             if not message:
                 return
-            answer = serve(json.loads(message), descriptors, control, program)
+            answer = serve(json.loads(message), descriptors, control, forks)
             if answer is not None:
                 control.send(json.dumps(answer).encode())
 
 
+def warm_up(site: list[str]) -> list[str]:
+    """Imports what programs need most, numpy too where its folder is given; the folders that programs may read."""
+    folders = sandbox_seal.library_folders()
+    for name in MODULES:
+        importlib.import_module(name)
+    for folder in site:
+        sys.path.append(folder)
+        try:
+            importlib.import_module("numpy")
+        except ImportError as error:
+            print(f"sandbox: no numpy: {error}", file=sys.stderr)
+        sys.path.remove(folder)
+        folders += [path for name in NUMPY_FOLDERS if os.path.isdir(path := os.path.join(folder, name))]
+    return folders
+
+
+def seal(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
+    """Seals the zygote; the names of the layers that hold, and what every fork is to get.
+
+    At level 3 OSError where a namespace can't be made; at level 2 a layer that can't be set is left out, loudly.
+    """
+    proc, layers, reachable = os.open("/proc", os.O_PATH), [], True
+    with open("/proc/self/statm") as file:
+        forks = Forks(base_bytes=int(file.read().split()[0]) * resource.getpagesize())
+    if level >= 3:
+        sandbox_namespaces.private_root(folders)
+    elif os.geteuid() == 0:
+        reachable = sandbox_seal.could_be_set("library for another uid", lambda: sandbox_namespaces.uncover(folders))
+    if os.geteuid() == 0 and reachable and sandbox_seal.could_be_set("other uid", sandbox_seal.drop_uid):
+        layers.append("uid")
+    if level >= 3:
+        forks.process_ids = sandbox_namespaces.enter_namespaces(proc)
+        layers.append("namespaces")
+    forks.zygote = int(os.readlink("self", dir_fd=proc))
+    os.close(proc)
+    layers += sandbox_seal.seal_zygote(folders, keep=sandbox_namespaces.CAP_SYS_ADMIN if level >= 3 else 0)
+    try:
+        forks.program = sandbox_seal.seccomp_program()
+        layers.append("seccomp")
+    except OSError as error:
+        print(f"sandbox: no seccomp: {error}", file=sys.stderr)
+    return layers, forks
+
+
+class Forks:
+    """What every fork gets."""
+
+    def __init__(self, *, base_bytes: int) -> None:
+        self.base_bytes = base_bytes  # address space of the interpreter and the warm libraries
+        self.zygote = 0  # process id of the zygote, as others see it
+        self.program: Any = None  # system-call filter
+        self.process_ids: int | None = None  # descriptor of the zygote's process-id namespace
+
+
 def prepare() -> None:
-    """Does once what every fork would have to do: streams, seed, and a first compilation (3 ms)."""
+    """Does once what every fork would have to do: streams, seed, and a rehearsal, so that its code is warm (3 ms)."""
     os.dup2(0, 2)
-    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__ = sys.stdin, sys.stdout  # type: ignore[misc]
     random.seed(0)
     left, right = socket.socketpair()
     for request in (
-        {"source": "def f(x):\n    return [x + 1 for _ in range(2)]"},
-        {"call": ["f", [1]]},
-        {"call": ["f", []]},
-    ):
+        {"source": "def f(x):\n    return [x + 1 for _ in range(2)]", "call": "f", "arguments": [1]},
+        {"call": "f", "arguments": []},
+    ) * REHEARSALS:
         body = json.dumps(request).encode()
         left.send(struct.pack(">I", len(body)) + body)
     left.shutdown(socket.SHUT_WR)
-    run(right.fileno())
+    sandbox_runner.run(right.fileno())
     left.close()
     right.close()
     gc.collect()
@@ -94,112 +149,50 @@ def prepare() -> None:
 
 
 def serve(
-    request: dict[str, Any], descriptors: list[int], control: socket.socket, program: Any
+    request: dict[str, Any], descriptors: list[int], control: socket.socket, forks: Forks
 ) -> dict[str, Any] | None:
     """Answers one request of the parent; None where it wants no answer."""
     if "end" in request:
-        kill(request["end"])
+        os.kill(request["end"], signal.SIGKILL)
+        reap(request["end"], 0)
         return None
-    if "kill" in request:
-        return kill(request["kill"])
-    (channel,) = descriptors
+    if "reap" in request:
+        return reap(request["reap"], os.WNOHANG)
     try:
+        if forks.process_ids is not None:
+            sandbox_namespaces.own_process_ids(forks.process_ids)
         pid = os.fork()
+        if pid == 0:
+            try:
+                enter(descriptors, control, request["spawn"], forks)
+                sandbox_runner.run(CHANNEL)
+            finally:
+                os._exit(0)
+        return {"pid": pid}
     except OSError as error:
-        os.close(channel)
         return {"error": f"fork: {error}"}
-    if pid == 0:
-        try:
-            enter(channel, control, request["spawn"], program)
-            run(CHANNEL)
-        finally:
-            os._exit(0)
-    os.close(channel)
-    return {"pid": pid}
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
-def kill(pid: int) -> dict[str, Any]:
-    """Kills and reaps a forked process; its wait status and what it used."""
-    os.kill(pid, signal.SIGKILL)
-    _, status, usage = os.wait4(pid, 0)
-    return {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime, "memory_kb": usage.ru_maxrss}
+def reap(pid: int, options: int) -> dict[str, Any]:
+    """The wait status of a forked process that has ended, None where it has not, and the CPU seconds that it used."""
+    ended, status, usage = os.wait4(pid, options)
+    return {"status": status if ended else None, "cpu_s": usage.ru_utime + usage.ru_stime}
 
 
-def enter(channel: int, control: socket.socket, limits: dict[str, int], program: Any) -> None:
-    """Seals the fork: its own session, nothing open but its channel and /dev/null."""
+def enter(descriptors: list[int], control: socket.socket, limits: dict[str, int], forks: Forks) -> None:
+    """Seals the fork: its own session, nothing open but its channel, its input and output or /dev/null."""
     os.setsid()
     control.close()
-    os.dup2(channel, CHANNEL)
+    for number, descriptor in zip((CHANNEL, 0, 1), descriptors, strict=False):
+        os.dup2(descriptor, number)
     os.closerange(CHANNEL + 1, 64)
     gc.enable()
-    sandbox_seal.seal_child(cpu_s=limits["cpu_s"], memory_bytes=limits["memory_bytes"], program=program)
-    write(CHANNEL, {"sealed": program is not None})
-
-
-def run(channel: int) -> None:
-    """Loads a program and answers calls until the channel closes."""
-    namespace: dict[str, Any] = {"__name__": "solution", "__builtins__": __builtins__}
-    while (request := read(channel)) is not None:
-        try:
-            if "source" in request:
-                exec(compile(request["source"], "<program>", "exec"), namespace)
-                value = None
-            elif "call" in request:
-                name, arguments = request["call"]
-                value = namespace[name](*arguments)
-            else:
-                name, entry_point = request["check"]
-                namespace[entry_point] = lambda *arguments: ask(channel, arguments)
-                value = namespace[name](namespace[entry_point])
-            reply = {"value": literals.encode(value)}
-        except literals.NotPlain as error:
-            reply = {"unfit": str(error)[:MAX_MESSAGE_CHARACTERS]}
-        except BaseException as error:
-            reply = {"raised": f"{type(error).__name__}: {error}"[:MAX_MESSAGE_CHARACTERS]}
-        write(channel, reply)
-
-
-def ask(channel: int, arguments: tuple[Any, ...]) -> Any:
-    """The candidate's result for these arguments, from the other sandbox."""
-    write(channel, {"ask": literals.encode(list(arguments))})
-    reply = read(channel)
-    if reply is None or "value" not in reply:
-        raise RuntimeError("the candidate gave no result")
-    return reply["value"]
-
-
-def read(channel: int) -> dict[str, Any] | None:
-    """The next frame, its literals decoded; None at the end."""
-    head = read_exactly(channel, 4)
-    if head is None:
-        return None
-    body = read_exactly(channel, min(struct.unpack(">I", head)[0], MAX_REQUEST_BYTES))
-    return None if body is None else {name: literals.decode(form) for name, form in json.loads(body).items()}
-
-
-def read_exactly(channel: int, count: int) -> bytes | None:
-    """`count` bytes, or None where the channel ends before."""
-    parts = []
-    while count:
-        part = os.read(channel, min(count, 2**16))
-        if not part:
-            return None
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
-def write(channel: int, reply: dict[str, Any]) -> None:
-    """Sends one frame; a reply over the size limit becomes an `output`."""
-    try:
-        body = json.dumps(reply, separators=(",", ":")).encode()
-    except (ValueError, RecursionError) as error:
-        body = json.dumps({"unfit": str(error)[:MAX_MESSAGE_CHARACTERS]}).encode()
-    if len(body) > MAX_REPLY_BYTES:
-        body = json.dumps({"output": f"result longer than {MAX_REPLY_BYTES} bytes"}).encode()
-    view = memoryview(struct.pack(">I", len(body)) + body)
-    while view:
-        view = view[os.write(channel, view) :]
+    memory_bytes = forks.base_bytes + limits["memory_bytes"]
+    sandbox_seal.seal_child(cpu_s=limits["cpu_s"], memory_bytes=memory_bytes, program=forks.program)
+    sandbox_runner.write(CHANNEL, {"sealed": forks.program is not None})
 
 
 if __name__ == "__main__":

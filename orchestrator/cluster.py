@@ -1,6 +1,7 @@
 """Ray: starts it, and turns the plain worker and rank classes into actors. The home of Ray."""
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,6 +21,7 @@ from rollout.worker import RolloutConfig, RolloutWorker
 
 ROOT = Path(__file__).resolve().parent.parent
 CONCURRENT_CALLS = 4096
+CLOSE_S = 30.0
 WorkerActor = Any
 RankActor = Any
 
@@ -116,9 +118,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Stop the engines, then the actors."""
-        await asyncio.gather(*(worker.close.remote() for worker in self._workers), return_exceptions=True)
-        for worker in self._workers:
-            ray.kill(worker)
+        await close_all(self._workers)
 
 
 class LearnerGroup:
@@ -171,9 +171,7 @@ class LearnerGroup:
 
     async def close(self) -> None:
         """Stop the actors and remove what they shared."""
-        await asyncio.gather(*(rank.close.remote() for rank in self._ranks), return_exceptions=True)
-        for rank in self._ranks:
-            ray.kill(rank)
+        await close_all(self._ranks)
 
     async def _all(self, call: Callable[[RankActor], Awaitable[Any]]) -> list[Any]:
         return await together(call, self._ranks, "the learner's rank")
@@ -182,6 +180,15 @@ class LearnerGroup:
 async def together(call: Callable[[Any], Awaitable[Any]], actors: list[Any], who: str) -> list[Any]:
     """The same call to all actors at once; their answers in order."""
     return list(await asyncio.gather(*(answer(call(actor), f"{who} {n}") for n, actor in enumerate(actors))))
+
+
+async def close_all(actors: list[Any]) -> None:
+    """Let the actors close what they hold, for `CLOSE_S` seconds at most, then end them."""
+    closing = asyncio.gather(*(actor.close.remote() for actor in actors), return_exceptions=True)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(closing, CLOSE_S)
+    for actor in actors:
+        ray.kill(actor)
 
 
 async def answer(call: Awaitable[Any], who: str) -> Any:

@@ -1,0 +1,49 @@
+"""The conformance test of the sandbox: every attack, at level 3 and at level 2, judged from outside."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from envs.errors import SandboxError
+from envs.sandbox_conformance import ATTACKS, KNOWN, Target
+
+SUCCEEDS_AT_LEVEL_2 = {"finds_files", "sees_processes", "sees_the_host_name"}
+
+
+@pytest.fixture(scope="module", params=[3, 2])
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    try:
+        target = Target(request.param)
+    except SandboxError as error:
+        if request.param < 3:
+            raise
+        pytest.skip(f"level 3 can't be had on this machine: {error}")
+    with target:
+        yield target
+
+
+def test_nothing_is_known_to_succeed_at_level_3_and_little_at_level_2() -> None:
+    assert len(ATTACKS) >= 70
+    assert KNOWN[3] == {}
+    assert set(KNOWN[2]) == SUCCEEDS_AT_LEVEL_2
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_succeeds_only_where_it_is_known_to(target: Target, name: str) -> None:
+    outcome = target.attack(name)
+    assert outcome.succeeded == (name in KNOWN[target.level]), outcome.how
+
+
+@pytest.mark.parametrize("name", ["finds_files", "reads_the_hidden_tests", "sees_the_host_name"])
+def test_an_attack_that_succeeds_is_noticed(target: Target, name: str) -> None:
+    """The same programs, run outside of any sandbox."""
+    module = ATTACKS[name]
+    assert target.judge(vars(module)[name](target.hint)) is not None
+
+
+def test_what_an_attack_leaves_behind_is_noticed(target: Target) -> None:
+    left = target.folder / "left"
+    left.touch()
+    assert target.traces() == ["files were changed"]
+    left.unlink()
+    assert target.traces() == []

@@ -1,0 +1,180 @@
+"""Calls in processes of their own, whole programs, numpy, and replies that are rubbish."""
+
+import importlib.util
+from collections.abc import Iterator
+
+import pytest
+
+from envs.errors import EnvironmentFault
+from envs.program import Kind, Limits, Reply
+from envs.sandbox import Sandbox
+
+LIMITS = Limits(wall_s=30.0, cpu_s=2, memory_mb=256)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    sandbox = Sandbox()
+    yield sandbox
+    sandbox.close()
+
+
+def results(sandbox: Sandbox, source: str, *calls: list[object]) -> list[Reply]:
+    return list(sandbox.results(source, "f", calls, LIMITS))
+
+
+def test_every_call_has_a_reply_in_order(sandbox: Sandbox) -> None:
+    replies = results(sandbox, "def f(x):\n    return 12 // x", [1], [0], [3], [4])
+    assert [reply.kind for reply in replies] == [Kind.VALUE, Kind.RAISED, Kind.VALUE, Kind.VALUE]
+    assert [reply.value for reply in replies] == [12, None, 4, 3]
+    assert replies[1].detail == "ZeroDivisionError: integer division or modulo by zero (line 2)"
+    assert results(sandbox, "def f(x):\n    return x") == []
+
+
+def test_a_source_that_cant_be_loaded_fails_every_call(sandbox: Sandbox) -> None:
+    replies = results(sandbox, "x =", [1], [2])
+    assert [reply.kind for reply in replies] == [Kind.RAISED] * 2
+    assert all(reply.detail.startswith("SyntaxError") for reply in replies)
+
+
+def test_a_call_sees_nothing_of_other_calls(sandbox: Sandbox) -> None:
+    source = (
+        "import gc, os\nseen = []\ndef f(x):\n    seen.append(x)\n"
+        "    return [seen, sum('other-' + 'call' in str(o) for o in gc.get_objects() if type(o) in (list, str, dict))]"
+    )
+    replies = results(sandbox, source, ["mine"], ["other-call"], ["mine"])
+    assert replies[0].value == [["mine"], 0]
+    assert replies[1].value[1] > 0
+    assert replies[2].value == [["mine"], 0]
+
+
+def test_a_call_that_ends_its_process_does_not_stop_the_others(sandbox: Sandbox) -> None:
+    replies = results(sandbox, "import os\ndef f(x):\n    return os._exit(0) if x else 7", [0], [1], [0])
+    assert [reply.kind for reply in replies] == [Kind.VALUE, Kind.CRASH, Kind.VALUE]
+
+
+def test_a_caller_that_stops_early_leaves_nothing(sandbox: Sandbox) -> None:
+    for reply in sandbox.results("def f(x):\n    return x", "f", [[n] for n in range(9)], LIMITS):
+        assert reply.value == 0
+        break
+    assert results(sandbox, "def f(x):\n    return x", [5])[0].value == 5
+
+
+def test_large_arguments_arrive_whole(sandbox: Sandbox) -> None:
+    (reply,) = results(sandbox, "def f(x):\n    return len(x)", ["a" * 3_000_000])
+    assert reply.value == 3_000_000
+
+
+def test_arguments_that_cant_be_given_are_the_tasks_fault(sandbox: Sandbox) -> None:
+    with pytest.raises(EnvironmentFault, match="bytes"):
+        results(sandbox, "def f(x):\n    return 1", ["a" * 9_000_000])
+    with pytest.raises(EnvironmentFault, match="object"):
+        results(sandbox, "def f(x):\n    return 1", [object()])
+
+
+def test_a_source_of_broken_text_is_the_programs_fault(sandbox: Sandbox) -> None:
+    (reply,) = results(sandbox, "def f(x):\n    return '\udcff'", [1])
+    assert (reply.kind, reply.value) == (Kind.VALUE, "?")
+
+
+MAIN = {
+    "input": ("print(input() * 2)", "abab\n"),
+    "read": ("import sys\nprint(sys.stdin.read().upper(), end='')", "AB\nC"),
+    "lines": ("import sys\nfor line in sys.stdin: print(repr(line))", "'ab\\n'\n'c'\n"),
+    "bytes": ("import sys\nsys.stdout.buffer.write(sys.stdin.buffer.read())", "ab\nc"),
+    "descriptors": ("import os\nos.write(1, os.read(0, os.fstat(0).st_size))", "ab\nc"),
+    "file 0": ("print(open(0).read())", "ab\nc\n"),
+    "at exit": ("import atexit, sys\natexit.register(lambda: sys.__stdout__.write('late'))", "late"),
+    "the guard": ("if __name__ == '__main__': print(1)", "1\n"),
+    "exit 0": ("print(1)\nraise SystemExit", "1\n"),
+    "exit 3": ("import sys\nprint(1)\nsys.exit(3)", "1\n"),
+    "no output": ("", ""),
+    "64 KiB": ("print('x' * 65535)", "x" * 65535 + "\n"),
+    "not Unicode": ("import sys\nsys.stdout.buffer.write(b'\\xff')", "\ufffd"),
+    "annotations": (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nprint(A(1))",
+        "A(x=1)\n",
+    ),
+    "base64": ("import base64, zlib, bz2, lzma\nprint(base64.b64encode(b'a').decode())", "YQ==\n"),
+}
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_a_whole_program_gives_its_output(sandbox: Sandbox, name: str) -> None:
+    source, output = MAIN[name]
+    assert sandbox.main(source, "ab\nc", LIMITS) == Reply(kind=Kind.VALUE, value=output)
+
+
+FAULTS = {
+    "too much": ("print('x' * 65536)", Kind.OUTPUT),
+    "a flood": ("while True: print('x' * 1000)", Kind.OUTPUT),
+    "an exception": ("print(1)\n1 / 0", Kind.RAISED),
+    "exit without an end": ("import os\nprint(1, flush=True)\nos._exit(0)", Kind.CRASH),
+    "a loop": ("while True: pass", Kind.TIME),
+    "an exit that loops": ("import atexit\ndef f():\n    while True: pass\natexit.register(f)", Kind.TIME),
+    "memory": ("bytearray(1 << 30)", Kind.MEMORY),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_whole_program_without_an_end_gives_no_output(sandbox: Sandbox, name: str) -> None:
+    source, kind = FAULTS[name]
+    reply = sandbox.main(source, "", LIMITS)
+    assert (reply.kind, reply.value) == (kind, None)
+    if name == "an exception":
+        assert reply.detail == "ZeroDivisionError: division by zero (line 2)"
+
+
+def test_a_long_input_is_read_whole(sandbox: Sandbox) -> None:
+    assert sandbox.main("print(len(open(0).read()))", "x" * 10_000_000, LIMITS).value == "10000000\n"
+
+
+BROKEN = [
+    b"[]", b"{}", b"null", b'"value"', b'{"value":1,"raised":"x"}', b'{"nothing":1}', b'{"value":{"x":1}}',
+    b'{"value":{"set":[[1]]}}', b'{"value":{"dict":[[{"set":[]},1]]}}', b'{"value":{"float":[1]}}',
+    b'{"value":{"complex":1}}', b'{"value":{"bytes":"xx"}}', b'{"value":"\\ud800"}', b'{"value":' + b"9" * 9999 + b"}",
+    b'{"value":' + b"[" * 9999, b'{"value":' + b"[" * 60 + b"]" * 60 + b"}", b"\xff\xfe", b"", b'{"ask":[1]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BROKEN)
+def test_a_broken_reply_is_the_programs_own(sandbox: Sandbox, body: bytes) -> None:
+    source = f"import os, struct\ndef f():\n    b = {body!r}\n    os.write(3, struct.pack('>I', len(b)) + b)\n    os._exit(0)"
+    (reply,) = results(sandbox, source, [])
+    assert reply.kind is Kind.UNFIT, reply
+    assert reply.detail.startswith("a broken reply")
+
+
+def test_a_reason_of_broken_text_can_be_written_to_a_file(sandbox: Sandbox) -> None:
+    (reply,) = results(sandbox, "def f():\n    raise ValueError('\\udcff')", [])
+    assert reply.kind is Kind.RAISED
+    assert reply.detail.encode() == b"ValueError: ? (line 2)"
+
+
+needs_numpy = pytest.mark.skipif(importlib.util.find_spec("numpy") is None, reason="numpy is not installed")
+NUMPY = "import numpy as np\ndef f(n):\n    return float((np.ones((n, n)) @ np.ones((n, n))).sum())"
+
+
+@needs_numpy
+def test_a_program_may_use_numpy(sandbox: Sandbox) -> None:
+    assert results(sandbox, NUMPY, [10])[0].value == 1000.0
+    assert sandbox.main("import os, numpy\nprint(numpy.random.default_rng(0).integers(1))", "", LIMITS).value == "0\n"
+    with sandbox.program(LIMITS, NUMPY) as program:
+        assert [reply.value for reply in program.results(NUMPY, "f", [[1], [2]])] == [None, 1.0, 8.0]
+
+
+@needs_numpy
+def test_numpy_is_imported_beforehand_and_limits_hold_beside_it(sandbox: Sandbox) -> None:
+    results(sandbox, NUMPY, [1])
+    (reply,) = results(sandbox, "import time\nimport numpy\ndef f():\n    return time.process_time()", [])
+    assert reply.value < 0.05  # CPU seconds of the process; the import takes more
+    assert results(sandbox, "import numpy\ndef f():\n    return len(numpy.ones(2**27))", [])[0].kind is Kind.MEMORY
+    for path in ("/etc/passwd", "pytest", "numpy/../pytest/__init__.py"):
+        source = f"import numpy, os\ndef f():\n    return open(os.path.join(numpy.__path__[0], '..', {path!r})).read()"
+        assert results(sandbox, source, [])[0].kind is Kind.RAISED
+
+
+def test_a_program_that_hides_its_use_of_numpy_does_without(sandbox: Sandbox) -> None:
+    (reply,) = results(sandbox, "def f():\n    return __import__('num' + 'py').__name__", [])
+    assert reply.kind is Kind.RAISED
+    assert reply.detail.startswith("ModuleNotFoundError")

@@ -1,0 +1,47 @@
+"""The system-call filter, run here as the kernel would run it."""
+
+import struct
+
+import pytest
+
+from envs import sandbox_seal as seal
+
+OTHER_ARCHITECTURE = 0x40000003
+"""32-bit x86."""
+
+
+def verdict(code: bytes, *, number: int, argument: int, architecture: int) -> int:
+    """What the filter says of a call with this second argument."""
+    data, accumulator, at = {0: number, 4: architecture, 24: argument}, 0, 0
+    while True:
+        operation, yes, no, operand = struct.unpack_from("HBBI", code, 8 * at)
+        at += 1
+        if operation == seal.LOAD:
+            accumulator = data[operand]
+        elif operation == seal.RETURN:
+            return int(operand)
+        else:
+            holds = accumulator == operand if operation == seal.JUMP_EQUAL else accumulator >= operand
+            at += yes if holds else no
+
+
+@pytest.mark.parametrize("machine", seal.ALLOWED)
+def test_the_filter_allows_what_is_listed_and_nothing_else(machine: str) -> None:
+    code, architecture = bytes(seal.seccomp_program(machine)), seal.AUDIT_ARCH[machine]
+    conditions = dict(seal.CONDITIONAL[machine])
+    for number in [*range(1000), 0x40000000, 0x40000027, 2**32 - 1]:
+        for argument in (0, 1, 4, 5, 8, 1030, 0x5401, 0x5421, 2**32 - 1):
+            allowed = number in seal.ALLOWED[machine] or argument in conditions.get(number, ())
+            said = verdict(code, number=number, argument=argument, architecture=architecture)
+            assert said == (seal.ALLOW if allowed else seal.DENY), (number, argument)
+
+
+@pytest.mark.parametrize("machine", seal.ALLOWED)
+def test_calls_of_another_architecture_end_the_process(machine: str) -> None:
+    code = bytes(seal.seccomp_program(machine))
+    assert verdict(code, number=0, argument=0, architecture=OTHER_ARCHITECTURE) == seal.KILL
+
+
+def test_a_machine_whose_calls_are_not_listed_is_refused() -> None:
+    with pytest.raises(OSError, match="no list of system calls for s390x"):
+        seal.seccomp_program("s390x")
