@@ -13,7 +13,18 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envs import arithmetic, function_rows, lookups, program_rows, programs, retail_rows, tool_scripts
+from envs import (
+    arithmetic,
+    function_rows,
+    gym_env,
+    http_env,
+    lookups,
+    program_rows,
+    programs,
+    reasoning_env,
+    retail_rows,
+    tool_scripts,
+)
 from envs.environment import PARTS, Environment
 from envs.formats import RowFormat, has_fields
 
@@ -46,6 +57,9 @@ ENVIRONMENTS: dict[str, Environment] = {
             parts=(*PARTS, "tool_errors"),
         ),
         retail_rows.ENVIRONMENT,
+        reasoning_env.ENVIRONMENT,
+        gym_env.ENVIRONMENT,
+        http_env.ENVIRONMENT,
     )
 }
 

@@ -1,5 +1,6 @@
 """`envcheck`: an environment tests itself on gold answers and corrupted ones."""
 
+import logging
 import random
 import statistics
 from collections import Counter
@@ -15,6 +16,7 @@ from envs.episode import TaskEnv
 from envs.script import Scored, score
 from envs.task import Task
 
+LOG = logging.getLogger(__name__)
 SHOWN = 5
 CHECKED_TWICE = 8
 
@@ -74,9 +76,18 @@ def check(env: Environment, tasks: Sequence[Task]) -> EnvReport:
     gold, wrong = Finding(name="gold answers accepted"), Counter[str]()
     corrupted = Finding(name="corrupted answers rejected")
     repeated = Finding(name="the same score twice")
+    if env.gold is None or env.corruptions is None:
+        raise ValueError(f"environment {env.id!r} has no gold answers and corruptions to be checked with")
     seconds = []
+    skipped = 0
     for number, task in enumerate(tasks):
-        for name, turns, right in _scripts(env, task):
+        try:
+            scripts = list(_scripts(env, task))
+        except ValueError as error:
+            LOG.warning("task %s: %s", task.key, error)
+            skipped += 1
+            continue
+        for name, turns, right in scripts:
             first = score(task, turns)
             seconds.append(first.seconds)
             finding = gold if right else corrupted
@@ -86,6 +97,7 @@ def check(env: Environment, tasks: Sequence[Task]) -> EnvReport:
             if number < CHECKED_TWICE:
                 again = score(task, turns)
                 repeated.add((first.reward, first.parts) == (again.reward, again.parts), _case(task, name, again))
+    gold.name += f" ({skipped} tasks hold none)" if skipped else ""
     kinds = [name for name, _ in wrong.most_common(SHOWN)]
     more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
     corrupted.name += f" ({', '.join(kinds)}{more})"
@@ -93,8 +105,8 @@ def check(env: Environment, tasks: Sequence[Task]) -> EnvReport:
 
 
 def _scripts(env: Environment, task: Task) -> Iterator[tuple[str, list[str], bool]]:
-    if env.gold is None or env.corruptions is None:
-        raise ValueError(f"environment {env.id!r} has no gold answers and corruptions to be checked with")
+    assert env.gold is not None
+    assert env.corruptions is not None
     yield "gold", env.gold(task), True
     yield from ((name, turns, False) for name, turns in env.corruptions(task))
 

@@ -9,6 +9,7 @@ python=$venv/bin/python
 stack=${STACK:-$(nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)}
 lock=requirements/$stack.txt
 dev=requirements/dev.txt
+puzzles=requirements/puzzles.txt # its pycosat needs a C compiler; one environment goes without where there is none
 # Built from source against the installed torch, so they come after everything else and without build isolation.
 built_last='^(deepspeed|mamba-ssm|causal-conv1d)=='
 
@@ -76,7 +77,7 @@ compile_bytecode() {
 
 [ -f "$lock" ] || fail "STACK=$stack has no lock file $lock; STACK is cpu or gpu"
 stamp=$venv/installed
-wanted=$(cat "$lock" "$dev" requirements/install.sh | sha256sum)
+wanted=$(cat "$lock" "$dev" "$puzzles" requirements/install.sh | sha256sum)
 if [ -x "$python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     exit 0
 fi
@@ -89,5 +90,6 @@ grep -vE "$built_last|^torch==" "$lock" >"$venv/wheels.txt"
 grep -E "$built_last" "$lock" >"$venv/built-last.txt"
 install -r "$dev" -r "$venv/wheels.txt"
 DS_BUILD_OPS=0 install -r "$venv/built-last.txt"
+install -r "$puzzles" || echo "setup: reasoning-gym was not installed, so the environment reasoning_gym is not there" >&2
 compile_bytecode
 echo "$wanted" >"$stamp"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes cpu.txt, gpu.txt and dev.txt again from the .in files. Further arguments go to uv, for example
+# Makes cpu.txt, gpu.txt, puzzles.txt and dev.txt again from the .in files. Further arguments go to uv, for example
 # `--find-links DIR` where torch's CPU build lies in a folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,4 +17,9 @@ compile() {  # compile NAME ARGUMENTS...
 compile cpu --override requirements/overrides.txt --index-strategy unsafe-best-match \
     --extra-index-url https://download.pytorch.org/whl/cpu "$@"
 compile gpu "$@"
+# what reasoning-gym needs and the stacks do not hold
+compile puzzles "$@"
+grep -E '^[a-z]' requirements/puzzles.txt >requirements/puzzles.new
+{ echo "$head"; grep -vxFf <(cat requirements/cpu.txt requirements/gpu.txt) requirements/puzzles.new; } >requirements/puzzles.txt
+rm requirements/puzzles.new
 compile dev --constraint requirements/cpu.txt --constraint requirements/gpu.txt "$@"

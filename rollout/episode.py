@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
 
 from envs.catalog import make_env
 from envs.errors import GraderError, kind_of
-from envs.task import Task
+from envs.task import Message, Task
 from rewards.verdict import Outcome
 from rollout.engine import Completion, Engine
 from rollout.renderer import Renderer
@@ -101,8 +101,8 @@ class EpisodeRunner:
     async def _play(self, task: Task, turns: list[Turn], *, seed: int) -> tuple[Stop, StepResult]:
         env = await self._off_loop(self._make_env, task.kind)
         try:
-            await self._off_loop(_reset, env, task)
-            context = self._renderer.prompt_ids(task)
+            said_first = await self._off_loop(_reset, env, task)
+            context = self._renderer.prompt_ids(replace(task, messages=(*task.messages, *said_first)))
             seen = context
             while True:
                 budget = min(self._limits.turn_tokens, self._limits.total_tokens - len(seen))
@@ -151,8 +151,10 @@ def _turn_seed(seed: int, turn: int) -> int:
     return (seed + turn * 1_000_003) % 2**63
 
 
-def _reset(env: gymnasium.Env[str, str], task: Task) -> None:
-    env.reset(options={"task": task})
+def _reset(env: gymnasium.Env[str, str], task: Task) -> tuple[Message, ...]:
+    """Messages that the environment adds to the task's own, such as a remote server's first observation."""
+    _, info = env.reset(options={"task": task})
+    return tuple(info.get("messages", ()))
 
 
 def _step(env: gymnasium.Env[str, str], text: str) -> StepResult:

@@ -6,7 +6,7 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from envs.catalog import ENVIRONMENTS, environment, make_env
+from envs.catalog import environment, make_env
 from envs.dialogue import Call, call_message, turn_text
 from envs.environment import Environment
 from envs.episode import StepReturn
@@ -16,7 +16,8 @@ from envs.source import EnvConfig, open_source
 from envs.task import Message, Task
 from envs.tool_env import run_tool
 
-ALL = list(ENVIRONMENTS.values())
+IDS = ("math", "code", "tool_use")
+ALL = [environment(env_id) for env_id in IDS]
 
 
 def play(task: Task, messages: list[Message]) -> StepReturn:
@@ -59,7 +60,7 @@ def test_every_demonstration_scores_one(env: Environment, level: int, reasoning:
         assert info["parts"]["correct"] == 1.0
 
 
-@pytest.mark.parametrize("env_id", list(ENVIRONMENTS))
+@pytest.mark.parametrize("env_id", IDS)
 def test_a_thought_left_open_is_wrong(env_id: str) -> None:
     task = open_source(env_id, EnvConfig(), split="train", seed=0).task(0)
     demonstrate = environment(env_id).demonstrate
@@ -75,7 +76,7 @@ def test_a_thought_where_reasoning_is_off_is_wrong() -> None:
     assert reward == 0.0
 
 
-@pytest.mark.parametrize("env_id", list(ENVIRONMENTS))
+@pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("action", ["", "</think>", "</think>\\boxed{99999}", "</think>```\n```", "</think>\x00\ud800"])
 def test_rubbish_is_wrong_and_no_fault_of_ours(env_id: str, action: str) -> None:
     _, (_, reward, terminated, _, info) = one_step(env_id, action)

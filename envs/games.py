@@ -1,0 +1,104 @@
+"""The games of gymnasium that Temper knows by name: their rules in words, their actions, what is seen, when they are won."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+
+MOVES = ("left", "down", "right", "up")
+COLOURED = re.compile(r"(?:\x1b\[[0-9;]*m)+(.*?)(?:\x1b\[0m)+", re.DOTALL)
+STANDS = ("at red", "at green", "at yellow", "at blue", "in the taxi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Game:
+    """What is said about a game. The defaults are those of a game that is not known."""
+
+    rules: str = ""
+    actions: tuple[str, ...] = ()
+    """Names in the order of the actions' numbers; empty stands for the numbers themselves."""
+    words: Callable[[Any, Any], str] = field(default=lambda observation, _game: values(observation))
+    """What an observation says, given the unwrapped environment too."""
+    success: float = 0.0
+    """The sum of rewards that has to be exceeded for the game to be won."""
+    max_steps: int = 64
+
+
+def values(observation: Any) -> str:
+    """An observation as numbers, those of floating point with four digits."""
+    return numpy.array2string(numpy.asarray(observation), precision=4, separator=", ", threshold=256)
+
+
+def drawing(text: str) -> str:
+    """A drawing for terminals without its colours: what was coloured stands in brackets."""
+    return COLOURED.sub(r"[\1]", text).strip("\n")
+
+
+def _cell(columns: int) -> Callable[[Any, Any], str]:
+    return lambda observation, _game: _place("You are", int(observation) // columns, int(observation) % columns)
+
+
+def _lake(observation: Any, game: Any) -> str:
+    return _cell(int(game.ncol))(observation, game)
+
+
+def _place(who: str, row: int, column: int) -> str:
+    return f"{who} in row {row}, column {column}."
+
+
+def _taxi(observation: Any, game: Any) -> str:
+    row, column, passenger, destination = game.decode(int(observation))
+    stand = STANDS[destination].removeprefix("at ")
+    return f"{_place('The taxi is', row, column)} The passenger is {STANDS[passenger]} and wants to get to {stand}."
+
+
+def _cards(observation: Any, _game: Any) -> str:
+    total, dealer, ace = observation
+    return f"Your cards: {total}{', with an ace that counts 11' if ace else ''}. The dealer shows {dealer}."
+
+
+LAKE = Game(
+    rules=(
+        "Cross the frozen lake from the start (S) to the goal (G) over the frozen cells (F); a hole (H) ends the game. "
+        "Row 0 is at the top, column 0 at the left."
+    ),
+    actions=MOVES,
+    words=_lake,
+)
+CLIFF = Game(
+    rules=(
+        "Walk from the lower left corner (row 3, column 0) to the lower right one (T: row 3, column 11). Between them, "
+        "in row 3, is the cliff (C): who steps into it is back at the start and has lost. Row 0 is at the top."
+    ),
+    actions=("up", "right", "down", "left"),
+    words=_cell(12),
+    success=-100.0,
+)
+TAXI = Game(
+    rules=(
+        "Drive the taxi to the passenger, pick the passenger up, drive to the destination and drop the passenger off, "
+        "with few moves. The stands: red is row 0, column 0; green row 0, column 4; yellow row 4, column 0; blue "
+        "row 4, column 3. A wall | can't be crossed."
+    ),
+    actions=("south", "north", "east", "west", "pickup", "dropoff"),
+    words=_taxi,
+)
+CARDS = Game(
+    rules=(
+        "Blackjack: come nearer to 21 than the dealer, without going over it. Hit takes a card; stick ends your turn, "
+        "and the dealer draws up to 17."
+    ),
+    actions=("stick", "hit"),
+    words=_cards,
+)
+GAMES = {
+    "FrozenLake": LAKE,
+    "FrozenLake8x8": LAKE,
+    "CliffWalking": CLIFF,
+    "CliffWalkingSlippery": CLIFF,
+    "Taxi": TAXI,
+    "Blackjack": CARDS,
+}
+"""By gymnasium's name of the environment, without its version."""
