@@ -1,4 +1,4 @@
-"""Generated arithmetic and small algebra, with the column-by-column thought of an expert; and GSM8K rows.
+"""Generated arithmetic and small algebra, with the column-by-column thought of an expert.
 
 Levels: 1 sums and `x-a=b` of two-digit numbers; 2 adds differences, `x+a=b`, three digits, three summands and mixed
 chains; 3 adds products and `ax+b=c`. A level draws from all levels up to it, so that difficulty is mixed.
@@ -7,13 +7,9 @@ chains; 3 adds products and `ax+b=c`. A level draws from all levels up to it, so
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from envs.rows import field
+from envs.math_rows import ENV
 from envs.task import Message, Task
-
-ENV = "math"
-REQUEST = "{}\nPut the final answer in \\boxed{{}}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +112,3 @@ def demonstrate(task: Task) -> list[Message]:
     """The expert's answer to a generated task."""
     content = f"\\boxed{{{task.spec['answer']}}}"
     return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": content}]
-
-
-def load(row: dict[str, Any], key: str) -> Task:
-    """A GSM8K row: `question`, and `answer` with the final number after `####`."""
-    question, answer = field(row, "question", str), field(row, "answer", str)
-    _, mark, gold = answer.rpartition("####")
-    if not mark or not gold.strip():
-        raise ValueError("field 'answer' has no final answer after '####'")
-    message = {"role": "user", "content": REQUEST.format(question.strip())}
-    return Task(env=ENV, key=key, messages=(message,), spec={"answer": gold.strip()})

@@ -1,24 +1,41 @@
-"""The code environment: a Python function, executed against tests in the sandbox."""
+"""The code environment: a Python program, executed against tests in the sandbox, with turns to repair it.
+
+Settings in the spec of a task: `credit` is `all` (every test must pass; the first failure decides and ends the tests)
+or `fraction` (the part `correct` is the share of the tests that pass, all of which are executed). The part `tests` is the
+share that passed, under `all` of those up to the end. With `max_turns` over 1 a failing program is answered by the
+first tests that failed, and the model may repair it; the program of the last turn counts. The first `shown` tests, by
+default all, may be shown; of the others it is only said that they failed.
+"""
 
 import random
+import time
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from envs import programs
+from envs.code_results import Tested, short
+from envs.code_tests import suite
 from envs.episode import StepReturn, TaskEnv
 from envs.errors import GraderError
-from envs.program import Kind, Limits, Program, Reply
 from envs.sandbox import Sandbox, shared_sandbox
-from envs.task import Task
-from rewards.results import strictly_equal
-from rewards.source_text import program_of
+from envs.task import Message, Task
+from rewards.parts import CORRECT
+from rewards.source_text import joined, program_of
 from rewards.verdict import Verdict, policy_fault, verdict
 
-LIMITS = Limits(wall_s=4.0, cpu_s=1, memory_mb=512)
-CHECK_LIMITS = Limits(wall_s=6.0, cpu_s=5, memory_mb=1024)
+TESTS = "tests"
+CREDITS = ("all", "fraction")
+MAX_FAILURES_SHOWN = 3
+MAX_OUT_OF_TIME = 2  # tests over their time after which the others count as failed
+MAX_SECONDS = 40.0  # of all tests, after which those that are left count as failed
+TOO_SLOW = f"the tests before it took {MAX_SECONDS:.0f} s"
+NO_PROGRAM = "There is no program in your answer. Give the whole program in a code block."
+REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole program in a code block."
 
 
 class CodeEnv(TaskEnv):
-    """Single turn: every test must pass. The program is found by the rule of `rewards.source_text`."""
+    """A program per turn, found by the rule of `rewards.source_text`; one turn, or more to repair it."""
 
     env_id = programs.ENV
 
@@ -26,68 +43,79 @@ class CodeEnv(TaskEnv):
         return programs.generate(rng, 1)
 
     def turn(self, task: Task, answer: str) -> StepReturn:
-        spec = task.spec
-        source = program_of(answer, entry_point=spec["entry_point"], prompt=spec.get("prompt", ""))
+        spec, last = task.spec, self.turns >= task.spec.get("max_turns", 1)
+        source = program_text(answer, spec)
         if source is None:
-            return self.end(verdict(False, well_formed=False, detail="no program in the answer"))
-        return self.end(shared_sandbox().attempt(lambda sandbox: run(sandbox, source, spec)))
+            wrong = verdict(False, well_formed=False, detail="no program in the answer")
+            return self.end(_with_share(wrong, 0.0)) if last else self.go_on([_user(NO_PROGRAM)])
+        judged, failures = shared_sandbox().attempt(
+            lambda sandbox: judge(sandbox, source, spec, failures=1 if last else MAX_FAILURES_SHOWN)
+        )
+        if last or not failures:
+            return self.end(judged)
+        return self.go_on([_user(REPAIR.format("\n\n".join(failures)))])
 
 
-def run(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Verdict:
-    """Judges a program by the tests or the check function of a task."""
-    if "check" in spec:
-        return run_check(sandbox, source, entry_point=spec["entry_point"], prompt=spec["prompt"], check=spec["check"])
-    return run_tests(sandbox, source, entry_point=spec["entry_point"], tests=spec["tests"])
+def program_text(answer: str, spec: dict[str, Any]) -> str | None:
+    """The program of an answer to a task, whole; None where there is none."""
+    name = "Solution" if spec.get("method") else spec.get("entry_point")
+    source = program_of(answer, entry_point=name, prompt=spec.get("prompt", ""))
+    return source if source is None else joined(spec.get("imports", ""), source)
 
 
-def run_tests(sandbox: Sandbox, source: str, *, entry_point: str, tests: list[dict[str, Any]]) -> Verdict:
-    """Calls the function with each test's arguments and compares outside the sandbox; all must be equal."""
-    calls = [test["args"] for test in tests]
-    expected = [
-        (None, "load"),
-        *((test["expected"], f"test {n} of {len(tests)}") for n, test in enumerate(tests, start=1)),
-    ]
-    executed = 0
-    with sandbox.program(LIMITS) as program:
-        for reply, (value, where) in zip(program.results(source, entry_point, calls), expected, strict=False):
-            if reply.kind is not Kind.VALUE or not strictly_equal(reply.value, value):
-                return _judge(reply, where)
-            executed += 1
-    if executed != len(expected):
-        raise GraderError(f"{executed} of {len(expected)} tests were executed")
-    return verdict(True, detail=f"{len(tests)} tests passed")
+def judge(sandbox: Sandbox, source: str, spec: dict[str, Any], *, failures: int = 1) -> tuple[Verdict, list[str]]:
+    """The verdict on a program and the tests that failed, in words; under `all` it stops after so many failures.
 
-
-def run_check(sandbox: Sandbox, source: str, *, entry_point: str, prompt: str, check: str) -> Verdict:
-    """Runs `check(candidate)` in one sandbox and the candidate in another; only arguments and results cross.
-
-    The check sees the prompt's helpers. What it does before it first asks for a result is the row's own doing: a
-    failure there is a GraderError. How the candidate changes its arguments can't be seen by the check.
+    Raises GraderError where a test breaks on its own account, or where other than all tests were executed.
     """
-    with sandbox.program(CHECK_LIMITS) as checker, sandbox.program(CHECK_LIMITS) as candidate:
-        loaded = checker.load(f"{prompt}\n    pass\n\n{check}")
-        if loaded.kind is not Kind.VALUE:
-            raise GraderError(f"the check of {entry_point} can't be loaded: {loaded.detail}")
-        reply = candidate.load(source)
-        if reply.kind is not Kind.VALUE:
-            return _judge(reply, "load")
-        return _mediate(checker, candidate, entry_point)
+    credit = spec.get("credit", "all")
+    if credit not in CREDITS:
+        raise ValueError(f"credit is {credit!r}; it must be one of {', '.join(CREDITS)}")
+    partial = credit == "fraction"
+    tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
+    passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, Tested]]()
+    deadline = time.monotonic() + MAX_SECONDS
+    with closing(tests.results) as results:
+        for tested in results:
+            executed += 1
+            passed += tested.passed
+            out_of_time += tested.out_of_time
+            if not tested.passed:
+                wrong.append((executed, tested))
+            if time.monotonic() > deadline and executed < tests.count:
+                wrong.append((executed + 1, Tested(passed=False, detail=TOO_SLOW, policy_fault=True)))
+                break
+            if out_of_time >= MAX_OUT_OF_TIME or (len(wrong) >= failures and not partial):
+                break
+    if not wrong and (executed != tests.count or executed == 0):
+        raise GraderError(f"{executed} of {tests.count} tests were executed")
+    share = passed / tests.count
+    level = sandbox.isolation.level if sandbox.isolation else 0
+    evidence: dict[str, str | float] = {
+        "comparator": tests.kind,
+        "tests": tests.count,
+        "executed": executed,
+        "isolation": level,
+    }
+    judged = replace(_with_share(_verdict(wrong, tests.count), share), evidence=evidence)
+    if partial:
+        judged = replace(judged, parts=judged.parts | {CORRECT: share})
+    limit = spec.get("shown", tests.count)
+    said = [tested.detail if number <= limit else f"hidden test {number}" for number, tested in wrong]
+    return judged, [short(text, 1000) for text in said[:MAX_FAILURES_SHOWN]]
 
 
-def _mediate(checker: Program, candidate: Program, entry_point: str) -> Verdict:
-    calls, asked = 0, checker.check("check", entry_point=entry_point)
-    while asked.kind is Kind.ASK:
-        calls += 1
-        reply = candidate.call(entry_point, asked.value)
-        if reply.kind is not Kind.VALUE:
-            return _judge(reply, f"call {calls}")
-        asked = checker.answer(reply.value)
-    if calls == 0:
-        raise GraderError(f"the check of {entry_point} never called the candidate: {asked.kind.value} {asked.detail}")
-    return verdict(asked.kind is Kind.VALUE, detail=f"{calls} calls; {asked.detail}")
+def _verdict(wrong: list[tuple[int, Tested]], count: int) -> Verdict:
+    if not wrong:
+        return verdict(True, detail=f"{count} tests passed")
+    number, first = wrong[0]
+    detail = f"test {number} of {count}: {first.detail}"
+    return policy_fault(detail) if first.policy_fault else verdict(False, detail=detail)
 
 
-def _judge(reply: Reply, where: str) -> Verdict:
-    """The verdict on a program that gave no right value."""
-    detail = f"{where}: {reply.kind.value} {reply.detail}"
-    return policy_fault(detail) if reply.policy_fault else verdict(False, detail=detail)
+def _with_share(judged: Verdict, share: float) -> Verdict:
+    return replace(judged, parts=judged.parts | {TESTS: share})
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}

@@ -34,10 +34,10 @@ class MainProgram(Program):
             return reply
         return Reply(kind=Kind.VALUE, value=b"".join(self.written).decode(errors="replace"))
 
-    def _read(self) -> bytes:
+    def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
         if self.sealed:
             self._gather()
-        return super()._read()
+        return super()._read(most)
 
     def _gather(self) -> None:
         """Reads the output until the channel has something to read and the output has not."""

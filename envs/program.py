@@ -21,7 +21,7 @@ from envs.errors import EnvironmentFault, SandboxError
 from envs.zygote import ANSWER_S, Zygote
 
 MAX_REQUEST_BYTES = 8 * 2**20
-MAX_REPLY_BYTES = 64 * 2**10
+MAX_REPLY_BYTES, MAX_ASK_BYTES = 64 * 2**10, 2**20
 MAX_SENT_AHEAD_BYTES = 32 * 2**10
 EXIT_S, EXIT_POLL_S = 0.2, 0.001  # a process that ends closes its channel a little before
 
@@ -136,7 +136,7 @@ class Program:
                 self.channel.settimeout(max(self.left_s, 0.001))
                 if sent:  # an empty send would fail where the program has answered and ended
                     self.channel.sendall(sent)
-                return _reply(self._read(), may_ask=may_ask)
+                return _reply(self._read(MAX_ASK_BYTES if may_ask else MAX_REPLY_BYTES), may_ask=may_ask)
             finally:
                 self.left_s -= time.monotonic() - start
         except TimeoutError:
@@ -158,10 +158,11 @@ class Program:
             raise SandboxError(f"a program's process answered {hello[:80]!r} when it should have been sealed")
         self.sealed, self.left_s = True, self.limits.wall_s
 
-    def _read(self) -> bytes:
+    def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
+        """The next frame. ValueError where it is longer than `most` bytes."""
         deadline = time.monotonic() + self.left_s
         (length,) = struct.unpack(">I", self._exactly(4, deadline))
-        if length > MAX_REPLY_BYTES:
+        if length > most:
             raise ValueError(f"a reply of {length} bytes")
         return self._exactly(length, deadline)
 

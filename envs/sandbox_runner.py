@@ -24,7 +24,7 @@ from envs import literals
 PROGRAM = "<program>"
 ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once, not in each fork
 MAX_REQUEST_BYTES = 8 * 2**20
-MAX_REPLY_BYTES = 64 * 2**10
+MAX_REPLY_BYTES, MAX_ASK_BYTES = 64 * 2**10, 2**20
 MAX_MESSAGE_CHARACTERS = 200
 
 
@@ -83,7 +83,7 @@ def place(error: BaseException) -> str:
 
 def ask(channel: int, arguments: tuple[Any, ...]) -> Any:
     """The candidate's result for these arguments, from the other sandbox."""
-    write(channel, {"ask": literals.encode(list(arguments))})
+    write(channel, {"ask": literals.encode(list(arguments))}, limit=MAX_ASK_BYTES)
     reply = read(channel)
     if reply is None or "value" not in reply:
         raise RuntimeError("the candidate gave no result")
@@ -111,14 +111,14 @@ def read_exactly(channel: int, count: int) -> bytes | None:
     return b"".join(parts)
 
 
-def write(channel: int, reply: dict[str, Any]) -> None:
+def write(channel: int, reply: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> None:
     """Sends one frame; a reply over the size limit becomes an `output`."""
     try:
         body = ENCODER.encode(reply).encode()
     except (ValueError, RecursionError) as error:
         body = json.dumps({"unfit": str(error)[:MAX_MESSAGE_CHARACTERS]}).encode()
-    if len(body) > MAX_REPLY_BYTES:
-        body = json.dumps({"output": f"result longer than {MAX_REPLY_BYTES} bytes"}).encode()
+    if len(body) > limit:
+        body = json.dumps({"output": f"result longer than {limit} bytes"}).encode()
     view = memoryview(struct.pack(">I", len(body)) + body)
     while view:
         view = view[os.write(channel, view) :]

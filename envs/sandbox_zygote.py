@@ -24,7 +24,8 @@ from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
-from envs import sandbox_namespaces, sandbox_runner, sandbox_seal  # noqa: E402
+# programs load `code_border` themselves; it is imported here so that no fork has to
+from envs import code_border, sandbox_namespaces, sandbox_runner, sandbox_seal  # noqa: E402, F401
 
 sys.path.remove(ROOT)
 

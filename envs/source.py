@@ -19,6 +19,7 @@ from envs.rows import read_rows
 from envs.task import Task, TaskSource
 
 LOG = logging.getLogger(__name__)
+CREDITS = ("all", "fraction")
 SPLITS = ("train", "heldout")
 HELDOUT_ONE_IN = 8
 MAX_DRAWS = 10_000
@@ -37,6 +38,7 @@ class EnvConfig:
     reasoning: bool = True  # whether the model thinks before it answers
     on_error: str = "raise"  # what a bad row of the data file does: raise or skip
     max_turns: int | None = None  # assistant turns after which an episode is cut off; null is the environment's own
+    credit: str = "all"  # code: what a program is worth that passes some tests: all (nothing) or fraction (their share)
     tools: list[str] = field(default_factory=list)  # tools lent to it: calculator, python
     weights: dict[str, float] = field(default_factory=dict)  # weight of each reward part; empty is correctness alone
     length_limit: int | None = None  # characters of an episode from which the part `length` falls; null gives no part
@@ -47,6 +49,8 @@ class EnvConfig:
         if self.length_limit is not None and self.length_limit < 1:
             raise ValueError(f"length_limit is {self.length_limit}; it must be 1 or more characters")
         schemas(self.tools)
+        if self.credit not in CREDITS:
+            raise ValueError(f"credit is {self.credit!r}; it must be one of {', '.join(CREDITS)}")
         if self.level < 1 or (self.max_turns is not None and self.max_turns < 1):
             raise ValueError(f"level ({self.level}) and max_turns ({self.max_turns}) must be 1 or more")
         if self.on_error not in ("raise", "skip"):
@@ -124,6 +128,7 @@ def _configured(task: Task, name: str, config: EnvConfig) -> Task:
         "weights": config.weights,
         "length_limit": config.length_limit,
         "tools": config.tools,
+        "credit": config.credit if config.credit != CREDITS[0] else None,
     }
     given = {key: value for key, value in settings.items() if value}
     return replace(

@@ -1,136 +1,132 @@
-"""The final answer in a text, and exact equality of plain numbers.
+"""The final answer in a text, and exact equality of plain numbers. Pure; bounded on any text.
 
-Which text is the answer: the last `\\boxed{...}`; without a box what follows the last `####`; without that the last
-number. Boxes that differ from each other are no answer. Bounds keep every function here fast on hostile text.
+Which text is the answer, in this order:
+
+1. the content of the last `\\boxed{...}` or `\\fbox{...}`. Boxes that differ in value, and a last box that is not
+   closed, are no answer; empty boxes are not counted.
+2. the number that starts a line after `####`, with or without words behind it; different numbers are no answer. A last
+   line after `####` that is no prose is the answer as it stands. Other lines after `####` are headings.
+3. the last number of the text. A text that breaks off behind an operator has none, nor has a worked solution in
+   GSM8K's annotated style (`<<48/2=24>>24`) without its `####`: that was cut off before it had answered.
+
+Only the last 20,000 characters are searched.
 """
 
 import re
-import unicodedata
-from fractions import Fraction
 
-MAX_CHARACTERS = 512
-MAX_DIGITS = 64
+from rewards.plain_numbers import MAX_CHARACTERS, bare, number, plain_number, readable
+
 SEARCHED_TAIL = 20_000
-BOX = "\\boxed{"
-NUMBER = re.compile(r"(?<![\w.])-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
-PLAIN = re.compile(r"([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:/(\d+))?(%?)")
-THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-FRACTION = re.compile(r"([+-]?)(\d*)\s*\\[dt]?frac\{(\d+)\}\{(\d+)\}")
-UNIT = re.compile(r"(?<=\d)\s+[A-Za-z][A-Za-z .]*$")
-TEXT_MACRO = re.compile(r"\\(?:text|mathrm|textbf|mbox)\{([^{}]*)\}")
-OPERATOR = re.compile(r"(?<=[\w)}\].])\s*[-+*/=<>]|\\(?:cdot|times|div|pm)\b|\d\s*!")
-UNEVALUATED = re.compile(
-    r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm)(?![a-z])|\\?mod\b"
+MAX_VARIANTS = 64
+BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+UNBRACED = re.compile(r"[^\s{}$\\]{1,40}")
+MARK = re.compile(r"#{4,}")
+ANNOTATION = re.compile(r"<<[^<>\n]{0,200}(?:>>)?")
+END_TOKEN = re.compile(r"<(?:\||/s>)[^\n]*")
+NUMBERED_HEADING = re.compile(r"\d{1,2}[.):]\s+\S")
+GOES_ON = re.compile(r"\A(?:[A-Za-z_]|\s*[-+*/^=<>\\])|\d")
+MACRO = re.compile(r"\\\w{1,20}\s?\{[^{}]*\}")
+LONG_WORD = re.compile(r"[A-Za-z]{3,}|or")
+PROSE = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
+NUMBER = re.compile(
+    r"(?<![\w.])-?(?:\\?\$ ?)?-?"
+    r"(?:\d+ \d+/\d+|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+|/\d+)?(?:[eE][-+]?\d{1,2}(?!\w))?|(?<!\d)\.\d+)"
+    r"(?: ?(?:\\times|x|\*) ?10 ?\^ ?\{?-?\d{1,2}\}?)?(?: ?\\?%| percent)?"
 )
-EXPONENT = re.compile(r"(?:\^|\*\*)\s*(\{[^{}]*\}|\([^()]*\)|-?[\w.]+)?")
-TOWER = re.compile(r"(?:\^|\*\*)\s*(?:-?[\w.]+|\{[^{}]*\}|\([^()]*\))\s*(?:\^|\*\*)")
-MAX_NESTING, MAX_POWERS, MAX_EXPONENT = 20, 6, 64
-DROPPED = ("\\!", "\\,", "\\;", "\\ ", "\\left", "\\right", "\\(", "\\)", "\\[", "\\]")
 
 
-def boxes(text: str) -> list[str]:
-    """The contents of every closed `\\boxed{...}`, braces balanced, in order."""
-    found, start = [], text.find(BOX)
-    while start >= 0:
-        inside = start + len(BOX)
-        end = _closing_brace(text, inside)
-        if end is None:
-            break
-        found.append(text[inside:end].strip())
-        start = text.find(BOX, end)
+def boxes(text: str) -> list[str] | None:
+    """The contents of every box that is not empty, braces balanced, in order; None where the last is not closed."""
+    found, start = [], BOX.search(text)
+    while start:
+        inside = start.end()
+        if text[inside : inside + 1] == "{":
+            end = _closing_brace(text, inside + 1)
+            if end is None:
+                return None
+            content = text[inside + 1 : end].strip()
+        else:
+            token = UNBRACED.match(text, inside)
+            content, end = (token[0], token.end()) if token else ("", inside)
+        if len(content) <= MAX_CHARACTERS and (inner := BOX.search(content)):
+            content = (boxes(content[inner.start() :]) or [""])[-1]
+        found += [content] * bool(content)
+        start = BOX.search(text, end)
     return found
 
 
 def _closing_brace(text: str, start: int) -> int | None:
     depth = 1
-    for position in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
+    for brace in BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
-            return position
+            return brace.start()
     return None
 
 
 def final_answer(text: str) -> str | None:
-    """The final answer of a text by the rule above; None where there is none or boxes contradict each other."""
-    tail = unicodedata.normalize("NFKC", text[-SEARCHED_TAIL:])
-    boxed = boxes(tail)
-    if boxed:
-        distinct = {normal(box) for box in boxed}
-        return boxed[-1] if len(distinct) == 1 and 0 < len(boxed[-1]) <= MAX_CHARACTERS else None
-    if BOX in tail:
+    """The final answer of a text by the rule above; None where there is none, or where answers contradict each other."""
+    tail = END_TOKEN.sub("", readable(text[-SEARCHED_TAIL:])).rstrip()
+    if BOX.search(tail):
+        boxed = boxes(tail)
+        if not boxed or len(boxed[-1]) > MAX_CHARACTERS:
+            return None
+        different = set(boxed)
+        return boxed[-1] if len(different) <= MAX_VARIANTS and len(set(map(_meaning, different))) == 1 else None
+    if MARK.search(tail):
+        marked = _marked(tail)
+        if marked:
+            return marked[0] or None if len(marked) == 1 else None
+    elif ANNOTATION.search(tail):
         return None
-    if "####" in tail:
-        line = tail.rpartition("####")[2].strip().split("\n")[0].strip()
-        return line[:MAX_CHARACTERS] or None
-    numbers = NUMBER.findall(tail)
-    return numbers[-1] if numbers else None
-
-
-def normal(answer: str) -> str:
-    """An answer without layout: spacing macros, dollar signs, thousands separators, unit words, a final full stop."""
-    text = unicodedata.normalize("NFKC", answer).strip().replace("\u2212", "-")
-    text = TEXT_MACRO.sub(r" \1", text)
-    for macro in DROPPED:
-        text = text.replace(macro, "")
-    text = text.replace("\\%", "%").replace("\\$", "").replace("$", "").strip().rstrip(".").strip()
-    text = UNIT.sub("", text)
-    return text if set(text) & set("([{") else THOUSANDS.sub("", text)
-
-
-def plain_number(answer: str) -> Fraction | None:
-    """The exact value of a plain number (integer, decimal, fraction, mixed number, percentage), else None."""
-    if len(answer) > MAX_CHARACTERS:
+    if tail.rstrip(" *_`").endswith(("=", "+", "-", "/", "(", "<")):
         return None
-    text = normal(answer)
-    if sum(map(str.isdigit, text)) > MAX_DIGITS:
+    found = NUMBER.findall(ANNOTATION.sub(" ", tail))
+    return found[-1] if found else None
+
+
+def _meaning(answer: str) -> object:
+    """What makes two boxes the same: the value of a number, else the text without layout."""
+    value = plain_number(answer)
+    return bare(answer[: MAX_CHARACTERS + 1]).replace(" ", "") if value is None else value
+
+
+def _marked(tail: str) -> list[str]:
+    """The different answers after `####`; [""] where the text ends behind the mark, or where there are too many."""
+    lines = list(dict.fromkeys(part.strip().split("\n")[0].strip() for part in reversed(MARK.split(tail)[1:])))[::-1]
+    if len(lines) > MAX_VARIANTS:
+        return [""]
+    numbers = {plain_number(leading): leading for line in lines if (leading := _leading_number(line))}
+    if numbers:
+        return list(numbers.values())
+    last = lines[-1]
+    heading = NUMBERED_HEADING.match(last) or (PROSE.search(MACRO.sub("", last)) and not NUMBER.match(last))
+    return [] if heading or not tail.endswith(last) else [last[:MAX_CHARACTERS]]
+
+
+def _leading_number(line: str) -> str | None:
+    """The number that starts a line, with the words behind it; None where there is none, or calculation goes on."""
+    line = line[:MAX_CHARACTERS].strip(" *_`")
+    if NUMBERED_HEADING.match(line):
         return None
-    if fraction := FRACTION.fullmatch(text):
-        sign, whole, top, bottom = fraction.groups()
-        value = Fraction(int(whole or 0)) + Fraction(int(top), int(bottom)) if int(bottom) else None
-    elif plain := PLAIN.fullmatch(text.replace(" ", "")):
-        sign, digits, bottom, percent = plain.groups()
-        value = Fraction(digits) / int(bottom or 1) / (100 if percent else 1) if int(bottom or 1) else None
-    else:
+    if number(line) is not None:
+        return line
+    start = NUMBER.match(line)
+    if start is None or GOES_ON.search(line[start.end() :]):
         return None
-    return -value if value is not None and sign == "-" else value
+    simpler = " ".join((start[0], *LONG_WORD.findall(line, start.end())))
+    return simpler if number(simpler) is not None else None
 
 
-def equal_numbers(answer: str, gold: str) -> bool | None:
-    """Exact equality of two plain numbers; None where one of them is not a plain number."""
-    left, right = plain_number(answer), plain_number(gold)
-    return None if left is None or right is None else left == right
+def equal_numbers(answer: str, gold: str, *, percent: bool = False) -> bool | None:
+    """Exact equality of two plain numbers; None where one of them is not a plain number.
 
-
-def refusal(answer: str, *, gold: str) -> str | None:
-    """Why an answer that is no plain number must not reach the computer algebra; None where it may.
-
-    Unevaluated forms are refused: they restate the question instead of answering it. For a plain number as gold that
-    holds for any operator. Sizes are bounded so that no tower of powers or large factorial is ever computed.
+    A division that was not carried out equals nothing. With `percent`, for a question that asks for a percentage,
+    `40%` and `40` are the same.
     """
-    text = normal(answer)
-    if not text or len(answer) > MAX_CHARACTERS or sum(map(str.isdigit, text)) > MAX_DIGITS:
-        return "empty or too long"
-    if UNEVALUATED.search(text) or "factorial" in text or "!" in text.replace("!=", ""):
-        return "unevaluated"
-    if plain_number(gold) is not None and (OPERATOR.search(FRACTION.sub("", text)) or "^" in text or "%" in text):
-        return "an expression where a number is due"
-    if _nesting(text) > MAX_NESTING:
-        return "nested too deeply"
-    powers = EXPONENT.findall(text)
-    if len(powers) > MAX_POWERS or TOWER.search(text) or any(_large(power) for power in powers):
-        return "powers too large"
-    return None
-
-
-def _nesting(text: str) -> int:
-    depth = deepest = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _large(exponent: str) -> bool:
-    """Whether an exponent holds another power, or a number beyond the bound."""
-    numbers = re.findall(r"\d+", exponent)
-    return not exponent or "^" in exponent or "**" in exponent or any(int(n) > MAX_EXPONENT for n in numbers)
+    left, right = number(answer), number(gold)
+    if left is None or right is None:
+        return None
+    values = [read.value * 100 if percent and read.percent else read.value for read in (left, right)]
+    return values[0] == values[1] and not left.undone

@@ -1,39 +1,221 @@
-"""Which part of an answer is the program.
+"""Which part of an answer is the program. Text only, in linear time; nothing is parsed or executed here.
 
-The last closed fenced block whose text defines the entry point; else the last fenced block; else the bare answer.
-A program that does not define the entry point is taken as the continuation of the prompt, where there is one.
+1. Fenced blocks (``` or ~~~, indented or not, the last one possibly unclosed) are looked at first. The program is the
+   last block that defines the entry point; else, and for programs without one, the last block marked as Python; else
+   the last block without a mark; else the last block.
+2. Without a block the answer itself is the program, from its first line that can begin a program to the line before
+   the first one that reads as prose.
+3. A `>>>` session at the end is left out. Where the task has code to be completed, a program that does not define the
+   entry point continues that code (its body, brought to the indentation of one), and one that defines it gets what
+   stands before the entry point: imports and helpers.
 """
 
 import re
+from dataclasses import dataclass
 
-FENCE = re.compile(r"```[ \t]*[\w+-]*[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
-MAX_CHARACTERS = 20_000
+MAX_CHARACTERS = 65_536
+MAX_LINE = 2000
+PYTHON = {"python", "py", "python3", "python2", "py3", "ipython", "ipython3", "pycon"}
+MARK = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+#.-"
+# strings, comments and brackets: each alternative matches where it begins, so that a scan is linear
+TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?(?:"""|\Z)|\'\'\'(?:[^\\]|\\.)*?(?:\'\'\'|\Z)'
+    r'|"(?:[^"\\\n]|\\.)*"?|\'(?:[^\'\\\n]|\\.)*\'?|#[^\n]*|[()\[\]{}]|\n',
+    re.DOTALL,
+)
+STATEMENT = re.compile(
+    r"@\w|#|[\"')\]}]|[rbfuRBFU]{1,2}[\"']"
+    r"|(?:async +)?(?:def|class) +\w+ *[(:\[]|import +[\w.]+(?: *$| *,| +as\b)|from +[\w.]+ +import\b"
+    r"|(?:if|elif|while|with|for|match|except)\b.*[:\\(\[{,](?: *#.*)?$|(?:try|else|finally) *:"
+    r"|(?:if|while|for|with)\b[^:]*: *(?:(?:pass|break|continue|return|raise|yield)\b|\w+ *(?:[.(\[]|[-+*/]?=))"
+    r"|(?:return|yield|raise|assert|del|global|nonlocal|await)\b|(?:pass|break|continue) *(?:#.*)?$"
+    r"|[A-Za-z_][\w.]*[(\[].*[)\]},(\[{\\:;](?: *#.*)?$|[A-Za-z_][\w.]*[(\[]$"
+)
+TARGET = re.compile(r"[*(\[A-Za-z_][^#]*[-+*/%|&^@<>]{0,3}")
+TWO_WORDS = re.compile(r"\w[ \t]+\w")
 
 
-def program_of(answer: str, *, entry_point: str, prompt: str = "") -> str | None:
-    """The program of an answer, whole; None where it is empty or longer than 20,000 characters."""
-    body = answer.rstrip()
-    blocks = FENCE.findall(body) if len(body) <= MAX_CHARACTERS else []
-    defining = [block for block in blocks if defines(block, entry_point)]
-    source = defining[-1] if defining else blocks[-1] if blocks else body
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: its mark in lower case, and its text."""
+
+    mark: str
+    text: str
+
+
+def program_of(answer: str, *, entry_point: str | None = None, prompt: str = "") -> str | None:
+    """The program of an answer, whole; None where it is empty or longer than 65,536 characters.
+
+    `entry_point` is the name that it must define, None for a program that reads its standard input. `prompt` is the
+    code to be completed, empty where there is none.
+    """
+    answer = answer.replace("\r\n", "\n")
+    fenced = blocks(answer)
+    source = _without_session(_chosen(fenced, entry_point) if fenced else _bare(answer)).rstrip()
     if not source.strip() or len(source) > MAX_CHARACTERS:
         return None
-    if not prompt:
+    if not prompt or entry_point is None:
         return source
     if defines(source, entry_point):
-        return f"{preamble(prompt, entry_point)}\n{source}"
-    return prompt + source if prompt.endswith("\n") else f"{prompt}\n{source}"
+        return joined(preamble(prompt, entry_point), source)
+    return f"{prompt.rstrip()}\n{_body(source)}"
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a text.
+
+    A block ends at a line that is its fence or ends with it, where that is indented by at most 3 more columns, at an
+    opening fence with a mark, or at the end of the text. Lines lose the indentation of the opening fence.
+    """
+    found: list[Block] = []
+    fence, mark, indent, lines = "", "", 0, list[str]()
+    for line in text.split("\n"):
+        bare, depth = line.strip(), len(line) - len(line.lstrip())
+        opening = _opening(line, alone=bool(fence))
+        if not fence:
+            if opening:
+                (fence, mark, indent), lines = opening, []
+            continue
+        near = depth <= indent + 3
+        if near and len(bare) >= len(fence) and not bare.strip(fence[0]):
+            found.append(Block(mark, "\n".join(lines)))
+            fence = ""
+        elif near and opening and opening[1]:
+            found.append(Block(mark, "\n".join(lines)))
+            (fence, mark, indent), lines = opening, []
+        elif fence[0] == "`" and bare.endswith(fence) and not bare.startswith(("#", '"', "'", "`")):
+            found.append(Block(mark, "\n".join([*lines, _outdented(line.rstrip().rstrip("`"), indent)])))
+            fence = ""
+        else:
+            lines.append(_outdented(line, indent))
+    if fence:
+        found.append(Block(mark, "\n".join(lines)))
+    return found
+
+
+def _opening(line: str, *, alone: bool) -> tuple[str, str, int] | None:
+    """The fence, mark and indentation where a line opens a block.
+
+    The fence stands first, what follows it being its mark and attributes; or, where it need not stand `alone`, last
+    after other text.
+    """
+    bare = line.strip()
+    if bare[:3] in ("```", "~~~"):
+        rest = bare.lstrip(bare[0])
+        words = rest.replace("{", " ").replace("}", " ").replace(".", "").split(None, 1)
+        mark = words[0].lower() if words else ""
+        return None if "`" in rest else (bare[: len(bare) - len(rest)], mark, len(line) - len(line.lstrip()))
+    before = bare.rstrip(MARK)
+    fence = before.rstrip()[-3:]
+    if alone or fence not in ("```", "~~~") or fence[0] in before.rstrip().rstrip(fence[0]):
+        return None
+    return fence, bare[len(before) :].lower(), 0
 
 
 def defines(source: str, name: str) -> bool:
     """Whether a line of the source defines or assigns `name` at the top level."""
-    return (
-        re.search(rf"^(?:async\s+)?(?:def\s+{re.escape(name)}\s*\(|{re.escape(name)}\s*[=:])", source, re.MULTILINE)
-        is not None
-    )
+    word = re.escape(name)
+    pattern = rf"^(?:async[ \t]+)?(?:def[ \t]+{word}[ \t]*[\[(]|class[ \t]+{word}[ \t]*[:(\[]|{word}[ \t]*(?:=(?!=)|:))"
+    return re.search(pattern, source, re.MULTILINE) is not None
 
 
 def preamble(prompt: str, entry_point: str) -> str:
     """What a prompt holds before the entry point: imports and helpers."""
-    match = re.search(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\s*\(", prompt, re.MULTILINE)
+    match = re.search(rf"^(?:async[ \t]+)?(?:def|class)[ \t]+{re.escape(entry_point)}\b", prompt, re.MULTILINE)
     return prompt[: match.start()] if match else ""
+
+
+def joined(before: str, source: str) -> str:
+    """Code and what comes after it as one program: imports from `__future__` must stand first."""
+    if not before.strip():
+        return source
+    lines = source.split("\n")
+    future = [line for line in lines if line.startswith("from __future__ ")]
+    rest = "\n".join(line for line in lines if line not in future) if future else source
+    return "".join(f"{line}\n" for line in future) + f"{before.rstrip()}\n\n\n{rest}"
+
+
+def _chosen(fenced: list[Block], entry_point: str | None) -> str:
+    """The text of the block that the rule chooses; empty where all are."""
+    filled = [block for block in fenced if block.text.strip()]
+    defining = [block for block in filled if entry_point is not None and defines(block.text, entry_point)]
+    python = [block for block in filled if block.mark in PYTHON]
+    unmarked = [block for block in filled if not block.mark]
+    return next((choice[-1].text for choice in (defining, python, unmarked, filled) if choice), "")
+
+
+def _bare(answer: str) -> str:
+    """The part of an answer without blocks that can be a program; empty where it is all prose."""
+    lines = answer.split("\n")
+    top = _top_level(answer, len(lines))
+    start = 0
+    for number, line in enumerate(lines):
+        if line.strip() and (line[0] in " \t" or _is_code(line)):
+            start = number
+            break
+    else:
+        return ""
+    if start:  # an apostrophe of the prose must not open a string of the program
+        top[start:] = _top_level("\n".join(lines[start:]), len(lines) - start)
+    for number in range(start, len(lines)):
+        line = lines[number]
+        if top[number] and line.strip() and line[0] not in " \t" and not _is_code(line):
+            return "\n".join(lines[start:number])
+    return "\n".join(lines[start:])
+
+
+def _is_code(line: str) -> bool:
+    """Whether a line that is not indented can be a statement, or part of one."""
+    head, equals, tail = line.partition("=")
+    assigns = equals and not tail.startswith("=") and TARGET.fullmatch(head.rstrip()) and not TWO_WORDS.search(head)
+    return len(line) > MAX_LINE or bool(assigns) or STATEMENT.match(line) is not None
+
+
+def _top_level(text: str, count: int) -> list[bool]:
+    """For each line whether it begins outside strings and brackets."""
+    top, line, depth = [True] * (count + 1), 0, 0
+    for match in TOKEN.finditer(text):
+        token = match[0]
+        if token == "\n":
+            line += 1
+            top[min(line, count)] = depth == 0
+        elif token[0] in "([{":
+            depth += 1
+        elif token[0] in ")]}":
+            depth = max(depth - 1, 0)
+        else:
+            for _ in range(token.count("\n")):
+                line += 1
+                top[min(line, count)] = False
+    return top
+
+
+def _without_session(source: str) -> str:
+    """The source up to a `>>>` session at its top level, where code comes before it."""
+    lines = source.split("\n")
+    top = _top_level(source, len(lines))
+    for number, line in enumerate(lines):
+        if top[number] and line.startswith(">>>"):
+            before = "\n".join(lines[:number])
+            return before if before.strip() else source
+    return source
+
+
+def _body(source: str) -> str:
+    """A completion at the indentation of a function's body.
+
+    Where only the first line has lost its indentation that line gets it back, else all lines do.
+    """
+    lines = source.split("\n")
+    said = [line for line in lines if line.strip()]
+    if said[0][0] in " \t":
+        return source
+    rest = said[1:]
+    if rest and rest[0][0] in " \t" and not said[0].rstrip().endswith((":", "(", "[", "{", ",", "\\")):
+        return "    " + source.lstrip()
+    return "\n".join(f"    {line}" if line.strip() else line for line in lines)
+
+
+def _outdented(line: str, indent: int) -> str:
+    """A line without the columns of its fence, as far as these are blank."""
+    return line[min(indent, len(line) - len(line.lstrip())) :]

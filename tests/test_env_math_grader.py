@@ -1,12 +1,13 @@
-"""Grading of answers that are no plain numbers: right, hostile, and with a child that dies."""
+"""Grading of answers that are no plain numbers: right, wrong, echoed, and with processes that die."""
 
+import socket
 import time
 
 import pytest
 
+from envs.errors import GraderError
 from envs.math_env import grade
 from envs.math_grader import MathGrader
-from rewards.verdict import Outcome
 
 
 @pytest.mark.parametrize(
@@ -14,44 +15,112 @@ from rewards.verdict import Outcome
     [
         ("x+1", "1+x", True),
         ("x+2", "1+x", False),
+        ("x+1+0", "1+x", False),
+        ("x^2-1", "(x-1)(x+1)", True),
         ("\\frac{\\sqrt{2}}{2}", "\\frac{1}{\\sqrt{2}}", True),
-        ("\\sqrt{16}", "4", True),
+        ("2^{1/3}", "\\sqrt[3]{2}", True),
+        ("1.41421356", "\\sqrt{2}", False),
+        ("1024", "2^{10}", True),
+        ("y=2x+1", "2x+1", True),
+        ("2x+1=y", "y=2x+1", True),
+        ("2=x+1", "x+1", False),
+        ("3<x", "x>3", True),
         ("(1,2)", "(1,2)", True),
         ("(2,1)", "(1,2)", False),
+        ("[1,2]", "(1,2)", False),
+        ("2,1", "1,2", True),
+        ("\\{2,1\\}", "\\{1,2\\}", True),
+        ("(1,2)", "\\{1,2\\}", False),
+        ("(2,\\infty)\\cup(-\\infty,1)", "(-\\infty,1)\\cup(2,\\infty)", True),
+        ("\\begin{bmatrix} 1 & 2 \\\\ 3 & 4 \\end{bmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", True),
+        ("\\begin{pmatrix}1&2\\\\3&5\\end{pmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", False),
+        ("3\\pi", "3\\pi\\text{ cm}", True),
+        ("Monday", "\\text{Monday}", True),
+        ("A", "\\text{(A)}", True),
+        ("vene", "even", False),
+        ("12_9", "12_8", False),
         ("2+2", "4", False),
+        ("\\sqrt{16}", "4", False),
+        ("40\\%", "40", False),
+        ("1=2=3=4", "4", False),
+        ("48/2", "24", False),
+        ("18 \\text{ or } 19", "18", False),
+        ("x = 4", "4", True),
+        ("\\$4.00 \\text{ per egg}", "4", True),
         ("__import__('os').system('touch /tmp/x')", "x", False),
     ],
 )
 def test_expressions_are_judged(answer: str, gold: str, right: bool) -> None:
-    assert grade(f"\\boxed{{{answer}}}", gold=gold).parts["correct"] == float(right)
+    assert grade(f"So it is \\boxed{{{answer}}}.", gold=gold).parts["correct"] == float(right)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("text", "gold", "question"),
     [
-        "9^{9^{9}}",
-        "100000!",
-        "(" * 9999,
-        "\\sqrt{" * 20,
-        "x^{64}" * 6,
-        "a" * 100_000,
-        "\\binom{99999}{9999}",
-        "{" * 400,
+        ("24+24-24=?", "24", "24+24-24=?"),
+        ("What is  2+24", "24", "What is 2+24 - 2?"),
+        ("\\boxed{x^2+2x+1}", "(x+1)^2", "Factor $x^2 + 2x + 1$."),
+        ("\\boxed{6/8}", "\\frac{3}{4}", "Reduce 6/8 to lowest terms."),
+        ("#### 2 + 2", "4", "What is 2+2?"),
     ],
 )
-def test_hostile_answers_are_wrong_within_the_deadline(answer: str) -> None:
-    grade("\\boxed{x}", gold="y")
-    start = time.monotonic()
-    assert grade(f"\\boxed{{{answer}}}", gold="x+1").outcome is not Outcome.OK
-    assert time.monotonic() - start < 4
+def test_an_answer_that_only_repeats_the_question_is_wrong_and_flagged(text: str, gold: str, question: str) -> None:
+    assert grade(text, gold=gold, question=question).parts == {"correct": 0.0, "format": 1.0, "echo": 1.0}
 
 
-def test_a_child_that_died_is_started_again() -> None:
+@pytest.mark.parametrize(
+    ("text", "gold", "question"),
+    [
+        ("24", "24", "24+24-24=?"),
+        ("24+24-24=? \\boxed{24}", "24", "24+24-24=?"),
+        ("\\boxed{x+1}", "x+1", "Which is smaller, x+1 or x+2?"),
+        ("\\boxed{40\\%}", "40", "What percentage of them is black?"),
+    ],
+)
+def test_an_answer_that_occurs_in_the_question_may_be_right(text: str, gold: str, question: str) -> None:
+    assert grade(text, gold=gold, question=question).parts == {"correct": 1.0, "format": 1.0, "echo": 0.0}
+
+
+def test_a_worker_that_died_is_replaced_without_losing_the_answer() -> None:
     grader = MathGrader()
-    assert grader.equal(gold="x", answer="x") is True
-    assert grader.process is not None
-    grader.process.kill()
-    grader.process.wait()
-    assert grader.equal(gold="x", answer="x") is None
-    assert grader.equal(gold="x", answer="x") is True
+    assert grader.equal(gold="x", answer="x+0y") is not None
+    grader.idle[0].channel.shutdown(socket.SHUT_RDWR)
+    assert grader.equal(gold="x+1", answer="1+x") is True
+    grader.close()
+
+
+def test_a_mother_that_died_is_started_again() -> None:
+    grader = MathGrader()
+    grader.start()
+    assert grader.mother is not None
+    grader.mother.kill()
+    grader.mother.wait()
+    with pytest.raises(GraderError, match="could not be started"):
+        grader.equal(gold="x+1", answer="1+x")
+    assert grader.equal(gold="x+1", answer="1+x") is True
+    assert grader.mother is not None
+    grader.mother.kill()
+    grader.mother.wait()
+    grader.idle.pop().end()
+    assert grader.equal(gold="x+1", answer="1+x") is True
+    grader.close()
+
+
+def test_a_check_is_ended_by_its_deadline_and_the_next_one_does_not_wait_for_a_start() -> None:
+    grader = MathGrader()
+    assert grader.equal(gold="x+1", answer="1+x") is True
+    start = time.monotonic()
+    assert grader.equal(gold="x+1", answer="(1+x)^{64}(1+y)^{64}(1+z)^{64}") is None
+    assert 1 < time.monotonic() - start < 2
+    start = time.monotonic()
+    assert grader.equal(gold="x+1", answer="1+x") is True
+    assert time.monotonic() - start < 1
+    grader.close()
+
+
+def test_a_gold_answer_that_can_not_be_read_is_the_graders_error_whatever_is_answered() -> None:
+    grader = MathGrader()
+    for answer in ("x", "\\frac{1}", "(1+x)^{64}(1+y)^{64}(1+z)^{64}"):
+        with pytest.raises(GraderError, match="can't read the gold answer"):
+            grader.equal(gold="\\frac{1}{", answer=answer)
     grader.close()

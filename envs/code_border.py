@@ -1,0 +1,299 @@
+"""What crosses between a check and the program it checks, each in a sandbox of its own.
+
+This text runs inside both, on the standard library alone. `run` executes a check, with a stand-in for each name that
+the program defines; `serve` answers for the program. Either side hands a message out by `ask` and gets the next message
+of the other side.
+
+Values cross by value where they are data: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset,
+dict, and marked by their type bytearray, range, deque, Counter, defaultdict, OrderedDict, namedtuples, Decimal,
+Fraction, dates and times, dict views, built-in functions and types. Subclasses of str, int, float, list, set and dict
+cross as these, arrays of numpy as lists. Anything else stays where it is and is referred to by number: calls, attributes,
+items and iteration go back to it, comparisons do not, so that no object of the program has a say in its own verdict. A
+program may do less with what the check keeps, see `allowed`. Arguments that the program changes in place are changed
+for the check too, and its exceptions are raised there as the nearest built-in one, but for StopIteration, which could
+end a loop of the check before its time.
+"""
+
+import builtins
+import datetime
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+MARK = "\x00"
+ATOMS = (type(None), bool, int, float, str, bytes, complex)
+BASES: tuple[Any, ...] = (str, int, float, list, set, frozenset, dict, tuple)
+MUTABLE = (list, dict, set, bytearray, deque)
+VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+DATES = (datetime.datetime, datetime.date, datetime.time)
+MAKERS: dict[str, Callable[..., Any]] = {
+    **{kind.__name__: kind for kind in (bytearray, deque, range, Decimal, Fraction, datetime.timedelta, OrderedDict)},
+    **{kind.__name__: kind.fromisoformat for kind in DATES},
+    "Counter": lambda items: Counter(dict(items)),
+    "defaultdict": partial(defaultdict, None),
+    "keys": lambda items: dict.fromkeys(items).keys(),
+    "values": lambda items: dict(enumerate(items)).values(),
+    "items": lambda items: dict(items).items(),
+    "namedtuple": lambda name, fields, items: namedtuple(name, fields)(*items),
+    "same": lambda value: value,
+}
+ITERATORS = {"list_iterator", "tuple_iterator", "generator", "map", "filter", "zip", "enumerate", "reversed"}
+AS_PLAIN: dict[Any, Any] = {deque: list, Decimal: str, bytearray: bytes}
+CHECK = "check"
+NO_ENDS = (StopIteration, StopAsyncIteration)
+FORBIDDEN = (PermissionError, MemoryError)
+
+
+class Border:
+    """One side: what it sends by reference, and what it gets. Only a program has `names` that can be asked for."""
+
+    def __init__(self, ask: Callable[[Any], Any], names: dict[str, Any], *, is_check: bool) -> None:
+        self.ask, self.names, self.is_check = ask, names, is_check
+        self.kept: list[Any] = []
+
+    def pack(self, value: Any) -> Any:
+        """The form in which a value crosses, made of plain values."""
+        kind = type(value)
+        if kind in ATOMS:
+            return value
+        if kind is list:
+            return [self.pack(item) for item in value]
+        if kind is tuple:
+            packed = tuple([self.pack(item) for item in value])
+            return (MARK, "tuple", packed) if packed and packed[0] == MARK else packed
+        if kind is dict:
+            return {self.pack(key): self.pack(item) for key, item in value.items()}
+        if kind is set or kind is frozenset:
+            return kind(self.pack(item) for item in value)
+        return (MARK, *self.marked(value, kind))
+
+    def marked(self, value: Any, kind: type) -> tuple[Any, ...]:
+        """The name of a form and what it is made of."""
+        if kind is Remote:
+            return object.__getattribute__(value, "_there")
+        if kind in VIEWS:
+            return VIEWS[kind], self.pack(list(value))
+        if kind in (Counter, OrderedDict, defaultdict):
+            return kind.__name__, self.pack(list(value.items()))
+        if kind is Fraction:
+            return "Fraction", value.numerator, value.denominator
+        if kind is datetime.timedelta:
+            return "timedelta", value.days, value.seconds, value.microseconds
+        if kind is range:
+            return "range", value.start, value.stop, value.step
+        if kind in AS_PLAIN:
+            return kind.__name__, self.pack(AS_PLAIN[kind](value))
+        if kind in DATES:
+            return kind.__name__, value.isoformat()
+        if (self.is_check or isinstance(value, type)) and is_built_in(value):
+            return "built in", value.__name__
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return "namedtuple", kind.__name__, kind._fields, self.pack(tuple(value))
+        if kind.__module__ == "numpy":
+            return "same", self.pack(value.tolist())
+        for base in BASES:
+            if isinstance(value, base):
+                return "same", self.pack(base(value))
+        self.kept.append(value)
+        return "kept", len(self.kept) - 1
+
+    def unpack(self, form: Any) -> Any:
+        """The value of a form."""
+        kind = type(form)
+        if kind is list:
+            return [self.unpack(item) for item in form]
+        if kind is dict:
+            return {self.unpack(key): self.unpack(item) for key, item in form.items()}
+        if kind is set or kind is frozenset:
+            return kind(self.unpack(item) for item in form)
+        if kind is tuple:
+            return self.unmarked(*form[1:]) if form and form[0] == MARK else tuple([self.unpack(item) for item in form])
+        return form
+
+    def unmarked(self, name: str, *parts: Any) -> Any:
+        """The value of a marked form; of something the other side keeps a stand-in, of our own the thing itself."""
+        if name == "kept":
+            return Remote(self, ("own", *parts))
+        if name == "named":
+            if parts[0] not in self.names:
+                raise NameError(f"name {parts[0]!r} is not defined")
+            return self.names[parts[0]]
+        if name == "own":
+            return self.kept[parts[0]]
+        if name == "tuple":
+            return tuple([self.unpack(item) for item in parts[0]])
+        if name == "built in":
+            found = getattr(builtins, parts[0])
+            if self.is_check and not isinstance(found, type):
+                raise TypeError(f"a program may not give {parts[0]} to a check")
+            return found
+        return MAKERS[name](*self.unpack(list(parts)))
+
+    def request(self, what: str, there: tuple[Any, ...], *parts: Any) -> Any:
+        """Has the other side do something with what it keeps; meanwhile does what that side wants."""
+        message = ("do", what, (MARK, *there), self.pack(list(parts)))
+        while True:
+            (reply,) = self.ask(message)
+            if reply[0] != "do":
+                break
+            message = self.do(*reply[1:])
+        outcome, about, result = reply
+        if outcome == "raised":
+            raise exception(about, result)
+        for index, form in about:
+            refill(parts[0][index], self.unpack(form))
+        return self.unpack(result)
+
+    def do(self, what: str, there: Any, packed: Any) -> tuple[Any, ...]:
+        """Does what the other side asks for; the reply: what became of the arguments, and the result."""
+        try:
+            thing, parts = self.unpack(there), self.unpack(packed)
+            if self.is_check and not (there[1] == "own" and allowed(what, thing, parts)):
+                raise TypeError(f"{what} of a {type(thing).__name__} of the check is not to be had")
+            if what != "call":
+                return "value", [], self.pack(ACTIONS[what](thing, *parts))
+            arguments, keywords = parts
+            result = thing(*arguments, **keywords)
+            changed = []
+            for index, (argument, before) in enumerate(zip(arguments, packed[0], strict=True)):
+                if isinstance(argument, MUTABLE) and (after := self.pack(argument)) != before:
+                    changed.append((index, after))
+            return "value", changed, self.pack(result)
+        except FORBIDDEN:
+            raise
+        except Exception as error:
+            return "raised", [base.__name__ for base in type(error).__mro__], str(error)[:500]
+
+
+def is_built_in(value: Any) -> bool:
+    """Whether a value is a function or class that everyone has."""
+    return callable(value) and getattr(builtins, str(getattr(value, "__name__", "")), None) is value
+
+
+def allowed(what: str, thing: Any, parts: list[Any]) -> bool:
+    """What a program may do with a thing of the check: call it, iterate, use the public side of the row's own classes.
+
+    All else could lead to the code of the check and so to what it expects.
+    """
+    if type(thing).__module__ == CHECK:
+        return what not in ("attribute", "change") or not str(parts[0]).startswith("_")
+    return what == "call" or (what in ("iterator", "step") and type(thing).__name__ in ITERATORS)
+
+
+def step(iterator: Iterator[Any]) -> list[Any]:
+    """The next item of an iterator in a list, empty at its end."""
+    for item in iterator:
+        return [item]
+    return []
+
+
+ACTIONS: dict[str, Callable[..., Any]] = {
+    "attribute": getattr,
+    "change": setattr,
+    "item": lambda thing, key: thing[key],
+    "place": lambda thing, key, value: thing.__setitem__(key, value),
+    "length": len,
+    "iterator": iter,
+    "step": step,
+    "truth": bool,
+    "text": str,
+    "shown": repr,
+    "instance": lambda thing, value: isinstance(value, thing),
+}
+
+
+def caller() -> Callable[..., Any]:
+    """The method that calls what a stand-in stands for, which may take any arguments."""
+
+    def call(stand_in: "Remote", *arguments: Any, **keywords: Any) -> Any:
+        return remote(stand_in, "call", list(arguments), keywords)
+
+    return call
+
+
+class Remote:
+    """A stand-in for something on the other side."""
+
+    def __init__(self, border: Border, there: tuple[Any, ...]) -> None:
+        object.__setattr__(self, "_border", border)
+        object.__setattr__(self, "_there", there)
+
+    __call__ = caller()
+
+    def __getattr__(self, name: str) -> Any:
+        return remote(self, "attribute", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        remote(self, "change", name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return remote(self, "item", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        remote(self, "place", key, value)
+
+    def __len__(self) -> int:
+        return remote(self, "length")
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = remote(self, "iterator")
+        return iterator if isinstance(iterator, Remote) else iter(iterator)
+
+    def __next__(self) -> Any:
+        return next(iter(remote(self, "step")))
+
+    def __bool__(self) -> bool:
+        return remote(self, "truth")
+
+    def __str__(self) -> str:
+        return remote(self, "text")
+
+    def __repr__(self) -> str:
+        return remote(self, "shown")
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return remote(self, "instance", value)
+
+
+def remote(stand_in: Remote, what: str, *parts: Any) -> Any:
+    """What the other side makes of a request."""
+    border, there = object.__getattribute__(stand_in, "_border"), object.__getattribute__(stand_in, "_there")
+    return border.request(what, there, *parts)
+
+
+def refill(original: Any, changed: Any) -> None:
+    """Gives a mutable argument the contents that it has on the other side."""
+    if isinstance(original, (list, bytearray)):
+        original[:] = changed
+    elif isinstance(original, (dict, set, deque)):
+        original.clear()
+        original.extend(changed) if isinstance(original, deque) else original.update(changed)
+
+
+def exception(names: list[str], text: str) -> Exception:
+    """The nearest built-in exception, by the names of the classes."""
+    for name in names:
+        found = getattr(builtins, name, None)
+        if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, NO_ENDS):
+            try:
+                return found(text)
+            except TypeError:
+                continue  # such as UnicodeDecodeError, which takes more
+    return RuntimeError(f"{names[0]}: {text}")
+
+
+def run(ask: Callable[[Any], Any], source: str, names: list[str]) -> None:
+    """Executes a check with stand-ins for these names."""
+    border = Border(ask, {}, is_check=True)
+    exec(source, {"__name__": CHECK} | {name: Remote(border, ("named", name)) for name in names})
+
+
+def serve(ask: Callable[[Any], Any], namespace: dict[str, Any]) -> None:
+    """Answers for the program that was loaded into this namespace, for as long as it is asked."""
+    border, message = Border(ask, namespace, is_check=False), None
+    while True:
+        ((_, *wanted),) = ask(message)
+        message = border.do(*wanted)

@@ -1,0 +1,118 @@
+"""What a row's own code says: which names it wants of the program, and how a check function falls into tests.
+
+Only text of data rows is parsed here, never what a model wrote.
+"""
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterator, Sequence
+
+MODULES = frozenset(sys.stdlib_module_names)
+SHORT_NAMES = {"np": "import numpy as np"}
+
+
+def parsed(source: str, field: str) -> ast.Module:
+    """The syntax tree of a row's field; ValueError where it is no Python."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"field {field!r} is not Python: {error}") from error
+
+
+def is_completed_by(source: str, body: str) -> bool:
+    """Whether the source with this body at its end is Python, so that a model may complete it."""
+    try:
+        parsed(f"{source.rstrip()}\n{body}", "")
+    except ValueError:
+        return False
+    return True
+
+
+def defined(tree: ast.AST) -> list[str]:
+    """The names that a tree binds anywhere, in the order of the text: definitions, imports, targets, arguments."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names += [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.id)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.append(node.name)
+    return names
+
+
+def definitions(tree: ast.Module) -> list[str]:
+    """The functions, classes and variables that a program defines at its top level, in order."""
+    names = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return names
+
+
+def wanted(tree: ast.AST) -> list[str]:
+    """The names that a tree uses and neither defines nor finds among the built-in ones, each once, in order."""
+    known = {*defined(tree), *dir(builtins), "__name__"}
+    used = sorted(
+        (node for node in ast.walk(tree) if isinstance(node, ast.Name)), key=lambda node: (node.lineno, node.col_offset)
+    )
+    return list(dict.fromkeys(node.id for node in used if node.id not in known))
+
+
+def called(tree: ast.AST) -> list[str]:
+    """The names that a tree calls, the outermost first."""
+    return [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+
+
+def imports_for(names: Sequence[str]) -> str:
+    """Imports of the modules among these names, which tests of data sets use without importing them."""
+    lines = [SHORT_NAMES.get(name, f"import {name}") for name in names if name in MODULES or name in SHORT_NAMES]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def check_of(tree: ast.Module) -> ast.FunctionDef | None:
+    """The last function `check(candidate)` of a test."""
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
+    return found[-1] if found and len(found[-1].args.args) == 1 else None
+
+
+def split(test: str, entry_point: str) -> list[str]:
+    """A test with a check function as one test per statement that judges the candidate; empty where it can't be split.
+
+    Each is the whole source of a check: what stands before the statement, but for the other judging statements.
+    """
+    tree = ast.parse(test)
+    check = check_of(tree)
+    if check is None or any(isinstance(node, ast.Return | ast.Nonlocal | ast.Global) for node in ast.walk(check)):
+        return []
+    candidate = check.args.args[0].arg
+    head = ast.unparse(ast.Module([node for node in tree.body if node is not check], []))
+    tests, setup = [], [f"{candidate} = {entry_point}"]
+    for statement, judges in _statements(check, candidate):
+        text = ast.unparse(statement)
+        if judges:
+            tests.append("\n".join([head, *setup, text]))
+        else:
+            setup.append(text)
+    return tests
+
+
+def _statements(check: ast.FunctionDef, candidate: str) -> Iterator[tuple[ast.stmt, bool]]:
+    """The statements of a check that set something up or judge what came from the candidate."""
+    touched = {candidate}
+    for statement in check.body:
+        touches = any(isinstance(node, ast.Name) and node.id in touched for node in ast.walk(statement))
+        asserts = any(isinstance(node, ast.Assert) for node in ast.walk(statement))
+        calls = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+        if touches and (asserts or calls) and not isinstance(statement, ast.FunctionDef):
+            yield statement, True
+        elif not isinstance(statement, ast.Assert):
+            touched |= set(defined(statement)) if touches else set()
+            yield statement, False

@@ -1,0 +1,147 @@
+"""What can be said of an answer before any computer algebra: same text, words, echo, too large. Pure; bounded."""
+
+import re
+
+from rewards.plain_numbers import MAX_CHARACTERS, MAX_DIGITS, MAX_EXPONENT, TEXT_MACRO, bare, number, readable
+
+MAX_NESTING, MAX_POWERS = 20, 6
+SHORTEST_QUESTION, MAX_QUESTION = 8, 20_000
+TOKEN = re.compile(r"\\?[A-Za-z]+|\d+|[^\sA-Za-z\d]")
+SINGLE = re.compile(r"\{(\w)\}")
+WORDS = re.compile(r"[A-Za-z .,'&()/-]+")
+BASED = re.compile(r"\d\s*_")
+UNEVALUATED = re.compile(
+    r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm)(?![a-z])|\\?mod\b|factorial|!"
+)
+NAME = re.compile(r"\\?[A-Za-z]\w{0,20}(?:_\{\w{1,20}\})?(?:\([A-Za-z]\))?")
+FACTORIAL = re.compile(r"(\d+|[)}\]!])\s?!")
+EXPONENT = re.compile(r"(?:\^|\*\*)\s?(\{[^{}]*\}|\([^()]*\)|-?[\w.]+)?")
+TOWER = re.compile(r"(?:\^|\*\*)\s?(?:-?[\w.]+|\{[^{}]*\}|\([^()]*\))\s?(?:\^|\*\*)")
+HUGE = re.compile(r"\d[eE][-+]?\d{3}")
+PERCENTAGE_ASKED = re.compile(
+    r"\b(?:what|which)(?: (?:is|was|are|were|will be|would be))?(?: (?:the|his|her|their|its))?(?: [a-z]+)? percentage\b|"
+    r"\b(?:what|which|how many) percent\b|\b(?:find|calculate|determine) the percentage\b|\b(?:as|in) (?:an? )?percent",
+    re.I,
+)
+SYNONYMS = {
+    "\\dfrac": "\\frac",
+    "\\tfrac": "\\frac",
+    "\\times": "*",
+    "\\cdot": "*",
+    "\\div": "/",
+    "\\le": "\\leq",
+    "\\ge": "\\geq",
+}
+
+
+def tokens(text: str) -> str:
+    """Words, numbers and signs with one space around each, without layout, so that `in` finds whole tokens only."""
+    plain = SINGLE.sub(r"\1", bare(text))
+    return " " + " ".join(SYNONYMS.get(token, token) for token in TOKEN.findall(plain)) + " "
+
+
+def repeats(answer: str, question: str) -> bool:
+    """Whether an answer does nothing but repeat text of the question. A plain number in lowest terms never does."""
+    if not answer.strip() or len(answer) > min(len(question) + MAX_CHARACTERS, MAX_QUESTION):
+        return False
+    read = number(answer)
+    if read is not None and read.reduced:
+        return False
+    said = tokens(answer).casefold()
+    return bool(said.strip()) and said.rstrip(" .?") + " " in tokens(question[-MAX_QUESTION:]).casefold()
+
+
+def without(question: str, text: str) -> str:
+    """A text without the question, where it repeats it word for word. Shorter questions than 8 characters stay."""
+    return text.replace(question, " ") if len(question) >= SHORTEST_QUESTION else text
+
+
+def formula(answer: str) -> str:
+    """An answer as the computer algebra takes it: ASCII where possible, no dollar signs around or in it."""
+    return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", readable(answer)).strip().rstrip(".")
+
+
+def asks_percentage(question: str) -> bool:
+    """Whether a question asks for a percentage, so that `40%` is as good as `40`."""
+    return bool(PERCENTAGE_ASKED.search(question[-MAX_QUESTION:]))
+
+
+def same_text(answer: str, gold: str) -> bool | None:
+    """Whether two answers are the same text; None where that does not settle it.
+
+    Words (`Monday`, `(A)`) and numbers in another base (`12_8`) are equal as texts or not at all; of words neither case
+    nor brackets count.
+    """
+    if len(answer) > MAX_CHARACTERS:
+        return False
+    if is_words(gold):
+        return _letters(answer) == _letters(gold)
+    if tokens(answer) == tokens(gold):
+        return True
+    return False if BASED.search(gold) else None
+
+
+def is_words(gold: str) -> bool:
+    """Whether a gold answer is words and no formula: three letters or more, or set as text."""
+    text = bare(gold)
+    long = len(re.sub(r"[^A-Za-z]", "", text)) >= 3
+    return bool(WORDS.fullmatch(text)) and (long or bool(TEXT_MACRO.fullmatch(gold.strip(" $"))))
+
+
+def _letters(text: str) -> str:
+    return " ".join(re.findall(r"[^\s.,()]+", bare(text).casefold()))
+
+
+def refusal(answer: str, *, gold: str) -> str | None:
+    """Why an answer that is no plain number must not reach the computer algebra; None where it may.
+
+    A plain number as gold takes nothing but plain numbers. Unevaluated forms are refused where the gold answer has none
+    of that kind: they restate the question. Sizes are bounded so that no tower of powers is ever computed.
+    """
+    if not answer.strip() or len(answer) > MAX_CHARACTERS or sum(map(str.isdigit, answer)) > MAX_DIGITS:
+        return "empty or too long"
+    if number(gold) is not None:
+        return "an expression where a number is due"
+    text = readable(answer)
+    if set(UNEVALUATED.findall(text)) - set(UNEVALUATED.findall(gold)):
+        return "unevaluated"
+    if _chained(text, gold):
+        return "an equation where an expression is due"
+    if {_brackets(text), _brackets(gold)} == {"set", "tuple"}:
+        return "another kind of brackets"
+    if _nesting(text) > MAX_NESTING:
+        return "nested too deeply"
+    powers = EXPONENT.findall(text)
+    if len(powers) > MAX_POWERS or TOWER.search(text) or HUGE.search(text) or any(map(_large, powers)):
+        return "powers too large"
+    if any(not of.isdigit() or int(of) > MAX_EXPONENT for of in FACTORIAL.findall(text)):
+        return "factorials too large"
+    return None
+
+
+def _brackets(text: str) -> str:
+    """Whether a text starts as a set, or as a tuple or an interval."""
+    start = text.replace("\\left", "").lstrip("$ ")
+    return "set" if start.startswith("\\{") else "tuple" if start.startswith(("(", "[")) else ""
+
+
+def _chained(text: str, gold: str) -> bool:
+    """Whether there are more equals signs than the gold answer has, but for one behind the name of the result."""
+    sides = text.split("=")
+    if len(sides) - 1 <= gold.count("="):
+        return False
+    return len(sides) > 2 or not NAME.fullmatch(sides[0].strip(" $"))
+
+
+def _nesting(text: str) -> int:
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _large(exponent: str) -> bool:
+    """Whether an exponent holds another power, or a number beyond the bound."""
+    numbers = re.findall(r"\d+", exponent)
+    return not exponent or "^" in exponent or "**" in exponent or any(int(n) > MAX_EXPONENT for n in numbers)

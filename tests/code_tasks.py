@@ -1,0 +1,30 @@
+"""Coding tasks of rows, and episodes on them with given answers."""
+
+from dataclasses import replace
+from typing import Any
+
+from envs.code_env import CodeEnv
+from envs.episode import StepReturn
+from envs.formats import load_row
+from envs.program_rows import FORMATS
+from envs.task import Task
+
+
+def task_of(row: dict[str, Any], **spec: Any) -> Task:
+    """The task of a row without reasoning, with these settings."""
+    task = load_row(FORMATS, row, "row")
+    return replace(task, reasoning=False, spec=task.spec | spec)
+
+
+def play(task: Task, *answers: str) -> StepReturn:
+    """The last step of an episode in which these answers are given."""
+    env = CodeEnv()
+    env.reset(options={"task": replace(task, reasoning=False)})
+    for answer in answers[:-1]:
+        assert env.step(answer)[2:4] == (False, False)
+    return env.step(answers[-1])
+
+
+def reward(task: Task, answer: str) -> float:
+    """The reward of an answer in one turn."""
+    return play(task, answer)[1]

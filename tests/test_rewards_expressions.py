@@ -1,0 +1,106 @@
+"""What is said of an answer before any computer algebra."""
+
+import pytest
+
+from rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
+
+
+@pytest.mark.parametrize("answer", ["2+2", "8/2 - 0", "2^2", "4!", "\\sum_{i=1}^4 1", "1=2=3=4", "400%", "\\sqrt{16}"])
+def test_a_number_as_gold_takes_no_expression(answer: str) -> None:
+    assert refusal(answer, gold="4") == "an expression where a number is due"
+
+
+@pytest.mark.parametrize("answer", ["\\sum_{i=1}^4 x", "\\int_0^4 x dx", "\\binom{n}{2}", "n!", "\\lim_{x\\to 0} x"])
+def test_unevaluated_forms_are_refused_unless_the_gold_answer_is_of_that_kind(answer: str) -> None:
+    assert refusal(answer, gold="x+1") == "unevaluated"
+    assert refusal(answer, gold=f"{answer}+x") is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "9^{9^{9}}",
+        "9**9**9",
+        "x^{99999}",
+        "2^{(1000)}",
+        "(" * 30 + "x" + ")" * 30,
+        "1e999999999",
+        "x^" * 9,
+        "x" * 600,
+        "1" * 65,
+        "",
+    ],
+)
+def test_hostile_sizes_are_refused(answer: str) -> None:
+    assert refusal(answer, gold="x") is not None
+
+
+def test_large_factorials_are_refused_even_where_gold_has_one() -> None:
+    assert refusal("x+99999!", gold="x+5!") == "factorials too large"
+    assert refusal("(9!)!+x", gold="x+5!") == "factorials too large"
+
+
+def test_chains_of_equations_and_foreign_brackets_are_refused() -> None:
+    assert refusal("2=x+1", gold="x+1") == "an equation where an expression is due"
+    assert refusal("y=x=x+1", gold="x+1") == "an equation where an expression is due"
+    assert refusal("f(x)=x+1", gold="1+x") is None
+    assert refusal("(1,2)", gold="\\{1,2\\}") == "another kind of brackets"
+    assert refusal("1,2", gold="\\{1,2\\}") is None
+
+
+def test_ordinary_expressions_are_let_through() -> None:
+    assert refusal("x^{2}+2x+1", gold="(x+1)^2") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "same"),
+    [
+        ("Monday", "\\text{Monday}", True),
+        ("\\text{monday}.", "Monday", True),
+        ("Mondya", "Monday", False),
+        ("A", "\\text{(A)}", True),
+        ("(1, 2)", "\\left(1,2\\right)", True),
+        ("12_{8}", "12_8", True),
+        ("12", "12_8", False),
+        ("x+1", "1+x", None),
+    ],
+)
+def test_words_are_equal_as_texts_or_not_at_all(answer: str, gold: str, same: bool | None) -> None:
+    assert same_text(answer, gold) is same
+
+
+@pytest.mark.parametrize(
+    ("answer", "question", "echo"),
+    [
+        ("2+2", "What is $2 + 2$?", True),
+        ("2 \\times 2", "What is 2*2?", True),
+        ("\\frac{6}{8}", "Simplify 6/8.", False),
+        ("6/8", "Simplify 6/8.", True),
+        ("3/4", "What is 1 - 3/4 + 1/2?", False),
+        ("2", "What is 2+2?", False),
+        ("x+1", "Expand 2x+10.", False),
+        ("What is 2+2?", "What is 2+2?", True),
+        ("what  is 2+2", "What is 2+2?", True),
+        ("", "What is 2+2?", False),
+        ("What is 2+2? 4", "What is 2+2?", False),
+    ],
+)
+def test_an_answer_that_only_repeats_the_question_is_an_echo(answer: str, question: str, echo: bool) -> None:
+    assert repeats(answer, question) is echo
+
+
+def test_a_question_is_cut_out_of_an_answer_only_where_it_is_long_enough() -> None:
+    assert without("What is 2+2?", "What is 2+2? 4") == "  4"
+    assert without("4", "4") == "4"
+
+
+def test_questions_that_ask_for_a_percentage_are_known() -> None:
+    assert asks_percentage("There are 3 cats. What percentage of them is black?")
+    assert asks_percentage("Give the chance as a percent.")
+    assert not asks_percentage("What is 20 percent of 50?")
+    assert not asks_percentage("He saves 20 percent. How much does he save?")
+
+
+def test_formulas_lose_their_dollar_signs_only() -> None:
+    assert formula("$\\left(x\u22121\\right)$.") == "\\left(x-1\\right)"
+    assert formula("\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}") == "\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}"

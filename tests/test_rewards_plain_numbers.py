@@ -1,0 +1,98 @@
+"""Plain numbers: what is one, and its exact value."""
+
+from fractions import Fraction
+
+import pytest
+
+from rewards.plain_numbers import bare, number, plain_number, readable
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("85", 85),
+        ("-85.50", Fraction(-171, 2)),
+        ("$1,234.5", Fraction(2469, 2)),
+        ("1{,}234", 1234),
+        ("1\\,234", 1234),
+        ("1\u2009234", 1234),
+        ("18.00", 18),
+        (".5", Fraction(1, 2)),
+        ("1/3", Fraction(1, 3)),
+        ("1 1/2", Fraction(3, 2)),
+        ("3\u00bd", Fraction(7, 2)),
+        ("-\\frac{3}{4}", Fraction(-3, 4)),
+        ("\\dfrac{-3}{4}", Fraction(-3, 4)),
+        ("\\frac12", Fraction(1, 2)),
+        ("1\\frac{1}{2}", Fraction(3, 2)),
+        ("0.1\\overline{6}", Fraction(1, 6)),
+        ("40\\%", Fraction(2, 5)),
+        ("40 percent", Fraction(2, 5)),
+        ("1.2\\times 10^{3}", 1200),
+        ("1.2 \u00d7 10\u207b\u00b3", Fraction(12, 10000)),
+        ("3 million", 3_000_000),
+        ("x = 4", 4),
+        ("\\theta=30^\\circ", 30),
+        ("85 \\text{ apples}", 85),
+        ("18\\text{ cm}^2", 18),
+        ("18 dollars a day.", 18),
+        ("18\\$", 18),
+        ("\u20ac18", 18),
+        ("18km/h", 18),
+        ("**18**", 18),
+        ("\u2212\uff11\uff18", -18),
+        ("45\u00b0", 45),
+    ],
+)
+def test_plain_numbers_have_exact_values(text: str, value: Fraction | int) -> None:
+    assert plain_number(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2+2",
+        "2^2",
+        "4!",
+        "1=2=3=4",
+        "18 or 19",
+        "18 and a half",
+        "18, 19",
+        "5x",
+        "5 x",
+        "5xy",
+        "5\\pi",
+        "5\u00b2",
+        "x",
+        "",
+    ]
+    + [
+        "1/0",
+        "(1,234)",
+        "12,34",
+        "12\\times 10^2",
+        "10^2",
+        "1e9999",
+        "9" * 65,
+        "1 -1/2",
+        "5 - 3",
+        "7:30",
+        "\\approx 18",
+    ],
+)
+def test_what_leaves_work_to_the_reader_is_no_plain_number(text: str) -> None:
+    assert plain_number(text) is None
+
+
+def test_a_division_left_undone_and_a_fraction_not_in_lowest_terms_are_told_apart() -> None:
+    undone, coarse, fine = number("48/2"), number("6/8"), number("3/4")
+    assert undone is not None
+    assert coarse is not None
+    assert fine is not None
+    assert (undone.undone, coarse.undone, fine.undone) == (True, False, False)
+    assert (undone.reduced, coarse.reduced, fine.reduced) == (False, False, True)
+
+
+def test_unicode_becomes_what_it_means() -> None:
+    assert readable("x\u00b2 \u2212 \uff11\u200b") == "x^{2} - 1"
+    assert bare("\\left( \\text{Monday}~\\right).") == "( Monday )"
