@@ -127,7 +127,7 @@ def test_no_attack_scores_and_none_is_a_fault_of_ours(name: str) -> None:
         steps = [play(task, f"```python\n{ATTACKS[attack]}\n```") for task in tasks]
         return [(attack, step[1], step[4]) for step in steps if step[1] != 0.0 or not step[2]]
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(12) as pool:
         found = [case for cases in pool.map(survivors, ATTACKS) for case in cases]
     assert found == []
 
