@@ -5,7 +5,7 @@ PY := .venv/bin/python
 PACKAGES := rewards envs rollout learner orchestrator
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sft rl eval report ui submit test check bench bench-envs clean
+.PHONY: help setup demo sft rl eval report ui submit test test-long check bench bench-envs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
 
 test: setup  ## set up, run the tests
 	@$(PY) -m pytest $(ARGS)
+
+test-long: setup  ## run the tests that take long: every row, every generator, every attack
+	@$(PY) -m pytest -m slow $(ARGS)
 
 check: setup  ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check .

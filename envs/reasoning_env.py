@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from envs.environment import Environment
@@ -115,6 +116,8 @@ def _marked(answer: str) -> str:
 
 def configure(options: Mapping[str, Any]) -> Environment:
     """The environment over the data sets that the options choose; ValueError for wrong options."""
+    if find_spec("reasoning_gym") is None:
+        raise ValueError("reasoning-gym is not installed: its pycosat needs a C compiler; then run `make setup` again")
     known = ("dataset", "config")
     only_known(options, known, "options")
     named, config = options.get("dataset", []), options.get("config", {})

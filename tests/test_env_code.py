@@ -34,7 +34,8 @@ def test_every_canonical_solution_passes_as_a_block_as_bare_code_and_as_a_comple
 
 
 @needs_data
-def test_every_corrupted_solution_of_humaneval_fails() -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_corrupted_solution_of_humaneval_fails(every: int) -> None:
     def survivors(row: dict[str, Any]) -> list[str]:
         task = task_of(row)
         wrong = {name: reward(task, turns[0]) for name, turns in corruptions(task)}
@@ -43,7 +44,8 @@ def test_every_corrupted_solution_of_humaneval_fails() -> None:
         return [name for name, value in wrong.items() if value != 0.0]
 
     with ThreadPoolExecutor(4) as pool:
-        for row, found in zip(humaneval(), pool.map(survivors, humaneval()), strict=True):
+        rows = list(humaneval())[::every]
+        for row, found in zip(rows, pool.map(survivors, rows), strict=True):
             assert found == [], row["task_id"]
 
 

@@ -119,13 +119,16 @@ ATTACKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_no_attack_scores_and_none_is_a_fault_of_ours(name: str) -> None:
-    tasks = [task_of(ROWS[name])] + [task_of(ROWS[name], credit="fraction")] * (name == "assertions")
+@pytest.mark.parametrize(
+    ("name", "credit"),
+    [*((name, "all") for name in ROWS), pytest.param("assertions", "fraction", marks=pytest.mark.slow)],
+)
+def test_no_attack_scores_and_none_is_a_fault_of_ours(name: str, credit: str) -> None:
+    task = task_of(ROWS[name], credit=credit)
 
     def survivors(attack: str) -> list[Any]:
-        steps = [play(task, f"```python\n{ATTACKS[attack]}\n```") for task in tasks]
-        return [(attack, step[1], step[4]) for step in steps if step[1] != 0.0 or not step[2]]
+        step = play(task, f"```python\n{ATTACKS[attack]}\n```")
+        return [(attack, step[1], step[4])] if step[1] != 0.0 or not step[2] else []
 
     with ThreadPoolExecutor(12) as pool:
         found = [case for cases in pool.map(survivors, ATTACKS) for case in cases]
