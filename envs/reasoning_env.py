@@ -117,7 +117,7 @@ def _marked(answer: str) -> str:
 def configure(options: Mapping[str, Any]) -> Environment:
     """The environment over the data sets that the options choose; ValueError for wrong options."""
     if find_spec("reasoning_gym") is None:
-        raise ValueError("reasoning-gym is not installed: its pycosat needs a C compiler; then run `make setup` again")
+        raise ValueError("reasoning-gym is not installed: its pycosat needs a C compiler; then `make clean setup`")
     known = ("dataset", "config")
     only_known(options, known, "options")
     named, config = options.get("dataset", []), options.get("config", {})

@@ -44,7 +44,8 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> None:
     # Ray would run its workers at low priority: whatever else the machine does would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
     address = os.environ.get("RAY_ADDRESS", "local")
-    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    # the current folder too: a user's own environments are modules there
+    python_path = os.pathsep.join(filter(None, [str(ROOT), os.getcwd(), os.environ.get("PYTHONPATH", "")]))
     ray.init(
         address=address,
         namespace="temper",

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from mlflow import MlflowClient
+from test_readme_example import block
 from transformers import AutoModelForCausalLM
 
 from orchestrator.metrics import MetricsRow, read_metrics
@@ -71,9 +72,13 @@ def trajectories(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(900)
-def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a_run_leaves(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a_run_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "backwards.py").write_text(block("python"))  # the README's own environment, beside the others
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     stages = "stages=[init,sft,eval,rl,eval,report]"
-    arguments = command(tmp_path, stages, "sft.steps=4", "rl.steps=12")
+    arguments = command(tmp_path, stages, "sft.steps=4", "rl.steps=12", "envs.spelling.kind=backwards")
     run = tmp_path / "job"
 
     first = start(arguments)
@@ -95,11 +100,12 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
 
     report = json.loads((run / "report.json").read_text())
-    assert set(report["accuracy"]) == {"math", "code", "tool_use"}
+    assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling"}
     assert "<svg" in (run / "report.html").read_text() or "data:image" in (run / "report.html").read_text()
     model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "rl" / "000012")
     assert model.config.model_type == "nemotron_h"
 
+    assert {t["env"] for t in trajectories(run)} == {"math", "code", "tool_use", "spelling"}
     sampled = [turn for t in trajectories(run) for turn in t["turns"]]
     assert sampled
     assert all(len(t["sampled_ids"]) == len(t["logprobs"]) == len(t["versions"]) for t in sampled)
