@@ -14,8 +14,9 @@ from envs.arithmetic import sum_steps
 from envs.task import Message, Task
 
 ENV = "code"
-NUMBERS = (-7, -1, 0, 2, 5, 13)
-LISTS: tuple[list[int], ...] = ([3, 1, 2], [14, -2, 7, 7, 0], [-5, 6], [9], [], [8, 3, -4, 12, 5, 19])
+# few inputs: each test of a program is a process of its own, which costs 5 ms of CPU time
+NUMBERS = (-7, 0, 13)
+LISTS: tuple[list[int], ...] = ([3, 1, 2], [14, -2, 7, 7, 0], [])
 STRINGS = ("abc", "Hello", "x", "a b C", "level9")
 WORDS = {"+": ("add", "plus"), "-": ("subtract", "minus"), "*": ("times", "multiply by")}
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
