@@ -1,6 +1,7 @@
 """Given turns played through an environment: grading without a model, by the code that training uses."""
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +9,7 @@ from typing import Any
 
 from envs.catalog import make_env
 from envs.dialogue import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, call_message, turn_text
-from envs.errors import kind_of
+from envs.errors import GraderError, kind_of
 from envs.task import Message, Task
 
 
@@ -45,6 +46,8 @@ def _play(task: Task, turns: Sequence[str]) -> Scored:
         for text in turns:
             tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
             _, reward, terminated, truncated, info = env.step(text if tagged else CLOSE_THOUGHT + text)
+            if not math.isfinite(reward):
+                raise GraderError(f"the reward of {task.env}/{task.key} is {reward}, not a finite number")
             if terminated or truncated:
                 return Scored(
                     reward=float(reward),

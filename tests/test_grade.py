@@ -141,6 +141,7 @@ class Faulty(TaskEnv):
         if answer == "die": os._exit(3)
         if answer == "hang": time.sleep(600)
         if answer == "raise": raise ValueError("a bug")
+        if answer == "nan": return "", float("nan"), True, False, {{}}
         if answer == "grader": raise GraderError("no gold")
         return self.end(verdict(answer == "right"))
 
@@ -160,7 +161,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 def test_a_fault_of_the_environment_is_typed_and_never_a_zero(faulty: Task) -> None:
-    raised, grader, right = (score(faulty, [text]) for text in ("raise", "grader", "right"))
+    raised, grader, nan, right = (score(faulty, [text]) for text in ("raise", "grader", "nan", "right"))
+    assert (nan.reward, nan.failure and nan.failure[0]) == (None, "grader")
     assert (raised.reward, raised.failure) == (None, ("environment", "ValueError: a bug"))
     assert (grader.reward, grader.failure) == (None, ("grader", "GraderError: no gold"))
     assert right.reward == 1.0
