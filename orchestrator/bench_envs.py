@@ -28,11 +28,15 @@ def bench_envs(files: Mapping[str, Sequence[Task]], *, seconds: float, programs:
     for workers in WORKERS:
         with ScoringPool(workers) as pool:
             for env_id, env in ENVIRONMENTS.items():
-                tasks = files.get(env_id) or (generated_tasks(env, TASKS, seed=0) if env.generate and env.gold else [])
-                if tasks:
+                if tasks := files.get(env_id) or _generated(env):
                     rate = _rate(pool, _scripts(env, tasks), seconds=seconds)
                     result["gradings_per_s"].setdefault(env_id, {})[f"{workers}_workers"] = round(rate, 1)
     return result
+
+
+def _generated(env: Environment) -> list[Task]:
+    """Tasks of an environment that makes its own; a family of environments is as fast as its members."""
+    return generated_tasks(env, TASKS, seed=0) if env.generate is not None and env.configure is None else []
 
 
 def _scripts(env: Environment, tasks: Sequence[Task]) -> list[Script]:
