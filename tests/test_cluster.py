@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import ray
@@ -35,9 +36,11 @@ class Worker:
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    start_ray(slots=2, min_sandbox_level=2)
-    yield
-    stop_ray()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the actors import this file
+        start_ray(slots=2, min_sandbox_level=2)
+        yield
+        stop_ray()
 
 
 def run(failures: list[int], *, retries: int) -> tuple[Group, list[list[tuple[int, int]]]]:
