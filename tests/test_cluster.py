@@ -1,28 +1,23 @@
-"""The fleet of rollout workers on a real Ray: failed episodes are tried again, on another worker where there is one."""
+"""The fleet of rollout workers: failed episodes are tried again, on another worker where there is one."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-import ray
 
 from envs.task import Task
-from orchestrator.cluster import Fleet, start_ray, stop_ray
+from orchestrator.cluster import Fleet
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env="math", key="1", messages=({"role": "user", "content": "?"},), spec={})
 TICKET = Ticket(number=3, task=TASK, admitted=WeightVersion(step=0))
 
 
-class Worker:
-    """Fails the first episodes of every group, as many as it is told, and counts its calls."""
+class RunGroup:
+    """The `run_group` of an actor whose first episodes of every group fail; keeps its calls."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
         self.calls: list[tuple[int, int]] = []
 
-    def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group:
+    async def remote(self, ticket: Ticket, samples: int, attempt: int) -> Group:
         self.calls.append((samples, attempt))
         failure = Failure(kind=FailureKind.SANDBOX, message="lost")
         lost = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=failure)
@@ -30,23 +25,18 @@ class Worker:
         failed = min(self.failures, samples)
         return Group(ticket=ticket, trajectories=(right,) * (samples - failed), failed=(lost,) * failed)
 
-    def said(self) -> list[tuple[int, int]]:
-        return self.calls
 
+class Worker:
+    """What the fleet sees of an actor."""
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the actors import this file
-        start_ray(slots=2, min_sandbox_level=2)
-        yield
-        stop_ray()
+    def __init__(self, failures: int) -> None:
+        self.run_group = RunGroup(failures)
 
 
 def run(failures: list[int], *, retries: int) -> tuple[Group, list[list[tuple[int, int]]]]:
-    workers = [ray.remote(Worker).options(num_cpus=0).remote(count) for count in failures]
+    workers = [Worker(count) for count in failures]
     group = asyncio.run(Fleet(workers, retries=retries).run_group(TICKET, 4))
-    return group, ray.get([worker.said.remote() for worker in workers], timeout=30)
+    return group, [worker.run_group.calls for worker in workers]
 
 
 def test_failed_episodes_are_tried_again_on_another_worker() -> None:

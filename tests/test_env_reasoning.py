@@ -52,7 +52,7 @@ def test_a_generator_is_deterministic_its_gold_answer_scores_one_and_wrong_ones_
     gold_of = configured("reasoning_gym", {})
     assert gold_of.gold is not None
     assert gold_of.corruptions is not None
-    names = shared_library("making").datasets()
+    names = list(shared_library("making").datasets())
     assert len(names) >= 100
     wrong: dict[str, object] = {}
     for name in names[::every]:
