@@ -78,7 +78,7 @@ def test_a_row_that_is_no_response_is_a_failure_and_never_a_zero(tmp_path: Path,
 
 
 def test_calls_and_messages_are_the_models_turns(tmp_path: Path) -> None:
-    call = {"name": "area", "arguments": {"base": 10, "height": 5}}
+    call: dict[str, Any] = {"name": "area", "arguments": {"base": 10, "height": 5}}
     as_text = {"role": "assistant", "tool_calls": [{"function": call | {"arguments": '{"base": 10, "height": 5}'}}]}
     said = [
         {"calls": [call]},
