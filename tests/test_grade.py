@@ -80,7 +80,7 @@ def test_a_row_that_is_no_response_is_a_failure_and_never_a_zero(tmp_path: Path,
 def test_calls_and_messages_are_the_models_turns(tmp_path: Path) -> None:
     call: dict[str, Any] = {"name": "area", "arguments": {"base": 10, "height": 5}}
     as_text = {"role": "assistant", "tool_calls": [{"function": call | {"arguments": '{"base": 10, "height": 5}'}}]}
-    said = [
+    said: list[dict[str, Any]] = [
         {"calls": [call]},
         {"calls": [call], "response": "It is 25."},
         {"calls": [call, call]},
