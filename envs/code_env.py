@@ -18,6 +18,7 @@ from envs.code_results import Tested, short
 from envs.code_tests import suite
 from envs.episode import StepReturn, TaskEnv
 from envs.errors import GraderError
+from envs.programs import CREDITS, ENV
 from envs.sandbox import Sandbox, shared_sandbox
 from envs.task import Message, Task
 from rewards.parts import CORRECT
@@ -25,7 +26,6 @@ from rewards.source_text import joined, program_of
 from rewards.verdict import Verdict, policy_fault, verdict
 
 TESTS = "tests"
-CREDITS = ("all", "fraction")
 MAX_FAILURES_SHOWN = 3
 MAX_OUT_OF_TIME = 2  # tests over their time after which the others count as failed
 MAX_SECONDS = 40.0  # of all tests, after which those that are left count as failed
@@ -37,7 +37,7 @@ REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole progra
 class CodeEnv(TaskEnv):
     """A program per turn, found by the rule of `rewards.source_text`; one turn, or more to repair it."""
 
-    env_id = programs.ENV
+    env_id = ENV
 
     def draw(self, rng: random.Random) -> Task:
         return programs.generate(rng, 1)

@@ -7,9 +7,10 @@ from typing import Any
 import gymnasium
 
 from envs.dialogue import BadCall, Call, parse_calls, split_thought
-from envs.extra_tools import answer_call
+from envs.extra_tools import MAX_RESULT_CHARACTERS, lent
 from envs.task import Message, Task
 from envs.text_space import AnyText
+from envs.text_tool import answer_call
 from rewards.parts import LENGTH, WEIGHTS, brevity, weighted
 from rewards.verdict import Verdict, verdict
 
@@ -67,18 +68,19 @@ class TaskEnv(gymnasium.Env[str, str]):
         if not well_formed:
             detail = "the thought was not closed" if self.task.reasoning else "a thought where reasoning is off"
             return self.end(verdict(False, well_formed=False, detail=detail))
-        lent = self.task.spec.get("tools", ())
-        calls = parse_calls(answer) if lent else []
-        if any(isinstance(call, Call) and call.name in lent for call in calls):
-            return self.use_lent_tools(calls, lent)
+        names = self.task.spec.get("tools", ())
+        calls = parse_calls(answer) if names else []
+        if any(isinstance(call, Call) and call.name in names for call in calls):
+            return self.use_lent_tools(calls, names)
         return self.turn(self.task, answer)
 
-    def use_lent_tools(self, calls: list[Call | BadCall], lent: Sequence[str]) -> StepReturn:
+    def use_lent_tools(self, calls: list[Call | BadCall], names: Sequence[str]) -> StepReturn:
         """Answers a turn that calls one of the tools which the run lends; the episode's last turn may not."""
         assert self.task is not None
         if self.turns >= self.task.spec.get("max_turns", DEFAULT_TURNS):
             return self.end(verdict(False, detail=f"no answer in {self.turns} turns"), truncated=True)
-        return self.go_on([{"role": "tool", "content": answer_call(call, lent)} for call in calls[:MAX_CALLS]])
+        answers = [answer_call(call, lent(names)) for call in calls[:MAX_CALLS]]
+        return self.go_on([{"role": "tool", "content": text[:MAX_RESULT_CHARACTERS]} for text in answers])
 
     def end(self, judged: Verdict, *, truncated: bool = False) -> StepReturn:
         """The return of the last step: the reward is the weighted sum of the parts."""

@@ -4,12 +4,13 @@ Levels: 1 keys of one letter, one or two look-ups, plus or minus; 2 names as key
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envs.calculator import calculate
 from envs.dialogue import call_message, turn_text
-from envs.task import Message, Task, Tool
+from envs.task import Message, Task
+from envs.text_tool import TextTool, schemas
 
 ENV = "tool_use"
 # fmt: off
@@ -24,12 +25,18 @@ LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 MAX_VALUE = 99
 
 
-def _tool(name: str, argument: str) -> Tool:
-    parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
-    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
+def tools(database: Mapping[str, int]) -> dict[str, TextTool]:
+    """The tools over a database."""
+
+    def get(key: str) -> str:
+        if key not in database:
+            raise ValueError("unknown key")
+        return str(database[key])
+
+    return {"get": TextTool(argument="key", run=get), "calc": TextTool(argument="expr", run=calculate)}
 
 
-TOOLS = (_tool("get", "key"), _tool("calc", "expr"))
+TOOLS = schemas(tools({}))
 
 
 def generate(rng: random.Random, level: int) -> Task:

@@ -23,6 +23,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import islice
@@ -43,6 +44,18 @@ KERNEL = "a Linux kernel of 5.13 or later, for level 3 one that allows user name
 REMEDY = f"use {KERNEL}, or accept less by setting {MIN_LEVEL_VARIABLE}"
 NUMPY = re.compile(r"\b(?:import|from)\b[^\n#]*\bnumpy\b")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxConfig:
+    """The sandbox of programs that the model writes."""
+
+    min_level: int = MIN_LEVEL
+    """The least isolation that is accepted: 3 all layers, 2 without process namespaces, 1 limits and calls only, 0 none."""
+
+    def __post_init__(self) -> None:
+        if self.min_level not in range(4):
+            raise ValueError(f"sandbox.min_level={self.min_level} must be 0, 1, 2 or 3")
 
 
 class Sandbox:

@@ -13,13 +13,14 @@ from typing import Any
 
 from envs.catalog import configured
 from envs.environment import Environment
-from envs.extra_tools import schemas
+from envs.extra_tools import lent
 from envs.formats import load_row, own_id
+from envs.programs import CREDITS
 from envs.rows import read_rows
 from envs.task import Task, TaskSource
+from envs.text_tool import schemas
 
 LOG = logging.getLogger(__name__)
-CREDITS = ("all", "fraction")
 SPLITS = ("train", "heldout")
 HELDOUT_ONE_IN = 8
 MAX_DRAWS = 10_000
@@ -48,7 +49,7 @@ class EnvConfig:
             raise ValueError(f"share is {self.share}; it must be 0 or more")
         if self.length_limit is not None and self.length_limit < 1:
             raise ValueError(f"length_limit is {self.length_limit}; it must be 1 or more characters")
-        schemas(self.tools)
+        lent(self.tools)
         if self.credit not in CREDITS:
             raise ValueError(f"credit is {self.credit!r}; it must be one of {', '.join(CREDITS)}")
         if self.level < 1 or (self.max_turns is not None and self.max_turns < 1):
@@ -137,7 +138,7 @@ def _configured(task: Task, name: str, config: EnvConfig) -> Task:
         kind=task.kind,
         reasoning=config.reasoning,
         spec=task.spec | given,
-        tools=(*task.tools, *schemas(config.tools)),
+        tools=(*task.tools, *schemas(lent(config.tools))),
     )
 
 

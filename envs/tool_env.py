@@ -1,15 +1,14 @@
 """The tool-use environment: look-ups and a calculator over several turns, or function calls matched in one."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from envs import function_rows, lookups
-from envs.calculator import calculate
 from envs.dialogue import BadCall, Call, has_calls, parse_calls
 from envs.episode import DEFAULT_TURNS, MAX_CALLS, StepReturn, TaskEnv
 from envs.task import Message, Task
+from envs.text_tool import answer_call
 from rewards.answers import equal_numbers, final_answer
 from rewards.parts import TOOL_ERRORS, share_of
 from rewards.verdict import Verdict, verdict
@@ -58,23 +57,5 @@ class ToolEnv(TaskEnv):
 
 
 def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
-    """What a tool answers; a mistake of the model is answered by a line that starts with `error:`."""
-    if isinstance(call, BadCall):
-        return call.error
-    tools: dict[str, tuple[str, Callable[[str], str]]] = {
-        "get": ("key", lambda key: str(database[key]) if key in database else "error: unknown key"),
-        "calc": ("expr", _calc),
-    }
-    if call.name not in tools:
-        return "error: unknown tool; there are get, calc"
-    argument, function = tools[call.name]
-    if set(call.arguments) != {argument} or not isinstance(call.arguments[argument], str):
-        return f"error: {call.name} takes one string, {argument}"
-    return function(call.arguments[argument])
-
-
-def _calc(expression: str) -> str:
-    try:
-        return calculate(expression)
-    except ValueError as error:
-        return f"error: {error}"
+    """What one of the look-ups' tools answers."""
+    return answer_call(call, lookups.tools(database))

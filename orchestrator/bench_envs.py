@@ -10,9 +10,8 @@ from envs.environment import Environment
 from envs.sandbox_bench import measure
 from envs.task import Task
 from orchestrator.envcheck import generated_tasks
-from orchestrator.scoring_pool import ScoringPool
+from orchestrator.scoring_pool import ScoringPool, Script
 
-Script = tuple[Task, list[str]]
 WORKERS = (1, 2)
 TASKS = 64
 WARM_UP = 16

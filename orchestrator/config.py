@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from envs.catalog import configured
+from envs.sandbox import SandboxConfig
 from envs.source import EnvConfig
 from learner.config import LearnerConfig, LossConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
@@ -115,18 +116,6 @@ class EvalConfig:
     def __post_init__(self) -> None:
         if self.tasks < 1 or self.samples < 1:
             raise ValueError(f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SandboxConfig:
-    """The sandbox of programs that the model writes."""
-
-    min_level: int = 2
-    """The least isolation that is accepted: 3 all layers, 2 without process namespaces, 1 limits and calls only, 0 none."""
-
-    def __post_init__(self) -> None:
-        if self.min_level not in range(4):
-            raise ValueError(f"sandbox.min_level={self.min_level} must be 0, 1, 2 or 3")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from envs.environment import Environment
 from envs.episode import TaskEnv
 from envs.script import Scored, score
 from envs.task import Task
+from rewards.parts import correctness
 
 LOG = logging.getLogger(__name__)
 SHOWN = 5
@@ -91,7 +92,8 @@ def check(env: Environment, tasks: Sequence[Task]) -> EnvReport:
             first = score(task, turns)
             seconds.append(first.seconds)
             finding = gold if right else corrupted
-            finding.add(first.failure is None and _correct(first) == right, _case(task, name, first))
+            accepted = correctness(first.parts, first.reward) >= 1.0
+            finding.add(first.failure is None and accepted == right, _case(task, name, first))
             if not right:
                 wrong[name] += 1
             if number < CHECKED_TWICE:
@@ -109,10 +111,6 @@ def _scripts(env: Environment, task: Task) -> Iterator[tuple[str, list[str], boo
     assert env.corruptions is not None
     yield "gold", env.gold(task), True
     yield from ((name, turns, False) for name, turns in env.corruptions(task))
-
-
-def _correct(scored: Scored) -> bool:
-    return scored.parts.get("correct", scored.reward or 0.0) >= 1.0
 
 
 def _case(task: Task, name: str, scored: Scored) -> str:

@@ -13,10 +13,9 @@ from rich.table import Table
 from envs.rows import read_rows
 from envs.script import Scored, turns_of
 from envs.task import Task
-from orchestrator.scoring_pool import ScoringPool
+from orchestrator.scoring_pool import ScoringPool, Script
 
 BAD_ROW = "bad_row"
-Script = tuple[Task, list[str]]
 
 
 def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -> bool:

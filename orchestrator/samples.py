@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rewards.parts import correctness
+
 PER_ENV = 4
 LONGEST_TEXT = 4000
 NEWEST_FILES = 12
@@ -47,7 +49,7 @@ class Sample:
         """The group it belongs to when samples are chosen."""
         if self.reward is None:
             return "failed"
-        correct = self.parts.get("correct", self.reward)
+        correct = correctness(self.parts, self.reward)
         return f"{'right' if correct >= 1 else 'partly' if correct > 0 else 'wrong'} after {self.stop}"
 
 

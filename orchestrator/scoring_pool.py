@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from envs.script import Scored, score
 from envs.task import Task
 
+Script = tuple[Task, list[str]]
+"""A task and the model's turns."""
 AHEAD = 8
 DEADLINE_S = 300.0
 ATTEMPTS = 2
@@ -40,7 +42,7 @@ class ScoringPool:
     def _fresh(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn"))
 
-    def scores(self, scripts: Iterable[tuple[Task, list[str]]]) -> Iterator[Scored]:
+    def scores(self, scripts: Iterable[Script]) -> Iterator[Scored]:
         """The score of each script, in their order.
 
         Where a process dies or hangs, the scripts that were not done are scored one by one, so that the one at fault

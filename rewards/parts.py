@@ -15,6 +15,11 @@ def weighted(parts: Mapping[str, float], weights: Mapping[str, float] = WEIGHTS)
     return sum(weights.get(name, 0.0) * value for name, value in parts.items())
 
 
+def correctness(parts: Mapping[str, float], reward: float | None) -> float:
+    """How right an answer is, 1 being right: the part `correct`, or for an environment without parts the reward."""
+    return parts.get(CORRECT, reward or 0.0)
+
+
 def brevity(length: int, *, limit: int) -> float:
     """1 up to the limit, then falling in a straight line to 0 at twice the limit; in the unit of the limit."""
     return min(1.0, max(0.0, 2.0 - length / limit))

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import total_ordering
 
 from envs.task import Message, Task
-from rewards.parts import CORRECT
+from rewards.parts import correctness
 from rewards.verdict import Outcome
 
 
@@ -111,7 +111,7 @@ class Trajectory:
     @property
     def correct(self) -> bool:
         """Whether the answer was right: the part `correct`, or for an environment without parts a reward of 1."""
-        return self.parts.get(CORRECT, self.reward or 0.0) >= 1.0
+        return correctness(self.parts, self.reward) >= 1.0
 
     @property
     def truncated(self) -> bool:
