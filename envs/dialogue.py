@@ -6,10 +6,11 @@ A turn reads `thought </think> answer`; with reasoning off it is the bare answer
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.task import Message
+from envs.task import Message, Tool
 
 OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
@@ -77,6 +78,29 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
     if not isinstance(arguments, dict):
         return BadCall(error="error: arguments must be an object")
     return Call(name=call["name"], arguments=arguments)
+
+
+def thought_is_well_formed(text: str, *, reasoning: bool) -> bool:
+    """Whether a turn has exactly one closing of its thought and no tag in the answer; none at all without reasoning.
+
+    Stricter than `split_thought`, which forgives what can still be read.
+    """
+    if not reasoning:
+        return OPEN_THOUGHT not in text and CLOSE_THOUGHT not in text
+    body = text.lstrip().removeprefix(OPEN_THOUGHT)
+    return body.count(CLOSE_THOUGHT) == 1 and OPEN_THOUGHT not in body
+
+
+def calls_are_valid(text: str, *, reasoning: bool, tools: Sequence[Tool]) -> bool:
+    """Whether every tool call of a turn can be read, names one of the tools and gives the arguments that it requires."""
+    _, answer, _ = split_thought(text, reasoning=reasoning)
+    known = {tool["function"]["name"]: tool["function"] for tool in tools}
+    return all(
+        isinstance(call, Call)
+        and call.name in known
+        and set(known[call.name].get("parameters", {}).get("required", ())) <= set(call.arguments)
+        for call in parse_calls(answer)
+    )
 
 
 def call_message(name: str, arguments: dict[str, Any]) -> dict[str, Any]:

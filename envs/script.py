@@ -11,6 +11,7 @@ from envs.catalog import make_env
 from envs.dialogue import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, call_message, turn_text
 from envs.errors import GraderError, kind_of
 from envs.task import Message, Task
+from envs.thinking import UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ def _play(task: Task, turns: Sequence[str]) -> Scored:
     spec = task.spec | {"max_turns": len(turns), "user_replies": len(turns)}
     env = make_env(task.kind)
     try:
-        env.reset(options={"task": replace(task, reasoning=True, spec=spec)})
+        env.reset(options={"task": replace(task, thinking=UNLIMITED, spec=spec)})
         for text in turns:
             tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
             _, reward, terminated, truncated, info = env.step(text if tagged else CLOSE_THOUGHT + text)

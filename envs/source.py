@@ -19,6 +19,7 @@ from envs.programs import CREDITS
 from envs.rows import read_rows
 from envs.task import Task, TaskSource
 from envs.text_tool import schemas
+from envs.thinking import OFF, UNLIMITED
 
 LOG = logging.getLogger(__name__)
 SPLITS = ("train", "heldout")
@@ -136,7 +137,7 @@ def _configured(task: Task, name: str, config: EnvConfig) -> Task:
         task,
         env=name,
         kind=task.kind,
-        reasoning=config.reasoning,
+        thinking=UNLIMITED if config.reasoning else OFF,
         spec=task.spec | given,
         tools=(*task.tools, *schemas(lent(config.tools))),
     )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from envs.thinking import UNLIMITED, Thinking
+
 Message = dict[str, Any]
 """A chat message in the Hugging Face format: `role`, `content`, and where they apply `reasoning_content`, `tool_calls`."""
 
@@ -16,7 +18,8 @@ class Task:
 
     `key` is stable over restarts and unique within `env`. `spec` is what the verifier needs (the expected answer,
     tests, a database); it is plain JSON data and never shown to the model. `env` is the name that a run gives to the
-    environment, `kind` the id of the environment that plays the task; without a kind the two are the same.
+    environment, `kind` the id of the environment that plays the task; without a kind the two are the same. `thinking`
+    says how long the model may think about it.
     """
 
     env: str
@@ -24,7 +27,7 @@ class Task:
     messages: tuple[Message, ...]
     spec: dict[str, Any]
     tools: tuple[Tool, ...] = field(default=())
-    reasoning: bool = True
+    thinking: Thinking = UNLIMITED
     kind: str = ""
 
     def __post_init__(self) -> None:
@@ -32,6 +35,11 @@ class Task:
             object.__setattr__(self, "kind", self.env)
         if not self.messages:
             raise ValueError(f"task {self.env}/{self.key} has no messages; give at least one user message")
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether the model thinks before it answers."""
+        return self.thinking.on
 
 
 class TaskSource(Protocol):

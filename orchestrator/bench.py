@@ -17,8 +17,9 @@ from learner.config import LossConfig
 from learner.fresh_model import make_model
 from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config
+from orchestrator.dialogue_writer import DialogueWriter
+from orchestrator.dialogues import Demonstrations
 from orchestrator.mixture import Mixture
-from orchestrator.sft_data import Demonstrations, dialogue_ids
 from rollout.manifest import read_weights
 from rollout.renderer import Renderer, load_tokenizer
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -69,8 +70,9 @@ async def _rollout(fleet: Fleet, mixture: Mixture, config: Config) -> dict[str, 
 async def _learning(learner: LearnerGroup, model: Path, mixture: Mixture, config: Config) -> dict[str, float]:
     """Trained sequences' tokens a second, forward, backward and update."""
     tokenizer = load_tokenizer(model)
-    renderer, source = Renderer(tokenizer), Demonstrations(mixture)
-    rows = [dialogue_ids(source.dialogue(i), renderer) for i in range(config.sft.batch_size)]
+    writer = DialogueWriter(Renderer(tokenizer), None, config.rollout.thought)
+    source = Demonstrations(mixture)
+    rows = [writer.ids(source.dialogue(number)) for number in range(config.sft.batch_size)]
     batch = make_batch(
         [Sequence.supervised(ids=ids, trained_T=trained) for ids, trained in rows],
         ranks=config.learner.ranks,

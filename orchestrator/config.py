@@ -12,8 +12,10 @@ from omegaconf.errors import OmegaConfBaseException
 from envs.catalog import configured
 from envs.sandbox import SandboxConfig
 from envs.source import EnvConfig
+from envs.thinking import ThinkingMix
 from learner.config import LearnerConfig, LossConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
+from orchestrator.sft_data import SftDataConfig
 from rollout.worker import RolloutConfig
 
 STAGES = ("init", "sft", "rl", "eval", "report")
@@ -42,10 +44,8 @@ class SftConfig:
     """What a malformed row does: raise, or skip (counted and reported)."""
     shares: dict[str, float] = field(default_factory=dict)
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
-    strip_share: float = 0.1
-    """Share of samples whose thought is taken out (reasoning off)."""
-    truncate_share: float = 0.03
-    """Share of samples whose thought is cut at a random place, with the answer kept."""
+    thoughts: SftDataConfig = field(default_factory=SftDataConfig)
+    """What is done to the thoughts."""
     checkpoint_every: int = 200
     """Steps between checkpoints; the last step always has one."""
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -58,11 +58,6 @@ class SftConfig:
             )
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f"sft.on_error={self.on_error!r} must be raise or skip")
-        if self.strip_share < 0 or self.truncate_share < 0 or self.strip_share + self.truncate_share > 1:
-            raise ValueError(
-                f"sft.strip_share={self.strip_share} and truncate_share={self.truncate_share} "
-                f"must be 0 or more and at most 1 together"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +72,8 @@ class RlConfig:
     """Answers to each task."""
     shares: dict[str, float] = field(default_factory=dict)
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
+    thinking: ThinkingMix = field(default_factory=ThinkingMix)
+    """Shares of the modes of thinking among the tasks; the answers to one task share its mode."""
     max_lag: int = 1
     """How many versions a group may be behind when it is trained on; 0 is synchronous."""
     max_drops: int = 64
@@ -98,6 +95,11 @@ class RlConfig:
             )
         if self.group_size < 2:
             raise ValueError(f"rl.group_size={self.group_size} must be at least 2: a baseline needs other answers")
+        if self.thinking.budget and not self.thinking.names_budgets:
+            raise ValueError(
+                f"rl.thinking.budget={self.thinking.budget} without budgets: give rl.thinking.budgets, for example "
+                f"[16, 32], or budget_range"
+            )
         if self.max_lag < 0 or self.timeout_s <= 0:
             raise ValueError(f"rl.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.catalog import environment
+from envs.thinking import ThinkingMix
 from learner.checkpoint import latest, step_of, writing
 from learner.config import LossConfig, OptimConfig
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
@@ -66,9 +67,9 @@ class Run:
         """The newest weight version."""
         return WeightVersion(step=self.folder.state().version)
 
-    def mixture(self, shares: dict[str, float]) -> Mixture:
-        """The mixture over the environments' training tasks, with a stage's own `shares`."""
-        return open_mixture(self.config.envs, shares, split="train", seed=self.config.seed)
+    def mixture(self, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
+        """The mixture over the environments' training tasks, with a stage's own `shares` and modes of thinking."""
+        return open_mixture(self.config.envs, shares, split="train", seed=self.config.seed, thinking=thinking)
 
     def log(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         """One step's metrics: to `metrics.jsonl`, the tracker and the screen."""

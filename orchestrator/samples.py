@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envs.thinking import Mode
 from rewards.parts import correctness
 
 PER_ENV = 4
@@ -87,7 +88,7 @@ def to_sample(row: dict[str, Any], *, source: str) -> Sample:
     said = [Said(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
     versions = [version for turn in row["turns"] for version in turn["versions"]]
     for turn in row["turns"]:
-        said += split_thought(turn["text"], reasoning=row["reasoning"])
+        said += split_thought(turn["text"], reasoning=row["thinking"]["mode"] != Mode.OFF.value)
         said += [Said(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
     failure = row["failure"]
     return Sample(

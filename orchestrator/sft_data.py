@@ -1,110 +1,55 @@
-"""Supervised data: demonstrations or chat files, as training sequences.
+"""Supervised data: dialogues as training sequences, under every mode of thinking.
 
 Batch `step` depends on the seed and the step only, so that a continued run sees the same data as an undisturbed one.
 """
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from envs.catalog import environment
-from envs.rows import read_rows
-from envs.task import Message, Task
+from envs.task import Message
+from envs.thinking import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from learner.batch import Sequence
-from orchestrator.mixture import Draw, Mixture
-from rollout.renderer import Renderer
+from orchestrator.dialogue_writer import DialogueWriter
+from orchestrator.dialogues import Dialogue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialogue:
-    """A prompt and the messages that follow it, assistant's and others' in turn."""
+@dataclass(frozen=True, kw_only=True)
+class SftDataConfig:
+    """How thoughts of supervised data are changed, so that the model knows every mode."""
 
-    task: Task
-    reply: tuple[Message, ...]
+    thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.03, off=0.1))
+    """Shares of samples: the thought cut at a budget with the answer kept, with little effort, without a thought.
+    Without `budgets` or `budget_range` a thought is cut anywhere."""
+    train_closing: bool = False
+    """Whether the closing of a thought that was cut is trained too: the model then learns to stop early by itself."""
+    cut_to_answer: bool = False
+    """Whether the dialogue's last answer follows a thought that was cut, in place of the turn's own answer or calls."""
+    low_effort_keep: float = 0.5
+    """Share of a thought's words that a sample with little effort keeps."""
 
-
-class Demonstrations:
-    """Expert dialogues of the environments' generated tasks, in the mixture's shares."""
-
-    def __init__(self, mixture: Mixture) -> None:
-        self._mixture = mixture
-        self._draws: list[Draw] = []
-        for name in mixture.state():
-            if environment(mixture.task(Draw(env=name, index=0)).kind).demonstrate is None:
-                raise ValueError(f"environment {name!r} has no demonstrations; set sft.data to a chat file")
-
-    def dialogue(self, index: int) -> Dialogue:
-        """The dialogue at a position of the mixture's order."""
-        while len(self._draws) <= index:
-            self._draws.append(self._mixture.draw())
-        task = self._mixture.task(self._draws[index])
-        demonstrate = environment(task.kind).demonstrate
-        assert demonstrate is not None
-        return Dialogue(task=task, reply=tuple(demonstrate(task)))
-
-
-class ChatFile:
-    """The rows of a JSONL file with `messages`, shuffled anew in each epoch.
-
-    `skipped` counts the malformed rows. Raises `ValueError` with file and line for the first one where `on_error` is
-    "raise".
-    """
-
-    def __init__(self, path: Path, *, on_error: str, seed: int) -> None:
-        self._rows, self.skipped = read_rows(path, parse=parse_chat, on_error=on_error)
-        self._seed = seed
-        if not self._rows:
-            raise ValueError(f"{path} holds no usable row; each needs `messages` with an assistant's message")
-
-    def dialogue(self, index: int) -> Dialogue:
-        """The dialogue at a position, epoch after epoch."""
-        epoch, place = divmod(index, len(self._rows))
-        order = list(range(len(self._rows)))
-        random.Random(f"{self._seed}/epoch/{epoch}").shuffle(order)
-        return self._rows[order[place]]
-
-
-def parse_chat(row: dict[str, Any], number: int) -> Dialogue:
-    """One row: `{"messages": [...], "tools": [...]}`; everything before the first assistant message is the prompt."""
-    messages = row.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
-        raise ValueError("`messages` must be a list of objects with `role` and `content`")
-    roles = [message["role"] for message in messages]
-    if "assistant" not in roles[1:]:
-        raise ValueError(f"`messages` needs an assistant's message after the prompt; its roles are {roles}")
-    first = roles.index("assistant", 1)
-    task = Task(
-        env="chat",
-        key=str(number),
-        messages=tuple(messages[:first]),
-        spec={},
-        tools=tuple(row.get("tools") or ()),
-        reasoning=any(message.get("reasoning_content") for message in messages[first:]),
-    )
-    return Dialogue(task=task, reply=tuple(messages[first:]))
+    def __post_init__(self) -> None:
+        if not 0 < self.low_effort_keep <= 1:
+            raise ValueError(f"low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
 
 
 class SftData:
-    """Batches of training sequences, with a share of thoughts stripped and a share cut short."""
+    """Batches of training sequences, each under a mode of thinking drawn from `config.thinking`."""
 
     def __init__(
         self,
         dialogue: Callable[[int], Dialogue],
-        renderer: Renderer,
+        writer: DialogueWriter,
+        config: SftDataConfig,
         *,
         batch_size: int,
-        strip_share: float,
-        truncate_share: float,
         max_tokens: int,
         seed: int,
     ) -> None:
         self._dialogue = dialogue
-        self._renderer = renderer
+        self._writer = writer
+        self._config = config
         self._batch_size = batch_size
-        self._strip_share = strip_share
-        self._truncate_share = truncate_share
         self._max_tokens = max_tokens
         self._seed = seed
 
@@ -115,43 +60,35 @@ class SftData:
 
     def _sequence(self, index: int) -> Sequence:
         rng = random.Random(f"{self._seed}/sft/{index}")
-        dialogue, lot = self._dialogue(index), rng.random()
-        if lot < self._strip_share:
-            dialogue = replace(dialogue, task=replace(dialogue.task, reasoning=False))
-        elif lot < self._strip_share + self._truncate_share:
-            dialogue = replace(dialogue, reply=cut_thought(dialogue.reply, rng))
-        ids, trained = dialogue_ids(dialogue, self._renderer)
+        dialogue = under_mode(self._dialogue(index), self._config, self._writer, rng)
+        ids, trained = self._writer.ids(dialogue)
         return Sequence.supervised(ids=ids[: self._max_tokens], trained_T=trained[: self._max_tokens])
 
 
-def cut_thought(reply: tuple[Message, ...], rng: random.Random) -> tuple[Message, ...]:
-    """The reply to a budget that runs out inside one of its thoughts: cut there, and the last answer follows at once."""
-    answers = [number for number, message in enumerate(reply) if message["role"] == "assistant"]
-    thoughts = [number for number in answers if reply[number].get("reasoning_content")]
-    if not thoughts:
-        return reply
+def under_mode(dialogue: Dialogue, config: SftDataConfig, writer: DialogueWriter, rng: random.Random) -> Dialogue:
+    """The dialogue under a mode drawn by the shares; one without thoughts, or that names its mode, stays as it is."""
+    thoughts = [number for number, message in enumerate(dialogue.reply) if message.get("reasoning_content")]
+    mode = config.thinking.draw_mode(rng)
+    if dialogue.task.thinking != UNLIMITED or not thoughts or mode is Mode.UNLIMITED:
+        return dialogue
+    if mode is Mode.OFF:
+        return replace(dialogue, task=replace(dialogue.task, thinking=OFF))
+    if mode is Mode.LOW_EFFORT:
+        reply = tuple(shortened(message, keep=config.low_effort_keep) for message in dialogue.reply)
+        return replace(dialogue, task=replace(dialogue.task, thinking=LOW_EFFORT), reply=reply)
     place = rng.choice(thoughts)
-    thought = reply[place]["reasoning_content"]
-    answer = {**reply[answers[-1]], "reasoning_content": thought[: rng.randint(1, len(thought))]}
-    return (*reply[:place], answer)
+    drawn = config.thinking.names_budgets
+    budget = config.thinking.draw_budget(rng) if drawn else rng.randrange(writer.thought_tokens(dialogue.reply[place]))
+    reply = dialogue.reply
+    if config.cut_to_answer:
+        last = next(message for message in reversed(reply) if message["role"] == "assistant")
+        reply = (*reply[:place], {**last, "reasoning_content": reply[place]["reasoning_content"]})
+    return replace(dialogue, task=replace(dialogue.task, thinking=up_to(budget)), reply=reply)
 
 
-def dialogue_ids(dialogue: Dialogue, renderer: Renderer) -> tuple[list[int], list[bool]]:
-    """Ids of a dialogue and which are trained: the assistant's own tokens, never the opening of its turn."""
-    reasoning = dialogue.task.reasoning
-    ids = list(renderer.prompt_ids(dialogue.task))
-    trained = [False] * len(ids)
-    between: list[Message] = []
-    for number, message in enumerate(dialogue.reply):
-        if message["role"] != "assistant":
-            between.append(message)
-            continue
-        if number:
-            opening = renderer.observation_ids(between, reasoning=reasoning)
-            ids += opening
-            trained += [False] * len(opening)
-            between = []
-        answer = renderer.answer_ids(message, reasoning=reasoning)
-        ids += answer
-        trained += [True] * len(answer)
-    return ids, trained
+def shortened(message: Message, *, keep: float) -> Message:
+    """A message whose thought has only its first words, at least one."""
+    if not message.get("reasoning_content"):
+        return message
+    words = message["reasoning_content"].split(" ")
+    return {**message, "reasoning_content": " ".join(words[: max(1, round(keep * len(words)))])}

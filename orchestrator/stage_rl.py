@@ -45,7 +45,7 @@ class _RlStage:
             max_lag=self._config.max_lag,
             max_drops=self._config.max_drops,
         )
-        self._mixture = run.mixture(self._config.shares)
+        self._mixture = run.mixture(self._config.shares, self._config.thinking)
         self._watch = FailureWatch(self._config.max_failures)
         self._done = 0
 

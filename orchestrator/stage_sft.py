@@ -7,9 +7,12 @@ from pathlib import Path
 from learner.batch import TrainBatch, make_batch
 from learner.config import LossConfig
 from orchestrator.deadline import within
+from orchestrator.dialogue_writer import DialogueWriter
+from orchestrator.dialogues import ChatFile, Demonstrations
 from orchestrator.run import Run
-from orchestrator.sft_data import ChatFile, Demonstrations, SftData
+from orchestrator.sft_data import SftData
 from rollout.renderer import Renderer, load_tokenizer
+from rollout.thought import ThoughtTags
 
 STAGE = "sft"
 STEP_TIMEOUT_S = 600.0
@@ -45,7 +48,11 @@ class _Batches:
 
     def __init__(self, run: Run) -> None:
         config, self._learner = run.config, run.config.learner
-        renderer = Renderer(tokenizer := load_tokenizer(run.model_dir))
+        tokenizer, thought = load_tokenizer(run.model_dir), config.rollout.thought
+        tags = ThoughtTags.find(tokenizer, closing=thought.closing)
+        writer = DialogueWriter(
+            Renderer(tokenizer, thought), tags, thought, train_closing=config.sft.thoughts.train_closing
+        )
         self._pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         if config.sft.data is None:
             source = Demonstrations(run.mixture(config.sft.shares)).dialogue
@@ -56,10 +63,9 @@ class _Batches:
             source = chat.dialogue
         self._data = SftData(
             source,
-            renderer,
+            writer,
+            config.sft.thoughts,
             batch_size=config.sft.batch_size,
-            strip_share=config.sft.strip_share,
-            truncate_share=config.sft.truncate_share,
             max_tokens=config.rollout.limits.total_tokens,
             seed=config.seed,
         )

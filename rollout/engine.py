@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollout.manifest import WeightManifest
+from rollout.thought import ThoughtLimit
 from rollout.trajectory import WeightVersion
 
 
@@ -31,29 +32,51 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What the engine sampled for one prompt. `_T`: one entry per sampled token.
+    """What the engine generated for one prompt. `_T`: one entry per token.
 
-    `finished` is true where the model ended its turn, false where the token limit cut it off.
+    `finished` is true where the model ended its turn, false where the token limit cut it off. `forced_T` marks the
+    tokens that closed a thought at its limit: they were not sampled, and their log-probability is NaN.
     """
 
     token_ids: tuple[int, ...]
     logprobs_T: tuple[float, ...]
     versions_T: tuple[int, ...]
     finished: bool
+    forced_T: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.token_ids)
-        if len(self.logprobs_T) != count or len(self.versions_T) != count:
+        if not self.forced_T:
+            object.__setattr__(self, "forced_T", (False,) * count)
+        if not len(self.logprobs_T) == len(self.versions_T) == len(self.forced_T) == count:
             raise ValueError(
-                f"{count} sampled tokens, {len(self.logprobs_T)} log-probabilities, {len(self.versions_T)} versions"
+                f"{count} tokens, {len(self.logprobs_T)} log-probabilities, {len(self.versions_T)} versions, "
+                f"{len(self.forced_T)} marks"
             )
+
+    def first(self, count: int) -> "Completion":
+        """The first `count` tokens; an end that lay behind them is not there."""
+        if count >= len(self.token_ids):
+            return self
+        return Completion(
+            token_ids=self.token_ids[:count],
+            logprobs_T=self.logprobs_T[:count],
+            versions_T=self.versions_T[:count],
+            forced_T=self.forced_T[:count],
+            finished=False,
+        )
 
 
 class Engine(Protocol):
     """Generates from token ids, and takes new weights while it does."""
 
-    async def generate(self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int) -> Completion:
-        """Sample at temperature 1 until the end of the turn or `max_tokens`; log-probabilities in nats."""
+    async def generate(
+        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+    ) -> Completion:
+        """Sample at temperature 1 until the end of the turn or `max_tokens`; log-probabilities in nats.
+
+        With a `limit` the thought that the turn begins with is closed by force where it ends at the latest.
+        """
         ...
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:

@@ -12,12 +12,14 @@ from typing import Any
 import gymnasium
 
 from envs.catalog import make_env
+from envs.dialogue import calls_are_valid, thought_is_well_formed
 from envs.errors import GraderError, kind_of
 from envs.task import Message, Task
 from rewards.verdict import Outcome
-from rollout.engine import Completion, Engine
+from rollout.engine import Completion
 from rollout.renderer import Renderer
-from rollout.trajectory import Failure, FailureKind, Stop, Trajectory, Turn
+from rollout.speech import Speaker, Speech
+from rollout.trajectory import Failure, FailureKind, Stop, Trajectory, Turn, TurnFault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +65,14 @@ class EpisodeRunner:
     def __init__(
         self,
         *,
-        engine: Engine,
+        speaker: Speaker,
         renderer: Renderer,
         limits: EpisodeLimits,
         pool: Executor,
         make_env: Callable[[str], gymnasium.Env[str, str]] = make_env,
     ) -> None:
         self._make_env = make_env
-        self._engine = engine
+        self._speaker = speaker
         self._renderer = renderer
         self._limits = limits
         self._pool = pool
@@ -105,26 +107,27 @@ class EpisodeRunner:
             context = self._renderer.prompt_ids(replace(task, messages=(*task.messages, *said_first)))
             seen = context
             while True:
-                budget = min(self._limits.turn_tokens, self._limits.total_tokens - len(seen))
-                if budget <= 0:
+                room = self._limits.total_tokens - len(seen)
+                if room <= 0:
                     return Stop.LENGTH, StepResult(
                         reward=0.0, done=True, out_of_turns=False, outcome=Outcome.WRONG, parts={}
                     )
-                said = await self._generate(seen, max_tokens=budget, seed=_turn_seed(seed, len(turns)))
-                text = self._renderer.text(said.token_ids)
+                said = await self._speak(seen, task, turns, room=room, seed=_turn_seed(seed, len(turns)))
+                text = self._renderer.text(said.completion.token_ids)
                 result = await self._off_loop(_step, env, text)
-                turns.append(_turn(context, said, text, result))
-                stop = self._stop(said, result, len(turns))
+                turns.append(_turn(task, context, said, text, result))
+                stop = self._stop(said.completion, result, len(turns))
                 if stop is not None:
                     return stop, result
                 context = self._renderer.observation_ids(result.messages, reasoning=task.reasoning)
-                seen = (*seen, *said.token_ids, *context)
+                seen = (*seen, *said.completion.token_ids, *context)
         finally:
             env.close()
 
-    async def _generate(self, ids: tuple[int, ...], *, max_tokens: int, seed: int) -> Completion:
+    async def _speak(self, ids: tuple[int, ...], task: Task, turns: list[Turn], *, room: int, seed: int) -> Speech:
+        thought_so_far = sum(turn.thought.tokens for turn in turns)
         try:
-            return await self._engine.generate(ids, max_tokens=max_tokens, seed=seed)
+            return await self._speaker.say(ids, task.thinking, room=room, thought_so_far=thought_so_far, seed=seed)
         except TimeoutError:
             raise
         except Exception as error:
@@ -171,15 +174,21 @@ def _step(env: gymnasium.Env[str, str], text: str) -> StepResult:
     )
 
 
-def _turn(context: tuple[int, ...], said: Completion, text: str, result: StepResult) -> Turn:
+def _turn(task: Task, context: tuple[int, ...], said: Speech, text: str, result: StepResult) -> Turn:
+    faults = {
+        TurnFault.THOUGHT: not thought_is_well_formed(text, reasoning=task.reasoning),
+        TurnFault.TOOL_CALL: not calls_are_valid(text, reasoning=task.reasoning, tools=task.tools),
+    }
     return Turn(
         context_ids=context,
-        sampled_ids=said.token_ids,
-        logprobs_T=said.logprobs_T,
-        versions_T=said.versions_T,
-        forced_T=(False,) * len(said.token_ids),
+        sampled_ids=said.completion.token_ids,
+        logprobs_T=said.completion.logprobs_T,
+        versions_T=said.completion.versions_T,
+        forced_T=said.completion.forced_T,
         text=text,
         observation=result.messages,
+        thought=said.thought,
+        faults=tuple(fault for fault, there in faults.items() if there),
     )
 
 

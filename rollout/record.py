@@ -17,6 +17,10 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "logprobs": [None if math.isnan(value) else value for value in turn.logprobs_T],
         "versions": list(turn.versions_T),
         "forced": list(turn.forced_T),
+        "thought_tokens": turn.thought.tokens,
+        "answer_tokens": turn.thought.answer_tokens,
+        "closed": turn.thought.closed.value,
+        "faults": [fault.value for fault in turn.faults],
     }
 
 
@@ -26,7 +30,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "env": trajectory.task.env,
         "key": trajectory.task.key,
-        "reasoning": trajectory.task.reasoning,
+        "thinking": {"mode": trajectory.task.thinking.mode.value, "budget": trajectory.task.thinking.budget},
         "messages": list(trajectory.task.messages),
         "reward": trajectory.reward,
         "outcome": None if trajectory.outcome is None else trajectory.outcome.value,

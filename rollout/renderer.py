@@ -10,6 +10,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from envs.task import Message, Task, Tool
+from rollout.thought import ThoughtConfig
 
 MARK = "temper-mark"
 """Stands for the assistant's own words where only what follows them is wanted."""
@@ -41,14 +42,16 @@ def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
 class Renderer:
     """Renders parts of a conversation with a tokenizer's chat template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig | None = None) -> None:
         self._tokenizer = tokenizer
+        self._thought = thought or ThoughtConfig()
         self._end = str(tokenizer.eos_token)
         self._tags = [token for token in tokenizer.get_added_vocab() if token[0] == "<" and token[-1] == ">"]
 
     def prompt_ids(self, task: Task) -> tuple[int, ...]:
-        """The ids of a task's prompt, the opening of the assistant's turn included."""
-        return self._encode(self._render(task.messages, tools=task.tools, reasoning=task.reasoning))
+        """The ids of a task's prompt: its mode at the end of the last user message, then the opening of the turn."""
+        messages = with_notice(task.messages, self._thought.notice(task.thinking))
+        return self.encode(self._render(messages, tools=task.tools, reasoning=task.reasoning))
 
     def observation_ids(self, messages: Sequence[Message], *, reasoning: bool) -> tuple[int, ...]:
         """The ids that follow the end of the assistant's turn: the observation and the opening of the next turn."""
@@ -57,10 +60,14 @@ class Renderer:
         tail = text[text.index(MARK) + len(MARK) :]
         if not tail.startswith(self._end):
             raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}, but {tail[:40]!r}")
-        return self._encode(tail.removeprefix(self._end))
+        return self.encode(tail.removeprefix(self._end))
 
     def answer_ids(self, message: Message, *, reasoning: bool) -> tuple[int, ...]:
         """The ids that a model would have to sample to say `message`, the end of its turn included."""
+        return self.encode(self.answer_text(message, reasoning=reasoning))
+
+    def answer_text(self, message: Message, *, reasoning: bool) -> str:
+        """The text of `answer_ids`: thought, closing, answer, the end of the turn."""
         question: list[Message] = [{"role": "user", "content": "-"}]
         opening = self._render(question, reasoning=reasoning)
         spoken = dict(message) if reasoning else {k: v for k, v in message.items() if k != "reasoning_content"}
@@ -74,7 +81,17 @@ class Renderer:
         end = spoken_text.rfind(self._end)
         if end < 0:
             raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}: {spoken_text!r}")
-        return self._encode(spoken_text[: end + len(self._end)])
+        return spoken_text[: end + len(self._end)]
+
+    def check_modes(self) -> None:
+        """Raises `ValueError` where the chat template opens a turn alike with and without reasoning."""
+        question: list[Message] = [{"role": "user", "content": "-"}]
+        if self._render(question, reasoning=True) == self._render(question, reasoning=False):
+            raise ValueError(
+                "the chat template ignores `enable_thinking`: turns with and without reasoning begin alike, so that "
+                "reasoning can't be switched off; set the shares `off` to 0, eval.off=false and envs.*.reasoning=true, "
+                "or give the model a template that knows it"
+            )
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of sampled ids, without the end of the turn; tags of thoughts and tool calls stay visible."""
@@ -99,7 +116,8 @@ class Renderer:
             )
         )
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of a text as it stands."""
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _escaped(self, message: Message) -> Message:
@@ -111,3 +129,12 @@ class Renderer:
             if tag in content:
                 content = content.replace(tag, f"{tag[0]}\u200b{tag[1:]}")
         return {**message, "content": content}
+
+
+def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
+    """The messages with a notice at the end of the last one that the user wrote."""
+    if not notice:
+        return list(messages)
+    last = max(number for number, message in enumerate(messages) if message["role"] == "user")
+    said = {**messages[last], "content": f"{messages[last]['content']}\n{notice}"}
+    return [*messages[:last], said, *messages[last + 1 :]]

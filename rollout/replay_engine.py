@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rollout.engine import Completion
 from rollout.manifest import WeightManifest
+from rollout.thought import ThoughtLimit
 from rollout.trajectory import WeightVersion
 
 Recording = dict[tuple[int, ...], list[Completion]]
@@ -22,8 +23,10 @@ class ReplayEngine:
         self._given: dict[tuple[int, ...], int] = {}
         self._version = WeightVersion(step=0)
 
-    async def generate(self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int) -> Completion:
-        """The next completion of this prompt. Raises `KeyError` for a prompt that was not recorded."""
+    async def generate(
+        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+    ) -> Completion:
+        """The next completion of this prompt, forced tokens included. `KeyError` for a prompt that was not recorded."""
         completions = self._recording[prompt_ids]
         number = self._given.get(prompt_ids, 0)
         self._given[prompt_ids] = number + 1
@@ -54,6 +57,7 @@ def read_recording(path: Path) -> Recording:
                 token_ids=tuple(turn["sampled_ids"]),
                 logprobs_T=tuple(float("nan") if value is None else value for value in turn["logprobs"]),
                 versions_T=tuple(turn["versions"]),
+                forced_T=tuple(turn["forced"]),
                 finished=trajectory["stop"] != "length" or turn is not trajectory["turns"][-1],
             )
             recording.setdefault(seen, []).append(completion)

@@ -10,6 +10,7 @@ from functools import total_ordering
 from envs.task import Message, Task
 from rewards.parts import correctness
 from rewards.verdict import Outcome
+from rollout.thought import Closed, Thought
 
 
 @total_ordering
@@ -32,6 +33,13 @@ class Stop(Enum):
     FAILURE = "failure"  # something outside the model broke: see `Trajectory.failure`
 
 
+class TurnFault(Enum):
+    """What is wrong with the form of a turn, whatever its answer is worth."""
+
+    THOUGHT = "thought"  # the thought is closed not at all or several times, or a tag stands in the answer
+    TOOL_CALL = "tool_call"  # a tool call can't be read, names no tool or lacks an argument
+
+
 class FailureKind(Enum):
     """Whose fault it was that a trajectory has no score. Never the model's: a model's own fault has a score."""
 
@@ -50,6 +58,9 @@ class Failure:
     message: str
 
 
+NO_THOUGHT = Thought(tokens=0, answer_tokens=0, closed=Closed.NONE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One call of the engine and what followed it.
@@ -58,6 +69,7 @@ class Turn:
     rendered observation in later ones. The engine saw all earlier turns before them, so the training sequence of a
     trajectory is the concatenation of `context_ids` and `sampled_ids` over its turns.
     `forced_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
+    `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
     """
 
     context_ids: tuple[int, ...]
@@ -67,6 +79,8 @@ class Turn:
     forced_T: tuple[bool, ...]
     text: str
     observation: tuple[Message, ...] = field(default=())
+    thought: Thought = NO_THOUGHT
+    faults: tuple[TurnFault, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.sampled_ids)
@@ -107,6 +121,19 @@ class Trajectory:
     @property
     def sampled_tokens(self) -> int:
         return sum(len(turn.sampled_ids) for turn in self.turns)
+
+    @property
+    def thought_tokens(self) -> int:
+        return sum(turn.thought.tokens for turn in self.turns)
+
+    @property
+    def answer_tokens(self) -> int:
+        return sum(turn.thought.answer_tokens for turn in self.turns)
+
+    @property
+    def well_formed(self) -> bool:
+        """Whether every turn has exactly one closing of its thought and no tag in the answer."""
+        return not any(TurnFault.THOUGHT in turn.faults for turn in self.turns)
 
     @property
     def correct(self) -> bool:

@@ -3,12 +3,14 @@
 import asyncio
 import itertools
 import os
+from math import nan
 from pathlib import Path
 
 import torch
 
 from rollout.engine import Completion, EngineConfig
 from rollout.manifest import WeightManifest, read_weights
+from rollout.thought import ThoughtLimit, ThoughtTags
 from rollout.trajectory import WeightVersion
 
 ON_CPU = not torch.cuda.is_available()
@@ -31,14 +33,19 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, Wei
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from rollout.thought_processor import ThoughtProcessor, extra_args
 from rollout.weight_receiver import BACKEND, WorkerExtension
 
 
 class VllmEngine:
     """An `Engine` around vLLM's asynchronous engine, in this process and one child."""
 
-    def __init__(self, model_dir: Path, config: EngineConfig, *, version: WeightVersion) -> None:
+    def __init__(
+        self, model_dir: Path, config: EngineConfig, *, version: WeightVersion, tags: ThoughtTags | None = None
+    ) -> None:
+        """`tags` are needed where thoughts are limited."""
         self._config = config
+        self._tags = tags
         self._initial = version
         self._numbers = itertools.count()
         if ON_CPU:
@@ -60,6 +67,7 @@ class VllmEngine:
                 mamba_ssm_cache_dtype="float32",
                 # Not the logits' own: what was really sampled from.
                 logprobs_mode="processed_logprobs",
+                logits_processors=[ThoughtProcessor],
                 weight_transfer_config=WeightTransferConfig(backend=BACKEND),
                 worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
                 trust_remote_code=False,
@@ -73,7 +81,9 @@ class VllmEngine:
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
 
-    async def generate(self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int) -> Completion:
+    async def generate(
+        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+    ) -> Completion:
         """See `Engine.generate`."""
         params = SamplingParams(
             temperature=1.0,
@@ -82,6 +92,7 @@ class VllmEngine:
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args=extra_args(limit, closing=self._needed_tags.closing) if limit is not None else None,
         )
         request = f"r{next(self._numbers)}"
         final = None
@@ -94,12 +105,31 @@ class VllmEngine:
         assert sampled.logprobs is not None
         assert sampled.weight_versions is not None
         versions = [int(span.version) for span in sampled.weight_versions for _ in range(span.start, span.end)]
+        forced_T = self._forced(ids, limit)
+        logprobs = [entry[token].logprob for entry, token in zip(sampled.logprobs, ids, strict=True)]
         return Completion(
             token_ids=ids,
-            logprobs_T=tuple(entry[token].logprob for entry, token in zip(sampled.logprobs, ids, strict=True)),
+            logprobs_T=tuple(nan if on else value for value, on in zip(logprobs, forced_T, strict=True)),
             versions_T=tuple(versions),
+            forced_T=forced_T,
             finished=sampled.finish_reason == "stop",
         )
+
+    def _forced(self, ids: tuple[int, ...], limit: ThoughtLimit | None) -> tuple[bool, ...]:
+        """Which tokens were inserted. Raises `RuntimeError` where the engine did not insert what the rule says."""
+        forcing = self._needed_tags.forcing(ids, limit) if limit is not None else None
+        if forcing is None:
+            return (False,) * len(ids)
+        said = ids[forcing.start : forcing.end]
+        if said != forcing.ids[: len(said)]:
+            raise RuntimeError(f"the thought should be closed with {forcing.ids} at {forcing.start}, vLLM gave {said}")
+        return tuple(forcing.start <= place < forcing.end for place in range(len(ids)))
+
+    @property
+    def _needed_tags(self) -> ThoughtTags:
+        if self._tags is None:
+            raise ValueError("a thought can't be limited: the engine was started without thinking tags")
+        return self._tags
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.

@@ -11,6 +11,8 @@ from rollout.engine import Engine, EngineConfig
 from rollout.episode import EpisodeLimits, EpisodeRunner, sample_seed
 from rollout.manifest import WeightManifest
 from rollout.renderer import Renderer, load_tokenizer
+from rollout.speech import Speaker
+from rollout.thought import ThoughtConfig, ThoughtTags
 from rollout.trajectory import Group, Ticket, WeightVersion
 
 
@@ -26,6 +28,7 @@ class RolloutConfig:
     """Threads per worker that run the environments' steps."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+    thought: ThoughtConfig = field(default_factory=ThoughtConfig)
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.env_threads < 1 or self.retries < 0:
@@ -57,16 +60,19 @@ class RolloutWorker:
         from rollout.vllm_engine import VllmEngine
 
         began = time.monotonic()
-        renderer = Renderer(load_tokenizer(Path(model_dir)))
-        engine = VllmEngine(Path(model_dir), self._config.engine, version=WeightVersion(step=version))
+        tokenizer = load_tokenizer(Path(model_dir))
+        tags = ThoughtTags.find(tokenizer, closing=self._config.thought.closing)
+        engine = VllmEngine(Path(model_dir), self._config.engine, version=WeightVersion(step=version), tags=tags)
         await engine.start()
-        self.attach(engine, renderer)
+        self.attach(engine, Renderer(tokenizer, self._config.thought), tags)
         return time.monotonic() - began
 
-    def attach(self, engine: Engine, renderer: Renderer) -> None:
+    def attach(self, engine: Engine, renderer: Renderer, tags: ThoughtTags | None) -> None:
         """Use this engine from now on."""
+        config = self._config
+        speaker = Speaker(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
         self._engine = engine
-        self._runner = EpisodeRunner(engine=engine, renderer=renderer, limits=self._config.limits, pool=self._pool)
+        self._runner = EpisodeRunner(speaker=speaker, renderer=renderer, limits=config.limits, pool=self._pool)
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0) -> Group:
         """`samples` answers to the ticket's task, concurrently; a later attempt samples others."""

@@ -8,18 +8,19 @@ from envs.episode import StepReturn
 from envs.formats import load_row
 from envs.program_rows import FORMATS
 from envs.task import Task
+from envs.thinking import OFF
 
 
 def task_of(row: dict[str, Any], **spec: Any) -> Task:
     """The task of a row without reasoning, with these settings."""
     task = load_row(FORMATS, row, "row")
-    return replace(task, reasoning=False, spec=task.spec | spec)
+    return replace(task, thinking=OFF, spec=task.spec | spec)
 
 
 def play(task: Task, *answers: str) -> StepReturn:
     """The last step of an episode in which these answers are given."""
     env = CodeEnv()
-    env.reset(options={"task": replace(task, reasoning=False)})
+    env.reset(options={"task": replace(task, thinking=OFF)})
     for answer in answers[:-1]:
         assert env.step(answer)[2:4] == (False, False)
     return env.step(answers[-1])

@@ -5,6 +5,7 @@ from dataclasses import replace
 from code_tasks import play, task_of
 
 from envs.code_env import CodeEnv
+from envs.thinking import UNLIMITED
 
 ROW = {"text": "Write f.", "code": "def f(x): return x + 1", "test_list": ["assert f(1) == 2", "assert f(5) == 6"]}
 
@@ -36,7 +37,7 @@ def test_hidden_tests_are_not_shown() -> None:
 
 
 def test_a_program_in_the_thought_does_not_count() -> None:
-    task = replace(task_of(ROW), reasoning=True)
+    task = replace(task_of(ROW), thinking=UNLIMITED)
     env = CodeEnv()
     env.reset(options={"task": task})
     assert env.step("```python\ndef f(x):\n    return x + 1\n```</think>That was it.")[1] == 0.0

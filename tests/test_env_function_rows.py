@@ -10,6 +10,7 @@ import pytest
 from envs import function_rows
 from envs.dialogue import parse_calls
 from envs.task import Task
+from envs.thinking import OFF
 from envs.tool_env import ToolEnv
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
@@ -30,7 +31,7 @@ def row(
 
 def reward(task: Task, turns: list[str]) -> float:
     env = ToolEnv()
-    env.reset(options={"task": dataclasses.replace(task, reasoning=False)})
+    env.reset(options={"task": dataclasses.replace(task, thinking=OFF)})
     (turn,) = turns
     _, value, terminated, _, _ = env.step(turn)
     assert terminated

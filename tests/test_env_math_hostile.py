@@ -7,6 +7,7 @@ import pytest
 
 from envs.catalog import make_env
 from envs.task import Task
+from envs.thinking import OFF
 
 LIMIT_S = 2.0
 
@@ -67,7 +68,7 @@ HONEST = [("x^2-1", "(x-1)(x+1)"), ("18", "18"), ("(1,2)", "(1, 2)"), ("2\\sqrt{
 def play(text: str, gold: str) -> tuple[float, str, float]:
     """(reward, outcome, seconds) of one answer."""
     message = {"role": "user", "content": "What is it?"}
-    task = Task(env="math", key="row", messages=(message,), spec={"answer": gold}, reasoning=False)
+    task = Task(env="math", key="row", messages=(message,), spec={"answer": gold}, thinking=OFF)
     env = make_env("math")
     env.reset(options={"task": task})
     start = time.monotonic()

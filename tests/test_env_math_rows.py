@@ -17,6 +17,7 @@ from envs.formats import load_row
 from envs.math_env import grade
 from envs.math_rows import FORMATS, corruptions, gold
 from envs.task import Task
+from envs.thinking import OFF
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -31,7 +32,7 @@ def correct(task: Task, turns: list[str]) -> float:
 
 
 def task_of(row: dict[str, Any]) -> Task:
-    return replace(load_row(FORMATS, row, "row"), reasoning=False)
+    return replace(load_row(FORMATS, row, "row"), thinking=OFF)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_gold_answers_of_any_form_are_accepted_and_all_corruptions_rejected(answ
 def test_generated_tasks_have_gold_answers_and_corruptions_too() -> None:
     rng = random.Random(3)
     for level in (1, 2, 3) * 10:
-        task = replace(arithmetic.generate(rng, level), reasoning=False)
+        task = replace(arithmetic.generate(rng, level), thinking=OFF)
         assert correct(task, gold(task)) == 1.0
         for name, turns in corruptions(task):
             assert correct(task, turns) == 0.0, (task, name)
@@ -102,7 +103,7 @@ def test_generated_tasks_have_gold_answers_and_corruptions_too() -> None:
 def test_a_thought_is_a_corruption_only_where_reasoning_is_off() -> None:
     task = arithmetic.generate(random.Random(0), 1)
     assert "a thought where reasoning is off" not in dict(corruptions(task))
-    assert "a thought where reasoning is off" in dict(corruptions(replace(task, reasoning=False)))
+    assert "a thought where reasoning is off" in dict(corruptions(replace(task, thinking=OFF)))
 
 
 def test_a_task_without_an_answer_has_no_gold() -> None:

@@ -13,6 +13,7 @@ from envs.dialogue import call_message, turn_text
 from envs.errors import EnvironmentFault
 from envs.retail_env import USER_REPLY, RetailEnv
 from envs.task import Task
+from envs.thinking import OFF, UNLIMITED
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
@@ -36,7 +37,7 @@ def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> 
 
 def task_of(shop: Path, row: dict[str, Any], **spec: Any) -> Task:
     task = retail_rows.load_from(shop, row, "0")
-    return dataclasses.replace(task, reasoning=False, spec=task.spec | spec)
+    return dataclasses.replace(task, thinking=OFF, spec=task.spec | spec)
 
 
 def say(content: str, *calls: tuple[str, dict[str, Any]]) -> str:
@@ -153,7 +154,7 @@ def test_outputs_must_be_said_without_regard_to_commas_and_case(shop: Path) -> N
 def test_an_output_inside_a_call_or_a_thought_is_not_said(shop: Path) -> None:
     task = task_of(shop, row(outputs=("blue",)))
     assert play(task, say("", ("think", {"thought": "blue"})), "Well.", "Done.")["reward"] == 0.0
-    thinking = dataclasses.replace(task, reasoning=True)
+    thinking = dataclasses.replace(task, thinking=UNLIMITED)
     assert play(thinking, "blue\n</think>\nWell.", "blue\n</think>\nDone.")["reward"] == 0.0
     assert play(thinking, "well\n</think>\nIt is blue.", "\n</think>\nDone.")["reward"] == 1.0
 

@@ -15,6 +15,7 @@ from envs.retail_database import Database
 from envs.retail_env import RetailEnv
 from envs.retail_tools import WRITING, replay
 from envs.task import Task
+from envs.thinking import OFF
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "tau_retail"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -52,7 +53,7 @@ def tasks() -> dict[tuple[str, int], Task]:
         with (DATA / f"{name}.jsonl").open(encoding="utf-8") as file:
             for number, line in enumerate(file):
                 task = retail_rows.load_from(DATA, json.loads(line), f"{name}/{number}")
-                found[name, number] = dataclasses.replace(task, reasoning=False)
+                found[name, number] = dataclasses.replace(task, thinking=OFF)
     return found
 
 

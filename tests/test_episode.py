@@ -22,10 +22,14 @@ from rollout.episode import EpisodeLimits, EpisodeRunner
 from rollout.record import group_lines
 from rollout.renderer import Renderer
 from rollout.replay_engine import Recording, ReplayEngine, read_recording
+from rollout.speech import Speaker
+from rollout.thought import ThoughtConfig, ThoughtTags
 from rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
 TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)
+TAGS = ThoughtTags(TOKENIZER)
+LIMITS = EpisodeLimits()
 
 
 def completion(text: str, *, ended: bool = True) -> Completion:
@@ -37,14 +41,14 @@ def play(
     task: Task,
     recording: Recording,
     *,
-    limits: EpisodeLimits | None = None,
+    limits: EpisodeLimits = LIMITS,
     make: Callable[[str], gymnasium.Env[str, str]] = make_env,
 ) -> Trajectory:
     with ThreadPoolExecutor(1) as pool:
         runner = EpisodeRunner(
-            engine=ReplayEngine(recording),
+            speaker=Speaker(ReplayEngine(recording), TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens),
             renderer=RENDERER,
-            limits=limits or EpisodeLimits(),
+            limits=limits,
             pool=pool,
             make_env=make,
         )

@@ -12,7 +12,7 @@ LEARNER_TAKES = ("rollout.trajectory", "rollout.manifest")
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
 HOMES = {
     "ray": ("orchestrator/cluster.py", "orchestrator/ray_jobs.py"),
-    "vllm": ("rollout/vllm_engine.py", "rollout/weight_receiver.py"),
+    "vllm": ("rollout/vllm_engine.py", "rollout/weight_receiver.py", "rollout/thought_processor.py"),
     "deepspeed": ("learner/deepspeed_engine.py",),
     "mlflow": ("orchestrator/tracking.py",),
     "omegaconf": ("orchestrator/config.py",),

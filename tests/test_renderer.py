@@ -1,16 +1,21 @@
 """Rendering: the parts of a conversation make up what the template renders whole, and nothing can forge a turn."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envs.task import Task
+from envs.thinking import LOW_EFFORT, OFF, up_to
 from learner.fresh_model import byte_tokenizer
-from orchestrator.sft_data import Dialogue, dialogue_ids, parse_chat
+from orchestrator.dialogue_writer import DialogueWriter
+from orchestrator.dialogues import Dialogue, parse_chat
 from rollout.renderer import Renderer, load_tokenizer
+from rollout.thought import ThoughtConfig, ThoughtTags
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)
+WRITER = DialogueWriter(RENDERER, ThoughtTags(TOKENIZER), ThoughtConfig())
 REPLY = (
     {
         "role": "assistant",
@@ -30,14 +35,14 @@ def test_any_text_round_trips_through_the_byte_tokenizer(text: str) -> None:
 
 
 def test_the_parts_of_a_dialogue_are_what_the_template_renders_whole() -> None:
-    ids, trained = dialogue_ids(Dialogue(task=TASK, reply=REPLY), RENDERER)
+    ids, trained = WRITER.ids(Dialogue(task=TASK, reply=REPLY))
     whole = TOKENIZER.apply_chat_template([*TASK.messages, *REPLY], tokenize=False)
     assert TOKENIZER.decode(ids) == whole.removesuffix("\n")
     assert len(ids) == len(trained)
 
 
 def test_only_the_assistants_own_tokens_are_trained_never_the_opening_of_its_turn() -> None:
-    ids, trained = dialogue_ids(Dialogue(task=TASK, reply=REPLY), RENDERER)
+    ids, trained = WRITER.ids(Dialogue(task=TASK, reply=REPLY))
     said = TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on])
     assert said == (
         'look\n</think>\n<tool_call>{"name":"get","arguments":{"key": "a"}}</tool_call><|im_end|>'
@@ -46,8 +51,8 @@ def test_only_the_assistants_own_tokens_are_trained_never_the_opening_of_its_tur
 
 
 def test_with_reasoning_off_the_thought_is_gone_and_its_tags_are_not_trained() -> None:
-    task = Task(env="math", key="k", messages=TASK.messages, spec={}, reasoning=False)
-    ids, trained = dialogue_ids(Dialogue(task=task, reply=REPLY[2:]), RENDERER)
+    task = Task(env="math", key="k", messages=TASK.messages, spec={}, thinking=OFF)
+    ids, trained = WRITER.ids(Dialogue(task=task, reply=REPLY[2:]))
     assert TOKENIZER.decode(ids).endswith("assistant\n<think></think>\\boxed{17}<|im_end|>")
     assert TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on]) == "\\boxed{17}<|im_end|>"
 
@@ -75,3 +80,32 @@ def test_a_directory_without_a_model_or_tokenizer_is_named(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     with pytest.raises(ValueError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_the_mode_stands_at_the_end_of_the_last_user_message() -> None:
+    asked = Task(
+        env="math",
+        key="k",
+        messages=(
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ),
+        spec={},
+        thinking=up_to(64),
+    )
+    silent, open_about_it = RENDERER, Renderer(TOKENIZER, ThoughtConfig(announce=True))
+    assert "budget" not in TOKENIZER.decode(silent.prompt_ids(asked))
+    said = TOKENIZER.decode(open_about_it.prompt_ids(asked))
+    assert "user\nc\n{thinking token budget: 64}<|im_end|>\n<|im_start|>assistant\n<think>\n" in said
+    low = TOKENIZER.decode(silent.prompt_ids(replace(asked, thinking=LOW_EFFORT)))
+    assert "user\nc\n{low effort}<|im_end|>" in low
+    assert "budget" not in TOKENIZER.decode(open_about_it.prompt_ids(replace(asked, thinking=OFF)))
+
+
+def test_a_template_that_ignores_the_mode_is_refused() -> None:
+    RENDERER.check_modes()
+    deaf = byte_tokenizer()
+    deaf.chat_template = str(deaf.chat_template).replace("if thinking else", "if true else")
+    with pytest.raises(ValueError, match="ignores `enable_thinking`"):
+        Renderer(deaf).check_modes()

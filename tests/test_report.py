@@ -28,7 +28,7 @@ def row(**changes: Any) -> dict[str, Any]:
     plain = {
         "env": "math",
         "key": "sum-1",
-        "reasoning": True,
+        "thinking": {"mode": "unlimited", "budget": None},
         "messages": [{"role": "user", "content": "2+3?"}],
         "reward": 1.0,
         "parts": {"correct": 1.0},

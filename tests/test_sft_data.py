@@ -2,31 +2,41 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
+from envs.dialogue import call_message
 from envs.source import EnvConfig
+from envs.task import Task
+from envs.thinking import LOW_EFFORT, ThinkingMix, up_to
 from learner.batch import Sequence
 from learner.fresh_model import byte_tokenizer
+from orchestrator.dialogue_writer import DialogueWriter
+from orchestrator.dialogues import Demonstrations, Dialogue, parse_chat
 from orchestrator.mixture import open_mixture
-from orchestrator.sft_data import Demonstrations, SftData, cut_thought
+from orchestrator.sft_data import SftData, SftDataConfig, under_mode
 from rollout.renderer import Renderer
+from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
 
 TOKENIZER = byte_tokenizer()
-CALL = {"role": "assistant", "reasoning_content": "get a b", "content": "", "tool_calls": [{"type": "function"}]}
+CALL = {
+    "role": "assistant",
+    "reasoning_content": "get a b",
+    "content": "",
+    "tool_calls": [call_message("get", {"key": "a"})],
+}
 RESULT = {"role": "tool", "content": "17"}
 ANSWER = {"role": "assistant", "reasoning_content": "done", "content": "\\boxed{17}"}
 
 
+def writer(*, train_closing: bool = False, thought: ThoughtConfig | None = None) -> DialogueWriter:
+    config = thought or ThoughtConfig()
+    return DialogueWriter(Renderer(TOKENIZER, config), ThoughtTags(TOKENIZER), config, train_closing=train_closing)
+
+
 def data(*, strip: float, truncate: float, seed: int = 1) -> SftData:
     mixture = open_mixture({"math": EnvConfig()}, {}, split="train", seed=seed)
-    return SftData(
-        Demonstrations(mixture).dialogue,
-        Renderer(TOKENIZER),
-        batch_size=64,
-        strip_share=strip,
-        truncate_share=truncate,
-        max_tokens=512,
-        seed=seed,
-    )
+    config = SftDataConfig(thinking=ThinkingMix(budget=truncate, off=strip))
+    return SftData(Demonstrations(mixture).dialogue, writer(), config, batch_size=64, max_tokens=512, seed=seed)
 
 
 def trained_text(sequence: Sequence) -> str:
@@ -38,35 +48,99 @@ def tokens(batch: list[Sequence]) -> list[tuple[tuple[int, ...], tuple[bool, ...
     return [(sequence.ids, sequence.trained_T) for sequence in batch]
 
 
-def test_a_budget_that_runs_out_in_a_later_thought_keeps_the_turns_before_and_answers_at_once() -> None:
-    cuts = [cut_thought((CALL, RESULT, ANSWER), random.Random(seed)) for seed in range(200)]
-    assert {len(reply) for reply in cuts} == {1, 3}
-    for reply in cuts:
-        *before, last = reply
-        assert tuple(before) == (CALL, RESULT)[: len(before)]
-        thought = (CALL if not before else ANSWER)["reasoning_content"]
-        assert str(thought).startswith(last["reasoning_content"])
-        assert last["reasoning_content"]
-        assert last["content"] == "\\boxed{17}"
-        assert "tool_calls" not in last
+TASK = Task(env="tool_use", key="k", messages=({"role": "user", "content": "a+b=?"},), spec={})
+DIALOGUE = Dialogue(task=TASK, reply=(CALL, RESULT, ANSWER))
 
 
-def test_a_reply_without_a_thought_stays_as_it_is() -> None:
-    reply = ({"role": "assistant", "content": "17"},)
-    assert cut_thought(reply, random.Random(0)) == reply
+def cut(config: SftDataConfig, *, seed: int = 0, dialogue: Dialogue = DIALOGUE) -> Dialogue:
+    return under_mode(dialogue, config, writer(), random.Random(seed))
+
+
+def pieces(dialogue: Dialogue, by: DialogueWriter) -> tuple[str, str]:
+    """The text of all ids after the prompt, and that of the trained ones."""
+    ids, trained = by.ids(dialogue)
+    start = trained.index(True)
+    return TOKENIZER.decode(ids[start:]), TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on])
+
+
+def test_at_a_budget_every_longer_thought_is_cut_and_the_dialogue_goes_on_with_its_own_answers() -> None:
+    cut_at_three = replace(DIALOGUE, task=replace(TASK, thinking=up_to(3)))
+    whole, trained = pieces(cut_at_three, writer())
+    assert whole.startswith('get\n</think>\n<tool_call>{"name":"get"')
+    assert whole.endswith("don\n</think>\n\\boxed{17}<|im_end|>")
+    assert "</think>" not in trained  # the closing is not the model's own
+    assert trained.startswith('get<tool_call>{"name":"get"')
+    _, with_closing = pieces(cut_at_three, writer(train_closing=True))
+    assert with_closing.count("\n</think>\n") == 2
+
+
+def test_a_budget_of_the_episode_is_shared_by_its_thoughts() -> None:
+    cut_at_nine = replace(DIALOGUE, task=replace(TASK, thinking=up_to(9)))
+    whole, _ = pieces(cut_at_nine, writer(thought=ThoughtConfig(scope="episode")))
+    assert whole.startswith("get a b\n</think>")  # 7 tokens; 2 are left
+    assert "do\n</think>\n\\boxed{17}" in whole
+    assert "done\n</think>" in pieces(cut_at_nine, writer())[0]  # of each turn: nothing to cut
+
+
+def test_a_sample_is_cut_exactly_as_a_rollout_would_be() -> None:
+    tags = ThoughtTags(TOKENIZER)
+    lines = Dialogue(task=replace(TASK, thinking=up_to(4)), reply=({**ANSWER, "reasoning_content": "one two\nthree"},))
+    ids, _ = writer(thought=ThoughtConfig(grace=6)).ids(lines)
+    said = ids[len(Renderer(TOKENIZER).prompt_ids(lines.task)) :]
+    forcing = tags.forcing(said, ThoughtLimit(tokens=4, grace=6))
+    assert forcing is not None
+    assert tuple(said[forcing.start : forcing.end]) == forcing.ids
+    assert TOKENIZER.decode(said) == "one two\n</think>\n\\boxed{17}<|im_end|>"
+
+
+def test_a_habit_of_answering_too_soon_takes_the_last_answer_after_a_cut_thought() -> None:
+    config = SftDataConfig(thinking=ThinkingMix(budget=1.0), cut_to_answer=True)
+    cuts = [cut(config, seed=seed) for seed in range(50)]
+    assert {len(dialogue.reply) for dialogue in cuts} == {1, 3}
+    for dialogue in cuts:
+        assert dialogue.reply[-1]["content"] == "\\boxed{17}"
+        assert "tool_calls" not in dialogue.reply[-1]
+        assert dialogue.task.thinking.budget is not None
+        assert dialogue.task.thinking.budget < len(dialogue.reply[-1]["reasoning_content"])
+
+
+def test_budgets_of_the_configuration_are_drawn_and_announced() -> None:
+    config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[2, 5]))
+    budgets = Counter(cut(config, seed=seed).task.thinking.budget for seed in range(100))
+    assert set(budgets) == {2, 5}
+    announced = writer(thought=ThoughtConfig(announce=True)).ids(cut(config))[0]
+    assert "a+b=?\n{thinking token budget: " in TOKENIZER.decode(announced)
+
+
+def test_little_effort_is_a_marker_and_a_short_thought_that_ends_by_itself() -> None:
+    dialogue = cut(SftDataConfig(thinking=ThinkingMix(low_effort=1.0), low_effort_keep=0.5))
+    ids, _ = writer().ids(dialogue)
+    assert "a+b=?\n{low effort}<|im_end|>" in TOKENIZER.decode(ids)
+    assert pieces(dialogue, writer())[1].startswith("get a\n</think>\n<tool_call>")
+
+
+def test_a_dialogue_without_a_thought_or_with_a_mode_of_its_own_stays_as_it_is() -> None:
+    every = SftDataConfig(thinking=ThinkingMix(budget=0.5, off=0.5))
+    plain = Dialogue(task=TASK, reply=({"role": "assistant", "content": "17"},))
+    low = parse_chat({"messages": [*TASK.messages, ANSWER], "reasoning_effort": "low"}, 0)
+    assert low.task.thinking == LOW_EFFORT
+    assert all(cut(every, seed=seed, dialogue=given) == given for seed in range(20) for given in (plain, low))
 
 
 def test_shares_of_stripped_and_cut_thoughts_hold() -> None:
     plain = [trained_text(sequence) for sequence in data(strip=0, truncate=0).batch(1)]
     assert all("</think>" in text for text in plain)
-    mixed = [trained_text(sequence) for step in (1, 2, 3) for sequence in data(strip=0.25, truncate=0.5).batch(step)]
-    whole = [trained_text(sequence) for step in (1, 2, 3) for sequence in data(strip=0, truncate=0).batch(step)]
+    mixed = [sequence for step in (1, 2, 3) for sequence in data(strip=0.25, truncate=0.5).batch(step)]
     kinds = Counter(
-        "stripped" if "</think>" not in text else "whole" if text == full else "cut"
-        for text, full in zip(mixed, whole, strict=True)
+        "stripped"
+        if "<think></think>" in TOKENIZER.decode(sequence.ids)
+        else "whole"
+        if "</think>" in trained_text(sequence)
+        else "cut"
+        for sequence in mixed
     )
     assert 0.15 < kinds["stripped"] / len(mixed) < 0.35
-    assert 0.35 < kinds["cut"] / len(mixed) < 0.6  # a cut may fall on the thought's last character
+    assert 0.4 < kinds["cut"] / len(mixed) < 0.6
 
 
 def test_a_step_has_the_same_batch_in_a_continued_run() -> None:

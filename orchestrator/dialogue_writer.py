@@ -1,0 +1,63 @@
+"""Dialogues as token ids, as the engine would see them."""
+
+from envs.task import Message
+from orchestrator.dialogues import Dialogue
+from rollout.renderer import Renderer
+from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
+
+
+class DialogueWriter:
+    """Writes dialogues as ids, as the engine would see them, thoughts cut where the rollouts would cut them."""
+
+    def __init__(
+        self, renderer: Renderer, tags: ThoughtTags | None, thought: ThoughtConfig, *, train_closing: bool = False
+    ) -> None:
+        self._renderer = renderer
+        self._tags = tags
+        self._thought = thought
+        self._train_closing = train_closing
+
+    def thought_tokens(self, message: Message) -> int:
+        """How long the thought of a message is."""
+        return len(self._renderer.encode(message["reasoning_content"]))
+
+    def ids(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
+        """Ids of a dialogue and which are trained: the assistant's own tokens, never the opening of its turn."""
+        reasoning = dialogue.task.reasoning
+        ids = list(self._renderer.prompt_ids(dialogue.task))
+        trained = [False] * len(ids)
+        between: list[Message] = []
+        left = dialogue.task.thinking.budget
+        for number, message in enumerate(dialogue.reply):
+            if message["role"] != "assistant":
+                between.append(message)
+                continue
+            if number:
+                opening = self._renderer.observation_ids(between, reasoning=reasoning)
+                ids += opening
+                trained += [False] * len(opening)
+                between = []
+            said, own, thought = self._answer(message, reasoning=reasoning, budget=left)
+            ids += said
+            trained += own
+            if left is not None and self._thought.scope == "episode":
+                left = max(0, left - thought)
+        return ids, trained
+
+    def _answer(
+        self, message: Message, *, reasoning: bool, budget: int | None
+    ) -> tuple[tuple[int, ...], list[bool], int]:
+        """Ids of one turn, which are trained, and the length of its thought; cut to the budget."""
+        text = self._renderer.answer_text(message, reasoning=reasoning)
+        if budget is None or self._tags is None:
+            ids = self._renderer.encode(text)
+            return ids, [True] * len(ids), 0
+        thought_text, _, answer_text = text.partition(self._tags.closing)
+        thought, answer = self._renderer.encode(thought_text), self._renderer.encode(answer_text)
+        forcing = self._tags.forcing(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
+        if forcing is None:
+            ids = self._renderer.encode(text)
+            return ids, [True] * len(ids), len(thought)
+        kept = thought[: forcing.start]
+        trained = [True] * len(kept) + [self._train_closing] * len(forcing.ids) + [True] * len(answer)
+        return (*kept, *forcing.ids, *answer), trained, len(kept)

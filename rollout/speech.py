@@ -1,0 +1,57 @@
+"""One turn of the model: how many tokens it may think and answer, and what of it was thought."""
+
+from dataclasses import dataclass
+
+from envs.thinking import Thinking
+from rollout.engine import Completion, Engine
+from rollout.thought import Closed, Forcing, Thought, ThoughtConfig, ThoughtLimit, ThoughtTags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speech:
+    """What was said in a turn, and its measures."""
+
+    completion: Completion
+    thought: Thought
+
+
+class Speaker:
+    """Asks the engine for turns under the mode of the task. Without `tags` no thought is seen, limited or measured."""
+
+    def __init__(self, engine: Engine, tags: ThoughtTags | None, config: ThoughtConfig, *, turn_tokens: int) -> None:
+        self._engine = engine
+        self._tags = tags
+        self._config = config
+        self._turn_tokens = turn_tokens
+        self._answer_tokens = config.answer_tokens or turn_tokens
+
+    async def say(
+        self, ids: tuple[int, ...], thinking: Thinking, *, room: int, thought_so_far: int, seed: int
+    ) -> Speech:
+        """The turn that follows `ids`, of at most `room` tokens.
+
+        `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room does
+        not hold budget, closing and answer, the budget shrinks.
+        """
+        if thinking.budget is None:
+            said = await self._engine.generate(ids, max_tokens=min(self._turn_tokens, room), seed=seed)
+            return Speech(completion=said, thought=self._measure(said, thinking, None))
+        if self._tags is None:
+            raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
+        budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
+        closing = len(self._tags.cut(()))
+        besides = self._config.grace + closing + self._answer_tokens
+        limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
+        said = await self._engine.generate(ids, max_tokens=min(limit.tokens + besides, room), seed=seed, limit=limit)
+        forcing = self._tags.forcing(said.token_ids, limit)
+        thought = self._measure(said, thinking, forcing)
+        too_long = thought.answer_tokens - self._answer_tokens
+        if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
+            said = said.first(len(said.token_ids) - too_long)
+            thought = self._measure(said, thinking, forcing)
+        return Speech(completion=said, thought=thought)
+
+    def _measure(self, said: Completion, thinking: Thinking, forcing: Forcing | None) -> Thought:
+        if self._tags is None:
+            return Thought(tokens=0, answer_tokens=len(said.token_ids), closed=Closed.NONE)
+        return self._tags.measure(said.token_ids, reasoning=thinking.on, forcing=forcing)

@@ -1,0 +1,233 @@
+"""Where a thought ends: the rule by which it is closed by force, and what is measured of it. Pure functions of token ids.
+
+The rule: after `tokens` tokens the model may finish its line within `grace` more; then the closing is inserted, and the
+model goes on to the answer. A thought that ends by itself is left alone. What the model has already said of the closing
+is not said again. The same rule stands behind the rollouts, the evaluation and the server.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from transformers import PreTrainedTokenizerBase
+
+from envs.dialogue import CLOSE_THOUGHT, OPEN_THOUGHT
+from envs.thinking import Mode, Thinking
+
+TOKENS_BEFORE = 32
+"""How many tokens before the place of a forced closing are read for what the model has already said of it."""
+
+SCOPES = ("turn", "episode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThoughtConfig:
+    """How thoughts are limited, and what the prompt says about it."""
+
+    grace: int = 0
+    """Tokens after the budget in which the model may finish its line; 0 closes the thought at the budget."""
+    answer_tokens: int | None = None
+    """Most tokens of the answer after a thought with a budget; null is the limit of a turn."""
+    scope: str = "turn"
+    """What has a budget: each turn, or the episode, whose turns share it."""
+    closing: str | None = None
+    """The text that closes a thought; null takes it from the chat template."""
+    announce: bool = False
+    """Whether the prompt tells the budget to the model."""
+    budget_notice: str = "{thinking token budget: %d}"
+    """How it is told, at the end of the last user message; %d is the number of tokens."""
+    low_effort_marker: str = "{low effort}"
+    """What asks for little thought, at the same place."""
+
+    def __post_init__(self) -> None:
+        if self.grace < 0:
+            raise ValueError(f"rollout.thought.grace={self.grace} must be 0 or more tokens")
+        if self.answer_tokens is not None and self.answer_tokens < 1:
+            raise ValueError(f"rollout.thought.answer_tokens={self.answer_tokens} must be 1 or more")
+        if self.scope not in SCOPES:
+            raise ValueError(f"rollout.thought.scope={self.scope!r} must be one of {', '.join(SCOPES)}")
+        if self.budget_notice.count("%d") != 1 or self.budget_notice.count("%") != 1:
+            raise ValueError(f"rollout.thought.budget_notice={self.budget_notice!r} must contain %d once")
+
+    def notice(self, thinking: Thinking) -> str:
+        """What the prompt says of the mode, "" where it says nothing."""
+        if thinking.mode is Mode.LOW_EFFORT:
+            return self.low_effort_marker
+        return self.budget_notice % thinking.budget if self.announce and thinking.budget is not None else ""
+
+
+class Closed(Enum):
+    """How a thought ended."""
+
+    ITSELF = "itself"  # the model closed it
+    LINE_END = "line_end"  # closed by force where a line ended
+    ABRUPT = "abrupt"  # closed by force inside a line
+    NEVER = "never"  # it was never closed
+    NONE = "none"  # there was no thought: reasoning is off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtLimit:
+    """Where a thought ends at the latest: after `tokens`, or at the end of its line up to `grace` tokens later."""
+
+    tokens: int
+    grace: int = 0
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0 or self.grace < 0:
+            raise ValueError(
+                f"a thought limit of {self.tokens} tokens and {self.grace} of grace: both must be 0 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forcing:
+    """The ids that are inserted at `start`, and whether a line ended there."""
+
+    start: int
+    ids: tuple[int, ...]
+    line_end: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """The measures of one turn: sampled tokens before and after the closing of the thought, and how it was closed.
+
+    The closing tag itself counts to neither; with reasoning off all tokens are the answer's.
+    """
+
+    tokens: int
+    answer_tokens: int
+    closed: Closed
+
+
+class ThoughtTags:
+    """The tags of a tokenizer, and the rule in its tokens."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> None:
+        """`closing` is the text that closes a thought; None takes what the chat template puts there.
+
+        Raises `ValueError` where neither the tokenizer nor its chat template knows the tags, where `closing` has no
+        tag, and where the template shows no closing.
+        """
+        self._tokenizer = tokenizer
+        template = str(tokenizer.chat_template or "")
+        vocabulary = tokenizer.get_vocab()
+        for tag in (OPEN_THOUGHT, CLOSE_THOUGHT):
+            if tag not in vocabulary and tag not in template:
+                raise ValueError(
+                    f"the tokenizer has no thinking tag {tag!r}, neither as a token nor in its chat template: thoughts "
+                    f"can't be limited; set the budgets' shares to 0 or take a reasoning model"
+                )
+        if closing is not None and CLOSE_THOUGHT not in closing:
+            raise ValueError(f"rollout.thought.closing={closing!r} does not contain {CLOSE_THOUGHT!r}")
+        self.closing = closing if closing is not None else closing_of(tokenizer)
+        self._tag_id: int | None = vocabulary.get(CLOSE_THOUGHT)
+
+    @classmethod
+    def find(cls, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> "ThoughtTags | None":
+        """The tags of a tokenizer that has some; None for a model that does not think."""
+        try:
+            return cls(tokenizer, closing=closing)
+        except ValueError:
+            return None
+
+    @cached_property
+    def opened_by_prompt(self) -> bool:
+        """Whether the prompt opens the thought; else the model itself begins it with the opening tag."""
+        said = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": "-"}], add_generation_prompt=True, enable_thinking=True, tokenize=False
+        )
+        return str(said).rstrip().endswith(OPEN_THOUGHT)
+
+    def close_of(self, ids: Sequence[int]) -> tuple[int, int] | None:
+        """Where the first closing tag lies: its first index and that after its last; None where there is none."""
+        if self._tag_id is not None:
+            return (at := list(ids).index(self._tag_id), at + 1) if self._tag_id in ids else None
+        text = self._text(ids)
+        if CLOSE_THOUGHT not in text:
+            return None
+        before = text.index(CLOSE_THOUGHT)
+        end = next(n for n in range(1, len(ids) + 1) if CLOSE_THOUGHT in self._text(ids[:n]))
+        start = max(n for n in range(end) if len(self._text(ids[:n])) <= before)
+        return start, end
+
+    def forcing(self, ids: Sequence[int], limit: ThoughtLimit) -> Forcing | None:
+        """What is inserted into the turn that begins with `ids`, and where; None where the model is free so far."""
+        if len(ids) < limit.tokens or not self._thinks(ids):
+            return None
+        last = min(len(ids), limit.tokens + limit.grace)
+        start = next((n for n in range(limit.tokens, last + 1) if self._line_ends(ids[:n])), None)
+        line_end = start is not None
+        if start is None:
+            if len(ids) < limit.tokens + limit.grace:
+                return None
+            start = limit.tokens + limit.grace
+        if self.close_of(ids[:start]) is not None:
+            return None
+        return Forcing(start=start, ids=self._rest_of_closing(ids[:start]), line_end=line_end)
+
+    def cut(self, thought: Sequence[int]) -> tuple[int, ...]:
+        """The closing that follows a thought which was cut short: for training data."""
+        return self._rest_of_closing(thought)
+
+    def measure(self, ids: Sequence[int], *, reasoning: bool, forcing: Forcing | None = None) -> Thought:
+        """Lengths and closing of a whole turn."""
+        if not reasoning:
+            return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
+        if forcing is not None and len(ids) >= forcing.start:
+            closed = Closed.LINE_END if forcing.line_end else Closed.ABRUPT
+            return Thought(tokens=forcing.start, answer_tokens=max(0, len(ids) - forcing.end), closed=closed)
+        place = self.close_of(ids)
+        if place is None:
+            return Thought(tokens=len(ids), answer_tokens=0, closed=Closed.NEVER)
+        return Thought(tokens=place[0], answer_tokens=len(ids) - place[1], closed=Closed.ITSELF)
+
+    def _thinks(self, ids: Sequence[int]) -> bool:
+        """Whether the turn is a thought at all, where the model opens it itself."""
+        if self.opened_by_prompt:
+            return True
+        said = self._text(ids[:TOKENS_BEFORE]).lstrip()
+        return said.startswith(OPEN_THOUGHT) or OPEN_THOUGHT.startswith(said)
+
+    def _line_ends(self, ids: Sequence[int]) -> bool:
+        return bool(ids) and "\n" in self._text(ids[-1:])
+
+    def _rest_of_closing(self, thought: Sequence[int]) -> tuple[int, ...]:
+        """The closing without what the thought's end has already said of it."""
+        said = self._text(thought[-TOKENS_BEFORE:])
+        rest = self.closing[said_of(self.closing, said) :]
+        if rest == self.closing:  # the tag may have been begun without the white space in front of it
+            bare = self.closing.lstrip()
+            rest = bare[known:] if (known := said_of(bare, said)) > 1 else rest
+        return tuple(self._tokenizer(rest, add_special_tokens=False)["input_ids"])
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def said_of(closing: str, said: str) -> int:
+    """How many characters of `closing` stand at the end of `said`."""
+    return next(count for count in range(len(closing), -1, -1) if said.endswith(closing[:count]))
+
+
+def closing_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the chat template puts between a thought and its answer.
+
+    Raises `ValueError` where it does not render a message's `reasoning_content`.
+    """
+    said = {"role": "assistant", "reasoning_content": "first-part", "content": "second-part"}
+    text = str(tokenizer.apply_chat_template([{"role": "user", "content": "-"}, said], tokenize=False))
+    _, found, after = text.partition("first-part")
+    closing, also, _ = after.partition("second-part")
+    if not found or not also or CLOSE_THOUGHT not in closing:
+        raise ValueError(
+            f"the chat template does not show how a thought is closed (it renders {text[-80:]!r}); "
+            f"set rollout.thought.closing, for example to '\\n{CLOSE_THOUGHT}\\n\\n'"
+        )
+    return closing

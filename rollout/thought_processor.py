@@ -1,0 +1,80 @@
+"""The limit of a thought inside vLLM: a logits processor that closes it where `rollout/thought.py` says.
+
+It runs in the engine's process, for rollouts and for the server alike. A request asks for it with the extra arguments
+`thinking_budget` and `thinking_grace` (tokens) and `thinking_closing` (text).
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+
+from rollout.renderer import load_tokenizer
+from rollout.thought import Forcing, ThoughtLimit, ThoughtTags
+
+BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
+
+
+def extra_args(limit: ThoughtLimit, *, closing: str) -> dict[str, Any]:
+    """The extra arguments of a request under a limit."""
+    return {BUDGET: limit.tokens, GRACE: limit.grace, CLOSING: closing}
+
+
+class ThoughtProcessor(AdapterLogitsProcessor):
+    """Forces the closing of thoughts at their limits; requests without a limit are left alone."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        super().__init__(vllm_config, device, is_pin_memory)
+        model = Path(vllm_config.model_config.tokenizer)
+        self._tags = cache(lambda closing: ThoughtTags(load_tokenizer(model), closing=closing))
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Raises `ValueError` for a budget or a grace that is no number of tokens."""
+        given = sampling_params.extra_args or {}
+        for name in (BUDGET, GRACE):
+            value = given.get(name, 0)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} is {value!r}; it must be a number of tokens, 0 or more")
+
+    def is_argmax_invariant(self) -> bool:
+        """Not: it decides which token comes."""
+        return False
+
+    def new_req_logits_processor(self, params: SamplingParams) -> "_Request | None":
+        """The state of a new request; None without a limit."""
+        given = params.extra_args or {}
+        if BUDGET not in given:
+            return None
+        limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
+        return _Request(self._tags(given.get(CLOSING)), limit)
+
+
+class _Request:
+    """One request: nothing to do before the limit, a token each step while the closing is inserted, then nothing more."""
+
+    def __init__(self, tags: ThoughtTags, limit: ThoughtLimit) -> None:
+        self._tags = tags
+        self._limit = limit
+        self._over = False
+        self._forcing: Forcing | None = None
+
+    def __call__(self, ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+        if self._over or len(ids) < self._limit.tokens:
+            return logits
+        if self._forcing is None:
+            self._forcing = self._tags.forcing(ids, self._limit)
+            if self._forcing is None:
+                self._over = self._tags.close_of(ids) is not None
+                return logits
+        place = len(ids) - self._forcing.start
+        if place >= len(self._forcing.ids):
+            self._over = True
+            return logits
+        only = torch.full_like(logits, float("-inf"))
+        only[self._forcing.ids[place]] = 0.0
+        return only
