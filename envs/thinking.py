@@ -57,7 +57,7 @@ class ThinkingMix:
     """Share that thinks up to a budget."""
     low_effort: float = 0.0
     """Share whose prompt asks for little thought."""
-    off: float = 0.0
+    no_thought: float = 0.0
     """Share that answers without a thought."""
     budgets: list[int] = field(default_factory=list)
     """Budgets in tokens, drawn with equal chance; one entry is a fixed budget."""
@@ -65,7 +65,7 @@ class ThinkingMix:
     """Lowest and highest budget in tokens, drawn log-uniformly; in place of `budgets`."""
 
     def __post_init__(self) -> None:
-        shares = {"budget": self.budget, "low_effort": self.low_effort, "off": self.off}
+        shares = {"budget": self.budget, "low_effort": self.low_effort, "no_thought": self.no_thought}
         for name, share in shares.items():
             if not share >= 0:
                 raise ValueError(f"thinking.{name}={share}: a share must be 0 or more")
@@ -92,7 +92,7 @@ class ThinkingMix:
     def draw_mode(self, rng: random.Random) -> Mode:
         """A mode, by the shares."""
         lot = rng.random()
-        for mode, share in ((Mode.OFF, self.off), (Mode.BUDGET, self.budget), (Mode.LOW_EFFORT, self.low_effort)):
+        for mode, share in ((Mode.OFF, self.no_thought), (Mode.BUDGET, self.budget), (Mode.LOW_EFFORT, self.low_effort)):
             if lot < share:
                 return mode
             lot -= share

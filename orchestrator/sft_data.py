@@ -18,7 +18,7 @@ from orchestrator.dialogues import Dialogue
 class SftDataConfig:
     """How thoughts of supervised data are changed, so that the model knows every mode."""
 
-    thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.03, off=0.1))
+    thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.03, no_thought=0.1))
     """Shares of samples: the thought cut at a budget with the answer kept, with little effort, without a thought.
     Without `budgets` or `budget_range` a thought is cut anywhere."""
     train_closing: bool = False

@@ -89,7 +89,7 @@ class Renderer:
         if self._render(question, reasoning=True) == self._render(question, reasoning=False):
             raise ValueError(
                 "the chat template ignores `enable_thinking`: turns with and without reasoning begin alike, so that "
-                "reasoning can't be switched off; set the shares `off` to 0, eval.off=false and envs.*.reasoning=true, "
+                "reasoning can't be switched off; set the shares `no_thought` to 0, eval.no_thought=false and envs.*.reasoning=true, "
                 "or give the model a template that knows it"
             )
 

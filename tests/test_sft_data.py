@@ -35,7 +35,7 @@ def writer(*, train_closing: bool = False, thought: ThoughtConfig | None = None)
 
 def data(*, strip: float, truncate: float, seed: int = 1) -> SftData:
     mixture = open_mixture({"math": EnvConfig()}, {}, split="train", seed=seed)
-    config = SftDataConfig(thinking=ThinkingMix(budget=truncate, off=strip))
+    config = SftDataConfig(thinking=ThinkingMix(budget=truncate, no_thought=strip))
     return SftData(Demonstrations(mixture).dialogue, writer(), config, batch_size=64, max_tokens=512, seed=seed)
 
 
@@ -120,7 +120,7 @@ def test_little_effort_is_a_marker_and_a_short_thought_that_ends_by_itself() -> 
 
 
 def test_a_dialogue_without_a_thought_or_with_a_mode_of_its_own_stays_as_it_is() -> None:
-    every = SftDataConfig(thinking=ThinkingMix(budget=0.5, off=0.5))
+    every = SftDataConfig(thinking=ThinkingMix(budget=0.5, no_thought=0.5))
     plain = Dialogue(task=TASK, reply=({"role": "assistant", "content": "17"},))
     low = parse_chat({"messages": [*TASK.messages, ANSWER], "reasoning_effort": "low"}, 0)
     assert low.task.thinking == LOW_EFFORT
