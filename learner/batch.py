@@ -3,14 +3,18 @@
 Suffixes: `_T` one entry per token of a sequence, `_BT` per sequence and token of a micro-batch (padded on the right).
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learner.advantages import group_advantages
-from rollout.trajectory import Group, Trajectory, WeightVersion
+from rollout.trajectory import Group, Trajectory, TurnFault, WeightVersion
+
+NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,21 +100,33 @@ class TrainBatch:
 
 
 def sequences_from_group(
-    group: Group, *, advantage: str, advantage_clip: float = 20.0, mask_truncated: bool = False
+    group: Group,
+    *,
+    advantage: str,
+    advantage_clip: float = 20.0,
+    mask_truncated: bool = False,
+    overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
 ) -> list[Sequence]:
     """The training sequences of a group, one for each trajectory with a score.
 
     A token is trained if it was sampled, not forced, and (with `mask_truncated`) its trajectory ended by itself.
+    `overrides` are the advantages of turns with a fault, in place of their trajectory's; the lowest counts.
+    The other turns keep theirs.
     """
     advantages_G = group_advantages(group.rewards_G, kind=advantage, clip=advantage_clip)
     return [
-        _trajectory_sequence(trajectory, advantage=value, masked=mask_truncated and trajectory.truncated)
+        _trajectory_sequence(
+            trajectory, advantage=value, masked=mask_truncated and trajectory.truncated, overrides=overrides
+        )
         for trajectory, value in zip(group.trajectories, advantages_G, strict=True)
     ]
 
 
-def _trajectory_sequence(trajectory: Trajectory, *, advantage: float, masked: bool) -> Sequence:
+def _trajectory_sequence(
+    trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float]
+) -> Sequence:
     ids: list[int] = []
+    advantages_T: list[float] = []
     trained_T: list[bool] = []
     behaviour_T: list[float] = []
     versions: list[int] = []
@@ -119,10 +135,12 @@ def _trajectory_sequence(trajectory: Trajectory, *, advantage: float, masked: bo
         trained_T += [False] * len(turn.context_ids) + [not (forced or masked) for forced in turn.forced_T]
         behaviour_T += [float("nan")] * len(turn.context_ids) + list(turn.logprobs_T)
         versions += turn.versions_T
+        own = min((overrides[fault] for fault in turn.faults if fault in overrides), default=advantage)
+        advantages_T += [advantage] * len(turn.context_ids) + [own] * len(turn.sampled_ids)
     return Sequence(
         ids=tuple(ids),
         trained_T=tuple(trained_T),
-        advantages_T=(advantage,) * len(ids),
+        advantages_T=tuple(advantages_T),
         behaviour_T=tuple(behaviour_T),
         oldest=WeightVersion(step=min(versions)) if versions else None,
         newest=WeightVersion(step=max(versions)) if versions else None,

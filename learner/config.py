@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from rollout.trajectory import TurnFault
+
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "linear", "cosine")
 OBJECTIVES = ("policy", "nll")
@@ -65,6 +67,10 @@ class LossConfig:
     """Baseline: loo (mean of the other answers), mean (mean of the group), grpo (mean, divided by the deviation)."""
     advantage_clip: float = 20.0
     """Largest absolute advantage."""
+    malformed_thought: float | None = None
+    """Advantage of a turn whose thought is malformed, in place of its own; null keeps its own."""
+    invalid_call: float | None = None
+    """Advantage of a turn with an invalid tool call, in place of its own; null keeps its own."""
     mask_truncated: bool = False
     """Whether answers that ran into the token limit carry no loss."""
     aggregation: str = "token"
@@ -88,6 +94,9 @@ class LossConfig:
         _one_of("loss.aggregation", self.aggregation, AGGREGATIONS)
         _positive("loss.advantage_clip", self.advantage_clip)
         _positive("loss.importance_cap", self.importance_cap)
+        for name, value in (("malformed_thought", self.malformed_thought), ("invalid_call", self.invalid_call)):
+            if value is not None and not value < 0:
+                raise ValueError(f"loss.{name}={value}: must be below 0, or null to keep the advantage")
         if not 0 <= self.clip_low < 1:
             raise ValueError(f"loss.clip_low={self.clip_low}: must be at least 0 and below 1")
         _not_negative("loss.clip_high", self.clip_high)
@@ -100,6 +109,12 @@ class LossConfig:
             )
         if self.error_guard and self.error_guard <= 1:
             raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
+
+    @property
+    def overrides(self) -> dict[TurnFault, float]:
+        """The advantages that turns with a fault get in place of their own."""
+        values = {TurnFault.THOUGHT: self.malformed_thought, TurnFault.TOOL_CALL: self.invalid_call}
+        return {fault: value for fault, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,12 @@ so no group is trained more than `max_lag` versions after it was admitted.
 """
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.mixture import Draw, Mixture
-from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +32,16 @@ class Dropped:
 class Buffer:
     """Slots of groups between admission and release. All methods belong to one event loop."""
 
-    def __init__(self, *, groups_per_step: int, max_lag: int, max_drops: int, next_ticket: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        groups_per_step: int,
+        max_lag: int,
+        max_drops: int,
+        next_ticket: int = 0,
+        overridden: Collection[TurnFault] = (),
+    ) -> None:
+        """`overridden` are the faults of a turn that have an advantage of their own: they are a signal too."""
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
             raise ValueError(
                 f"rl.groups_per_step={groups_per_step} must be at least 1, "
@@ -40,6 +50,7 @@ class Buffer:
         self._per_step = groups_per_step
         self._max_lag = max_lag
         self._max_drops = max_drops
+        self._overridden = overridden
         self._slots: dict[int, _Slot] = {}
         self._training: list[int] = []
         self._redo: list[Draw] = []
@@ -72,7 +83,9 @@ class Buffer:
             if lost:
                 self.dropped.failed += 1
                 del self._slots[group.ticket.number]
-            elif not group.has_signal and self.dropped.no_signal < self._max_drops:
+            elif (
+                not (group.has_signal or group.has_fault(self._overridden)) and self.dropped.no_signal < self._max_drops
+            ):
                 self.dropped.no_signal += 1
                 del self._slots[group.ticket.number]
             else:

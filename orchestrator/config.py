@@ -1,5 +1,6 @@
 """The configuration of a run: composed here, each part declared beside the code it configures. OmegaConf stays here."""
 
+import math
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,10 +16,12 @@ from envs.source import EnvConfig
 from envs.thinking import ThinkingMix
 from learner.config import LearnerConfig, LossConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
+from orchestrator.own_answers import SelfSftConfig
 from orchestrator.sft_data import SftDataConfig
+from orchestrator.shaping import ShapingConfig
 from rollout.worker import RolloutConfig
 
-STAGES = ("init", "sft", "rl", "eval", "report")
+STAGES = ("init", "sft", "self_sft", "rl", "eval", "report")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,8 @@ class RlConfig:
     """Steps between checkpoints; the last step always has one."""
     timeout_s: float = 300.0
     """Deadline of each wait in the loop, in seconds."""
+    shaping: ShapingConfig = field(default_factory=ShapingConfig)
+    """Rewards for short thoughts and answers."""
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 
@@ -113,11 +118,30 @@ class EvalConfig:
     samples: int = 4
     """Answers to each task, the k of avg@k and pass@k."""
     timeout_s: float = 600.0
-    """Deadline of one evaluation, in seconds."""
+    """Deadline of answering the tasks once, in seconds; where they are answered under n budgets at once, n times that."""
+    budgets: list[int] = field(default_factory=list)
+    """Thinking budgets in tokens under which the same tasks are answered once more each."""
+    budget_shares: list[float] = field(default_factory=list)
+    """Further budgets, as shares of the environment's median thought without a limit in the same evaluation."""
+    no_thought: bool = False
+    """Whether the tasks are also answered with reasoning off."""
+    low_effort: bool = False
+    """Whether the tasks are also answered where the prompt asks for little thought."""
 
     def __post_init__(self) -> None:
         if self.tasks < 1 or self.samples < 1:
             raise ValueError(f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1")
+        for budget in self.budgets:
+            if budget < 0:
+                raise ValueError(f"eval.budgets has {budget}: a budget must be 0 or more tokens")
+        for share in self.budget_shares:
+            if not 0 < share < math.inf:
+                raise ValueError(f"eval.budget_shares has {share}: a share of the median thought must be above 0")
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether there is more to measure than answers after unlimited thought."""
+        return bool(self.budgets or self.budget_shares or self.no_thought or self.low_effort)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +170,7 @@ class Config:
     """The environments by id, with their shares and data."""
     model: ModelConfig = field(default_factory=ModelConfig)
     sft: SftConfig = field(default_factory=SftConfig)
+    self_sft: SelfSftConfig = field(default_factory=SelfSftConfig)
     rl: RlConfig = field(default_factory=RlConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -161,7 +186,7 @@ class Config:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
         for name, env in self.envs.items():
             configured(env.kind or name, env.options)
-        for stage, shares in (("sft", self.sft.shares), ("rl", self.rl.shares)):
+        for stage, shares in (("sft", self.sft.shares), ("self_sft", self.self_sft.shares), ("rl", self.rl.shares)):
             for env_id, share in shares.items():
                 if env_id not in self.envs:
                     raise ValueError(f"{stage}.shares.{env_id}: not among the run's envs, {', '.join(self.envs)}")
@@ -169,16 +194,32 @@ class Config:
                     raise ValueError(f"{stage}.shares.{env_id}={share} must be 0 or more")
         if not self.name or "/" in self.name:
             raise ValueError(f"name={self.name!r} must be a plain folder name")
-        if self.sft.batch_size % self.learner.ranks:
-            raise ValueError(
-                f"sft.batch_size={self.sft.batch_size} can't be shared by learner.ranks={self.learner.ranks}; "
-                f"take a multiple of the ranks"
-            )
-        for optim in (self.sft.optim, self.rl.optim):
+        for stage, size in (("sft", self.sft.batch_size), ("self_sft", self.self_sft.batch_size)):
+            if size % self.learner.ranks:
+                raise ValueError(
+                    f"{stage}.batch_size={size} can't be shared by learner.ranks={self.learner.ranks}; "
+                    f"take a multiple of the ranks"
+                )
+        for optim in (self.sft.optim, self.self_sft.optim, self.rl.optim):
             require_together(optim, self.learner)
+        require_room(self.rl.thinking, self.rollout)
         answers = self.rl.groups_per_step * self.rl.group_size
         if answers < self.learner.ranks:
             raise ValueError(f"rl: {answers} answers in a step can't be shared by learner.ranks={self.learner.ranks}")
+
+
+def require_room(thinking: ThinkingMix, rollout: RolloutConfig) -> None:
+    """Raises `ValueError` where an episode's tokens do not hold the largest budget and an answer."""
+    if not thinking.budget:
+        return
+    answer = rollout.thought.answer_tokens or rollout.limits.turn_tokens
+    needed = thinking.largest_budget + rollout.thought.grace + answer
+    if needed > rollout.limits.total_tokens:
+        raise ValueError(
+            f"a thinking budget of {thinking.largest_budget} tokens, {rollout.thought.grace} of grace and {answer} for "
+            f"the answer do not fit into rollout.limits.total_tokens={rollout.limits.total_tokens}; raise it, or lower "
+            f"the budget or rollout.thought.answer_tokens"
+        )
 
 
 def load_config(path: Path, overrides: list[str]) -> Config:

@@ -63,7 +63,11 @@ class StepReport:
 
 @dataclass(kw_only=True)
 class Loop:
-    """Everything that a step needs. `on_step` writes metrics and checkpoints; the buffer's state is whole when it runs."""
+    """Everything that a step needs.
+
+    `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
+    metrics and checkpoints, and the buffer's state is whole when it runs.
+    """
 
     rollouts: Rollouts
     learner: Learner
@@ -73,7 +77,7 @@ class Loop:
     group_size: int
     make_batch: Callable[[list[Group]], TrainBatch]
     on_step: Callable[[StepReport], Awaitable[None]]
-    on_group: Callable[[Group], None]
+    on_group: Callable[[Group], Group]
     stop: StopFlag
     timeout_s: float
 
@@ -100,8 +104,7 @@ class Loop:
 
     async def _one_group(self, ticket: Ticket) -> None:
         group = await self.rollouts.run_group(ticket, self.group_size)
-        self.on_group(group)
-        await self.buffer.put(group)
+        await self.buffer.put(self.on_group(group))
 
     async def _learn(self, step: int) -> StepReport:
         start = monotonic()

@@ -1,29 +1,28 @@
 """The stages of a run as one declared pipeline: in order, skipping what is done, continuing what was interrupted."""
 
 import asyncio
-import json
 import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from learner.fresh_model import make_model
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
 from orchestrator.deadline import StopFlag, StopRequested
+from orchestrator.model_checks import check_model
 from orchestrator.progress import Progress
 from orchestrator.report import write_report
 from orchestrator.run import Run, check_continuation, redacted
 from orchestrator.run_dir import RunDir
 from orchestrator.stage_eval import run_eval
 from orchestrator.stage_rl import run_rl
+from orchestrator.stage_self_sft import run_self_sft
 from orchestrator.stage_sft import run_sft
 from orchestrator.tracking import MlflowTracker
-from rollout.renderer import load_tokenizer
 
+TRAINING = {"sft", "self_sft", "rl"}
 STOPPED = 130
 """Exit status of a run that a signal stopped."""
 
@@ -55,11 +54,11 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
     tracker.params(redacted(flat_config(config)))
     stop = StopFlag()
     ahead = config.stages[folder.state().done :] if only is None else [only]
-    will_train = not {"sft", "rl"}.isdisjoint(ahead)
+    will_train = not TRAINING.isdisjoint(ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     finished = False
     try:
-        if not {"sft", "rl", "eval"}.isdisjoint(ahead):
+        if not (TRAINING | {"eval"}).isdisjoint(ahead):
             start_ray(slots=config.rollout.workers + config.learner.ranks, min_sandbox_level=config.sandbox.min_level)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         await _stages(run, only)
@@ -105,38 +104,25 @@ async def _one(run: Run, stage: str) -> None:
 async def _init(run: Run) -> None:
     if run.config.model.path is not None:
         model = Path(run.config.model.path).resolve()
-        load_tokenizer(model)
-        check_pushable(model)
+        check_model(model, run.config)
         run.folder.store(replace(run.folder.state(), model=str(model), label="init"))
         return
     target = run.folder.checkpoints("init") / "0"
     target.parent.mkdir(parents=True, exist_ok=True)
     count = await asyncio.to_thread(make_model, target, run.config.model.fresh, seed=run.config.seed)
+    check_model(target, run.config)
     run.progress.note(f"init: a fresh hybrid of {count:,} parameters")
     run.folder.store(replace(run.folder.state(), model=str(target.relative_to(run.folder.root)), label="init"))
 
 
-def check_pushable(model: Path) -> None:
-    """Refuse what would train but not reach the engines.
+def _training(label: str, stage: Callable[[Run], Awaitable[Path]]) -> Callable[[Run], Awaitable[None]]:
+    """A stage whose last checkpoint becomes the run's newest model."""
 
-    vLLM repacks weights on a CPU, and a push leaves an output layer behind that shares the embedding's weights.
-    """
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    if config.get("tie_word_embeddings") and not torch.cuda.is_available():
-        raise ValueError(
-            f"{model} has tie_word_embeddings=true, whose output layer a weight push does not reach on a CPU; save it "
-            f"with tie_word_embeddings=false and an lm_head.weight of its own, or run on a GPU"
-        )
+    async def train(run: Run) -> None:
+        final = await stage(run)
+        run.folder.store(replace(run.folder.state(), model=str(final.relative_to(run.folder.root)), label=label))
 
-
-async def _sft(run: Run) -> None:
-    final = await run_sft(run)
-    run.folder.store(replace(run.folder.state(), model=str(final.relative_to(run.folder.root)), label="sft"))
-
-
-async def _rl(run: Run) -> None:
-    final = await run_rl(run)
-    run.folder.store(replace(run.folder.state(), model=str(final.relative_to(run.folder.root)), label="rl"))
+    return train
 
 
 async def _eval(run: Run) -> None:
@@ -154,8 +140,9 @@ async def _report(run: Run) -> None:
 
 STAGE_FUNCTIONS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "init": _init,
-    "sft": _sft,
-    "rl": _rl,
+    "sft": _training("sft", run_sft),
+    "self_sft": _training("self_sft", run_self_sft),
+    "rl": _training("rl", run_rl),
     "eval": _eval,
     "report": _report,
 }

@@ -47,6 +47,11 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "turns": fmean(len(t.turns) for t in scored),
             "truncated": fmean(t.truncated for t in scored),
             "policy_faults": fmean(t.outcome is Outcome.POLICY_FAULT for t in scored),
+            "correct": fmean(t.correct for t in scored),
+            "thought_tokens": fmean(t.thought_tokens for t in scored),
+            "answer_tokens": fmean(t.answer_tokens for t in scored),
+            "well_formed": fmean(t.well_formed for t in scored),
+            "forced_closings": fmean(any(any(turn.forced_T) for turn in t.turns) for t in scored),
         }
     for name in sorted({name for t in scored for name in t.parts}):
         metrics[f"parts/{name}"] = fmean(t.parts[name] for t in scored if name in t.parts)

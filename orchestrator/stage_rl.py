@@ -13,8 +13,9 @@ from orchestrator.deadline import StopRequested
 from orchestrator.loop import Loop, StepReport
 from orchestrator.rl_metrics import step_metrics
 from orchestrator.run import Run
+from orchestrator.shaping import shaped
 from rollout.record import group_lines
-from rollout.renderer import load_tokenizer
+from rollout.renderer import load_tokenizer, pad_id
 from rollout.trajectory import Group, Trajectory
 
 STAGE = "rl"
@@ -39,11 +40,12 @@ class _RlStage:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._config = run.config.rl
-        self._pad_id = _pad_id(run.model_dir)
+        self._pad_id = pad_id(load_tokenizer(run.model_dir))
         self._buffer = Buffer(
             groups_per_step=self._config.groups_per_step,
             max_lag=self._config.max_lag,
             max_drops=self._config.max_drops,
+            overridden=self._config.loss.overrides,
         )
         self._mixture = run.mixture(self._config.shares, self._config.thinking)
         self._watch = FailureWatch(self._config.max_failures)
@@ -72,7 +74,7 @@ class _RlStage:
             group_size=config.group_size,
             make_batch=self._batch,
             on_step=self._after_step,
-            on_group=self._watch.add,
+            on_group=self._finish,
             stop=run.stop,
             timeout_s=config.timeout_s,
         )
@@ -84,6 +86,10 @@ class _RlStage:
             raise
         return run.trained(STAGE, served=True)
 
+    def _finish(self, group: Group) -> Group:
+        self._watch.add(group)
+        return shaped(group, self._config.shaping)
+
     def _batch(self, groups: list[Group]) -> TrainBatch:
         loss, learner = self._config.loss, self._run.config.learner
         sequences = [
@@ -94,6 +100,7 @@ class _RlStage:
                 advantage=loss.advantage,
                 advantage_clip=loss.advantage_clip,
                 mask_truncated=loss.mask_truncated,
+                overrides=loss.overrides,
             )
         ]
         return make_batch(
@@ -155,8 +162,3 @@ class FailureWatch:
 def _reason(trajectory: Trajectory | None) -> str:
     failure = trajectory.failure if trajectory is not None else None
     return f"{failure.kind.value}: {failure.message}" if failure is not None else "see trajectories/"
-
-
-def _pad_id(model_dir: Path) -> int:
-    tokenizer = load_tokenizer(model_dir)
-    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)

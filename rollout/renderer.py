@@ -39,6 +39,11 @@ def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id that fills up short sequences: the padding token, else the end of a turn."""
+    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+
+
 class Renderer:
     """Renders parts of a conversation with a tokenizer's chat template."""
 
@@ -88,9 +93,9 @@ class Renderer:
         question: list[Message] = [{"role": "user", "content": "-"}]
         if self._render(question, reasoning=True) == self._render(question, reasoning=False):
             raise ValueError(
-                "the chat template ignores `enable_thinking`: turns with and without reasoning begin alike, so that "
-                "reasoning can't be switched off; set the shares `no_thought` to 0, eval.no_thought=false and envs.*.reasoning=true, "
-                "or give the model a template that knows it"
+                "the chat template ignores `enable_thinking`: turns with and without reasoning begin alike, so reasoning "
+                "can't be switched off; set rl.thinking.no_thought=0, eval.no_thought=false and envs.*.reasoning=true, or "
+                "give the model a template that knows it"
             )
 
     def text(self, ids: Sequence[int]) -> str:

@@ -172,6 +172,14 @@ class ThoughtTags:
             return None
         return Forcing(start=start, ids=self._rest_of_closing(ids[:start]), line_end=line_end)
 
+    def answer_start(self, ids: Sequence[int]) -> int:
+        """Where the answer begins: after the closing, the white space behind its tag included; there must be one."""
+        place = self.close_of(ids)
+        assert place is not None
+        tail = self.closing.partition(CLOSE_THOUGHT)[2]
+        ends = (place[1] + count for count in range(len(tail) + 1))
+        return next((end for end in ends if self._text(ids[place[1] : end]) == tail), place[1])
+
     def cut(self, thought: Sequence[int]) -> tuple[int, ...]:
         """The closing that follows a thought which was cut short: for training data."""
         return self._rest_of_closing(thought)

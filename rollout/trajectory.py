@@ -3,6 +3,7 @@
 Suffixes: `_T` one entry per sampled token of a turn.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import total_ordering
@@ -183,3 +184,7 @@ class Group:
     def has_signal(self) -> bool:
         """Whether the rewards differ: a group whose answers all score the same has no gradient."""
         return len(set(self.rewards_G)) > 1
+
+    def has_fault(self, faults: Collection[TurnFault]) -> bool:
+        """Whether a turn of any answer has one of these faults."""
+        return any(fault in faults for t in self.trajectories for turn in t.turns for fault in turn.faults)

@@ -2,30 +2,16 @@
 
 import asyncio
 import itertools
-import os
 from math import nan
 from pathlib import Path
-
-import torch
 
 from rollout.engine import Completion, EngineConfig
 from rollout.manifest import WeightManifest, read_weights
 from rollout.thought import ThoughtLimit, ThoughtTags
 from rollout.trajectory import WeightVersion
+from rollout.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 
-ON_CPU = not torch.cuda.is_available()
-
-# vLLM reads its environment while it is imported.
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-if ON_CPU:
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    # The worker shares the engine's process. As a process of its own it starts later, and the two spin on a core while
-    # they wait for each other.
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    # Compiling the sampler's few kernels takes 40 s and gains nothing.
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+prepare_environment()  # vLLM reads it while it is imported
 
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.config import WeightTransferConfig
@@ -48,9 +34,7 @@ class VllmEngine:
         self._tags = tags
         self._initial = version
         self._numbers = itertools.count()
-        if ON_CPU:
-            os.environ["OMP_NUM_THREADS"] = str(config.threads)
-            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.memory_gib)
+        limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=str(model_dir),
@@ -59,19 +43,12 @@ class VllmEngine:
                 max_num_seqs=config.max_sequences,
                 max_num_batched_tokens=max(config.batched_tokens, config.max_model_len),
                 gpu_memory_utilization=config.gpu_memory_utilization,
-                enforce_eager=ON_CPU,
-                enable_prefix_caching=False,
-                # vLLM can't take back a seeded request's random draw on a CPU after half a prompt: prompts stay whole.
-                enable_chunked_prefill=not ON_CPU,
-                distributed_executor_backend="uni" if ON_CPU else None,
-                mamba_ssm_cache_dtype="float32",
                 # Not the logits' own: what was really sampled from.
                 logprobs_mode="processed_logprobs",
                 logits_processors=[ThoughtProcessor],
                 weight_transfer_config=WeightTransferConfig(backend=BACKEND),
                 worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
-                trust_remote_code=False,
-                disable_log_stats=True,
+                **engine_arguments(),
             )
         )
 

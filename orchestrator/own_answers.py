@@ -1,0 +1,159 @@
+"""The model's own right answers as training data, a share of their thoughts cut at a budget."""
+
+import json
+import random
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from envs.thinking import Mode, ThinkingMix, up_to
+from learner.batch import Sequence
+from learner.config import OptimConfig
+from orchestrator.mixture import Draw, Mixture
+from rollout.record import turn_to_json
+from rollout.renderer import Renderer
+from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.trajectory import Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfSftConfig:
+    """Supervised fine-tuning on the model's own right answers."""
+
+    tasks: int = 512
+    """Training tasks that are answered."""
+    samples: int = 4
+    """Answers to each task; the right, well-formed ones are kept."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
+    thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
+    """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""
+    steps: int = 100
+    """Optimiser steps."""
+    batch_size: int = 32
+    """Answers in a step."""
+    checkpoint_every: int = 200
+    """Steps between checkpoints; the last step always has one."""
+    timeout_s: float = 600.0
+    """Deadline for sampling, in seconds."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "samples", "steps", "batch_size", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"self_sft.{name}={getattr(self, name)} must be at least 1")
+        if self.thinking.no_thought or self.thinking.low_effort:
+            raise ValueError("self_sft.thinking cuts thoughts at budgets; its no_thought and low_effort must be 0")
+
+
+def usable(trajectory: Trajectory) -> bool:
+    """Whether an answer is worth imitating: right, whole, and with well-formed thoughts."""
+    return trajectory.correct and not trajectory.truncated and trajectory.well_formed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnAnswer:
+    """An answer of the model: the draw of its task, and its turns as `rollout.record` writes them."""
+
+    draw: Draw
+    turns: list[dict[str, Any]]
+
+
+def answer_line(draw: Draw, trajectory: Trajectory) -> str:
+    """One line of the file of own answers."""
+    return json.dumps({"draw": asdict(draw), "turns": [turn_to_json(turn) for turn in trajectory.turns]})
+
+
+def read_answers(path: Path) -> list[OwnAnswer]:
+    """The answers of a file that `answer_line` wrote."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [OwnAnswer(draw=Draw(**row["draw"]), turns=row["turns"]) for row in rows]
+
+
+class OwnAnswers:
+    """Batches of the model's own answers, in an order shuffled anew in each epoch.
+
+    Batch `step` depends on the seed and the step only. Ids are those that the engine saw and sampled; a thought that is
+    cut ends as a rollout under its budget would end it, and what was said after it follows.
+    """
+
+    def __init__(
+        self,
+        answers: list[OwnAnswer],
+        mixture: Mixture,
+        renderer: Renderer,
+        tags: ThoughtTags,
+        config: SelfSftConfig,
+        *,
+        thought: ThoughtConfig,
+        max_tokens: int,
+        seed: int,
+    ) -> None:
+        self._answers = answers
+        self._mixture = mixture
+        self._renderer = renderer
+        self._tags = tags
+        self._config = config
+        self._thought = thought
+        self._max_tokens = max_tokens
+        self._seed = seed
+
+    def batch(self, step: int) -> list[Sequence]:
+        """The sequences of a step (1 or more)."""
+        first = (step - 1) * self._config.batch_size
+        return [self._sequence(first + offset) for offset in range(self._config.batch_size)]
+
+    def _sequence(self, index: int) -> Sequence:
+        epoch, place = divmod(index, len(self._answers))
+        order = list(range(len(self._answers)))
+        random.Random(f"{self._seed}/own/{epoch}").shuffle(order)
+        answer, rng = self._answers[order[place]], random.Random(f"{self._seed}/own/{epoch}/{place}")
+        ids, trained = self.ids(answer, budget=self._draw_budget(answer, rng))
+        return Sequence.supervised(ids=ids[: self._max_tokens], trained_T=trained[: self._max_tokens])
+
+    def _draw_budget(self, answer: OwnAnswer, rng: random.Random) -> int | None:
+        mix = self._config.thinking
+        if mix.draw_mode(rng) is not Mode.BUDGET:
+            return None
+        if mix.names_budgets:
+            return mix.draw_budget(rng)
+        longest = max(turn["thought_tokens"] for turn in answer.turns)
+        return rng.randrange(longest) if longest else None
+
+    def ids(self, answer: OwnAnswer, *, budget: int | None) -> tuple[list[int], list[bool]]:
+        """Ids of an answer under a budget, and which are trained: those that the model sampled."""
+        ids: list[int] = []
+        trained: list[bool] = []
+        left = budget
+        for number, turn in enumerate(answer.turns):
+            context = turn["context_ids"] if number else self._prompt(answer, budget)
+            said, own = (turn["sampled_ids"], [not forced for forced in turn["forced"]])
+            if left is not None:
+                said, own, thought = self._cut(turn["sampled_ids"], own, budget=left)
+                left = max(0, left - thought) if self._thought.scope == "episode" else left
+            ids += [*context, *said]
+            trained += [False] * len(context) + own
+        return ids, trained
+
+    def _prompt(self, answer: OwnAnswer, budget: int | None) -> list[int]:
+        """The prompt as the engine saw it; with the announcement of the budget where there is one."""
+        seen: list[int] = answer.turns[0]["context_ids"]
+        if budget is None or not self._thought.announce:
+            return seen
+        task = self._mixture.task(answer.draw)
+        if list(self._renderer.prompt_ids(task)) != seen:
+            return seen  # the environment added messages of its own
+        return list(self._renderer.prompt_ids(replace(task, thinking=up_to(budget))))
+
+    def _cut(self, said: list[int], own: list[bool], *, budget: int) -> tuple[list[int], list[bool], int]:
+        """A turn cut at a budget: ids, which are trained, and the length of its thought."""
+        place = self._tags.close_of(said)
+        if place is None:
+            return said, own, len(said)
+        thought, after = said[: place[0]], self._tags.answer_start(said)
+        forcing = self._tags.forcing(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
+        if forcing is None:
+            return said, own, len(thought)
+        cut = [*thought[: forcing.start], *forcing.ids, *said[after:]]
+        trained = [*own[: forcing.start], *[False] * len(forcing.ids), *own[after:]]
+        return cut, trained, forcing.start

@@ -1,0 +1,76 @@
+"""Rewards of a whole group: length control and effort, on top of what each answer earned by itself."""
+
+from dataclasses import dataclass, replace
+
+from envs.thinking import Mode
+from rewards.lengths import effort_reward, length_rewards
+from rollout.trajectory import Group, Trajectory
+
+THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT = "thought_length", "answer_length", "effort"
+"""The parts that say what was added to a reward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapingConfig:
+    """What lengths are worth; everything is off where it is not set."""
+
+    thought_length: float = 0.0
+    """Weight of a thought's brevity relative to the other answers of its group; 0 is off."""
+    answer_length: float = 0.0
+    """The same for the answer's length."""
+    shortest_bonus: float = 0.0
+    """Added for the shortest thought, and for the shortest answer, of the best fifth of a group (with a weight above 0)."""
+    effort_slope: float = 0.0
+    """How much a short answer to a prompt of little effort gains, at most, as a share of its reward; 0 is off."""
+    effort_penalty: float = 1.0
+    """What an answer to such a prompt loses for each `effort_tokens / effort_slope` tokens too many."""
+    effort_tokens: int = 3000
+    """From this length on, in tokens, an answer to such a prompt loses instead of gaining."""
+
+    def __post_init__(self) -> None:
+        for name in ("thought_length", "answer_length", "shortest_bonus", "effort_slope", "effort_penalty"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"rl.shaping.{name}={getattr(self, name)} must be 0 or more")
+        if self.effort_tokens < 1:
+            raise ValueError(f"rl.shaping.effort_tokens={self.effort_tokens} must be 1 or more")
+
+
+def shaped(group: Group, config: ShapingConfig) -> Group:
+    """The group with the rewards for length added, each as a part of its own; unchanged where nothing is set.
+
+    What is right and what is best is judged by the rewards that the answers earned, before anything was added.
+    """
+    earned_G = [_reward(trajectory) for trajectory in group.trajectories]
+    correct_G = [trajectory.correct for trajectory in group.trajectories]
+    trajectories = group.trajectories
+    if group.ticket.task.thinking.mode is Mode.LOW_EFFORT and config.effort_slope:
+        trajectories = tuple(_with_effort(trajectory, config) for trajectory in trajectories)
+    for part, weight, lengths_G in (
+        (THOUGHT_LENGTH, config.thought_length, [t.thought_tokens for t in trajectories]),
+        (ANSWER_LENGTH, config.answer_length, [t.answer_tokens for t in trajectories]),
+    ):
+        if weight:
+            added_G = length_rewards(lengths_G, earned_G, correct_G, weight=weight, bonus=config.shortest_bonus)
+            trajectories = tuple(_plus(t, part, added) for t, added in zip(trajectories, added_G, strict=True))
+    return replace(group, trajectories=trajectories)
+
+
+def _with_effort(trajectory: Trajectory, config: ShapingConfig) -> Trajectory:
+    reward = _reward(trajectory)
+    after = effort_reward(
+        reward,
+        trajectory.sampled_tokens,
+        slope=config.effort_slope,
+        penalty=config.effort_penalty,
+        free_length=config.effort_tokens,
+    )
+    return _plus(trajectory, EFFORT, after - reward)
+
+
+def _plus(trajectory: Trajectory, part: str, added: float) -> Trajectory:
+    return replace(trajectory, reward=_reward(trajectory) + added, parts=trajectory.parts | {part: added})
+
+
+def _reward(trajectory: Trajectory) -> float:
+    assert trajectory.reward is not None
+    return trajectory.reward

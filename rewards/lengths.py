@@ -1,0 +1,58 @@
+"""Rewards for length: relative to the other answers of a group, and for prompts that ask for little effort. Pure.
+
+Lengths are in tokens. Suffix: `_G` one entry per answer of the group.
+"""
+
+import math
+
+TOP_SHARE = 0.2
+"""The share of a group, by reward, whose shortest members earn the bonus."""
+
+
+def relative_brevity(lengths_G: list[int]) -> list[float]:
+    """1 - (l - l_min) / (l_max - l_min), minus the group's mean of that; all 0 where the lengths are equal.
+
+    Kimi Team, "Kimi k1.5: Scaling Reinforcement Learning with LLMs", section 2.3.3 (length penalty), 2025, there
+    with 0.5 in place of the group's mean.
+    """
+    if not lengths_G:
+        return []
+    shortest, longest = min(lengths_G), max(lengths_G)
+    if shortest == longest:
+        return [0.0] * len(lengths_G)
+    brevity_G = [1 - (length - shortest) / (longest - shortest) for length in lengths_G]
+    mean = sum(brevity_G) / len(brevity_G)
+    return [brevity - mean for brevity in brevity_G]
+
+
+def shortest_of_the_best(lengths_G: list[int], rewards_G: list[float]) -> list[bool]:
+    """Which answers are the shortest of the group *and* among its best fifth by reward (ties included)."""
+    if not lengths_G:
+        return []
+    places = math.ceil(len(rewards_G) * TOP_SHARE)
+    bar, shortest = sorted(rewards_G, reverse=True)[places - 1], min(lengths_G)
+    return [length == shortest and reward >= bar for length, reward in zip(lengths_G, rewards_G, strict=True)]
+
+
+def length_rewards(
+    lengths_G: list[int], rewards_G: list[float], correct_G: list[bool], *, weight: float, bonus: float
+) -> list[float]:
+    """What each answer gains or loses for the length of its thought, or of its answer.
+
+    `weight` times the relative brevity, plus `bonus` for the shortest of the best. A group without a right answer gets
+    nothing: being short is no merit of a wrong answer. Nor does one whose lengths are all equal.
+    """
+    if not any(correct_G) or len(set(lengths_G)) < 2:
+        return [0.0] * len(lengths_G)
+    brevity_G, best_G = relative_brevity(lengths_G), shortest_of_the_best(lengths_G, rewards_G)
+    return [weight * brevity + bonus * best for brevity, best in zip(brevity_G, best_G, strict=True)]
+
+
+def effort_reward(reward: float, length: int, *, slope: float, penalty: float, free_length: int) -> float:
+    """The reward of an answer that should have cost little: R + R max(l, 0) + p min(l, 0), l = min(1, a (1 - len/ub)).
+
+    `slope` is a, `penalty` p and `free_length` ub, the length in tokens from which being right no longer gains, and
+    beyond which each answer loses.
+    """
+    saved = min(1.0, slope * (1 - length / free_length))
+    return reward + reward * max(saved, 0.0) + penalty * min(saved, 0.0)

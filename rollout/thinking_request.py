@@ -1,0 +1,157 @@
+"""What a request to the server says about thinking, put into the words of vLLM. Pure functions of JSON bodies.
+
+A chat request may carry, beside what vLLM takes:
+
+    thinking_budget   tokens after which the thought is closed, 0 or more; null is no limit
+    thinking_grace    tokens after the budget in which the model may finish its line; else the server's own
+    reasoning         true, false (an answer without a thought) or "low" (the prompt asks for little thought)
+
+vLLM's own words for them are the extra arguments of the logits processor, arguments of the chat template, and the last
+user message. What vLLM itself has to refuse is passed on to it as it came.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envs.dialogue import CLOSE_THOUGHT
+from envs.thinking import LOW_EFFORT, up_to
+from rollout.renderer import with_notice
+from rollout.thought import ThoughtConfig, ThoughtLimit
+
+BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
+REASONING, LOW = "reasoning", "low"
+Body = dict[str, Any]
+
+
+class ThinkingRequestError(ValueError):
+    """What a request asks of the thought can't be done; `parameter` is the key at fault."""
+
+    def __init__(self, message: str, *, parameter: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingRules:
+    """What the served model can do, and how it is told."""
+
+    thought: ThoughtConfig
+    closing: str = ""
+    """The text that closes a thought."""
+    no_budget: str = ""
+    """Why budgets are not available, "" where they are."""
+    no_switch: str = ""
+    """Why reasoning can't be switched off, "" where it can."""
+
+
+def extra_args(limit: ThoughtLimit, *, closing: str) -> dict[str, Any]:
+    """The extra arguments of a request under a limit."""
+    return {BUDGET: limit.tokens, GRACE: limit.grace, CLOSING: closing}
+
+
+def check_extra_args(given: Mapping[str, Any]) -> None:
+    """Raises `ThinkingRequestError` for a budget or a grace that is no number of tokens, and a closing without the tag."""
+    for name in (BUDGET, GRACE):
+        value = given.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ThinkingRequestError(
+                f"{name} is {shown(value)}; it must be a whole number of tokens, 0 or more", parameter=name
+            )
+    closing = given.get(CLOSING, CLOSE_THOUGHT)
+    if not isinstance(closing, str) or CLOSE_THOUGHT not in closing:
+        raise ThinkingRequestError(f"{CLOSING} is {shown(closing)}; it must contain {CLOSE_THOUGHT}", parameter=CLOSING)
+
+
+def rewritten(body: Body, rules: ThinkingRules) -> Body:
+    """The body in vLLM's words; the same object where it says nothing about thinking.
+
+    Raises `ThinkingRequestError` for a value that means nothing, and for what the model can't do.
+    """
+    reasoning = body.get(REASONING)
+    if not (reasoning is None or isinstance(reasoning, bool) or reasoning == LOW):
+        raise ThinkingRequestError(
+            f'{REASONING} is {shown(reasoning)}; it must be true, false or "{LOW}"', parameter=REASONING
+        )
+    limit = _limit(body, rules)
+    if limit is None and reasoning is None:
+        return body
+    new = {key: value for key, value in body.items() if key not in (BUDGET, GRACE, REASONING)}
+    messages = body.get("messages")
+    if reasoning is not None:
+        if reasoning is False and rules.no_switch:
+            raise ThinkingRequestError(f"{REASONING} is false, but {rules.no_switch}", parameter=REASONING)
+        new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), "enable_thinking": bool(reasoning)}
+        if reasoning == LOW:
+            messages = _noted(messages, rules.thought.notice(LOW_EFFORT))
+    if limit is not None:
+        _check_limit(body, limit, reasoning)
+        new["vllm_xargs"] = {**_mapping(body, "vllm_xargs"), **limit}
+        messages = _noted(messages, rules.thought.notice(up_to(limit[BUDGET])))
+    return {**new, "messages": messages}
+
+
+def rewritten_json(content: bytes, rules: ThinkingRules) -> bytes:
+    """`rewritten` for a body as it is sent; one that is no JSON object stays as it is."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return content
+    if not isinstance(body, dict):
+        return content
+    new = rewritten(body, rules)
+    return content if new is body else json.dumps(new).encode("ascii")
+
+
+def shown(value: object) -> str:
+    """A value as the client wrote it, shortened."""
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
+    """The extra arguments that limit the thought; None without a budget. The plain keys go before vLLM's `vllm_xargs`."""
+    given = _mapping(body, "vllm_xargs")
+    plain = {name: body[name] for name in (BUDGET, GRACE) if body.get(name) is not None}
+    limit = {GRACE: rules.thought.grace, CLOSING: rules.closing or CLOSE_THOUGHT}
+    limit |= {name: given[name] for name in (BUDGET, GRACE, CLOSING) if name in given} | plain
+    check_extra_args(limit)
+    if BUDGET not in limit:
+        return None
+    if rules.no_budget:
+        raise ThinkingRequestError(
+            f"{BUDGET} is {limit[BUDGET]}, but budgets are not available: {rules.no_budget}", parameter=BUDGET
+        )
+    return limit
+
+
+def _check_limit(body: Body, limit: Mapping[str, Any], reasoning: bool | str | None) -> None:
+    """Raises `ThinkingRequestError` where there is no thought that could be limited."""
+    switched = _mapping(body, "chat_template_kwargs").get("enable_thinking", body.get("reasoning_effort") != "none")
+    if not (switched if reasoning is None else reasoning):
+        raise ThinkingRequestError(
+            f"{BUDGET} is {limit[BUDGET]} while reasoning is off; leave it out or switch reasoning on", parameter=BUDGET
+        )
+    if body.get("use_beam_search"):
+        raise ThinkingRequestError(f"{BUDGET} can't be kept with use_beam_search; sample instead", parameter=BUDGET)
+
+
+def _mapping(body: Body, key: str) -> Mapping[str, Any]:
+    value = body.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _noted(messages: Any, notice: str) -> Any:
+    """The messages with a notice at the end of the last one of the user, whose content may be text or a list of parts."""
+    if not notice or not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        return messages
+    users = [number for number, message in enumerate(messages) if message.get("role") == "user"]
+    if not users:
+        raise ThinkingRequestError(f"there is no user message that could end with {notice!r}", parameter="messages")
+    last = users[-1]
+    head, message, tail = messages[:last], messages[last], messages[last + 1 :]
+    if isinstance(message.get("content"), list):
+        part = {"type": "text", "text": notice}
+        return [*head, {**message, "content": [*message["content"], part]}, *tail]
+    return [*head, *with_notice([message], notice), *tail]

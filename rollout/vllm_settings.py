@@ -1,0 +1,46 @@
+"""How vLLM runs here, for rollouts and for the server alike: its environment and the arguments of its engine.
+
+Imports no vLLM: vLLM reads its environment while it is imported.
+"""
+
+import os
+from typing import Any
+
+import torch
+
+ON_CPU = not torch.cuda.is_available()
+
+
+def prepare_environment() -> None:
+    """Set the variables that vLLM reads, where they are not set; to be called before vLLM is imported."""
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    if ON_CPU:
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        # The worker shares the engine's process. As a process of its own it starts later, and the two spin on a core
+        # while they wait for each other.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        # Compiling the sampler's few kernels takes 40 s and gains nothing.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+
+def limit_cpu(*, threads: int, memory_gib: int) -> None:
+    """The threads of the next engine on a CPU, and the size of its key-value cache; nothing on a GPU."""
+    if ON_CPU:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(memory_gib)
+
+
+def engine_arguments() -> dict[str, Any]:
+    """The arguments that every engine gets; their names are the fields of vLLM's `AsyncEngineArgs`."""
+    return {
+        "enforce_eager": ON_CPU,
+        "enable_prefix_caching": False,
+        # vLLM can't take back a seeded request's random draw on a CPU after half a prompt: prompts stay whole.
+        "enable_chunked_prefill": not ON_CPU,
+        "distributed_executor_backend": "uni" if ON_CPU else None,
+        "mamba_ssm_cache_dtype": "float32",
+        "trust_remote_code": False,
+        "disable_log_stats": True,
+    }

@@ -1,0 +1,110 @@
+"""The model's own answers as training data: ids as sampled, thoughts cut as a rollout would cut them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from envs.dialogue import CLOSE_THOUGHT
+from envs.source import EnvConfig
+from envs.task import Task
+from envs.thinking import ThinkingMix
+from learner.fresh_model import byte_tokenizer
+from orchestrator.mixture import Draw, Mixture, open_mixture
+from orchestrator.own_answers import OwnAnswer, OwnAnswers, SelfSftConfig, answer_line, read_answers, usable
+from rollout.renderer import Renderer
+from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.trajectory import Stop, Trajectory, Turn, TurnFault
+
+TOKENIZER = byte_tokenizer()
+TAGS = ThoughtTags(TOKENIZER)
+DRAW = Draw(env="math", index=0)
+
+
+def mixture() -> Mixture:
+    return open_mixture({"math": EnvConfig()}, {}, split="train", seed=1)
+
+
+def ids_of(text: str) -> tuple[int, ...]:
+    return tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])
+
+
+def spoken(context: tuple[int, ...], text: str, *, forced: str = "") -> Turn:
+    """A turn whose closing was inserted where `forced` stands."""
+    ids = ids_of(text)
+    start = len(ids_of(text[: text.index(forced)])) if forced else len(ids)
+    marks = tuple(start <= place < start + len(ids_of(forced)) for place in range(len(ids)))
+    return Turn(
+        context_ids=context,
+        sampled_ids=ids,
+        logprobs_T=(-1.0,) * len(ids),
+        versions_T=(0,) * len(ids),
+        forced_T=marks,
+        text=text,
+        thought=TAGS.measure(ids, reasoning=True),
+    )
+
+
+def trajectory(*turns: Turn) -> Trajectory:
+    task: Task = mixture().task(DRAW)
+    return Trajectory(task=task, turns=turns, stop=Stop.ENV, reward=1.0)
+
+
+def two_turns() -> Trajectory:
+    prompt = Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW))
+    return trajectory(
+        spoken(prompt, "long thought\n</think>\nask<|im_end|>"),
+        spoken(ids_of("[told]"), "so\n</think>\n42<|im_end|>", forced="\n</think>\n"),
+    )
+
+
+def own(config: SelfSftConfig, *, path: Path, thought: ThoughtConfig | None = None) -> tuple[OwnAnswers, OwnAnswer]:
+    path.write_text(answer_line(DRAW, two_turns()) + "\n", encoding="utf-8")
+    answers, settings = read_answers(path), thought or ThoughtConfig()
+    renderer = Renderer(TOKENIZER, settings)
+    data = OwnAnswers(answers, mixture(), renderer, TAGS, config, thought=settings, max_tokens=500, seed=1)
+    return data, answers[0]
+
+
+def texts(ids: list[int], trained: list[bool]) -> tuple[str, str]:
+    """All of the ids after the prompt, and the trained ones."""
+    start = trained.index(True)
+    return TOKENIZER.decode(ids[start:]), TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on])
+
+
+def test_an_answer_is_trained_as_it_was_sampled_without_what_was_forced(tmp_path: Path) -> None:
+    data, answer = own(SelfSftConfig(), path=tmp_path / "own.jsonl")
+    whole, trained = texts(*data.ids(answer, budget=None))
+    assert whole == "long thought\n</think>\nask<|im_end|>[told]so\n</think>\n42<|im_end|>"
+    assert trained == "long thought\n</think>\nask<|im_end|>so42<|im_end|>"
+
+
+def test_under_a_budget_each_longer_thought_is_cut_and_its_own_answer_follows(tmp_path: Path) -> None:
+    data, answer = own(SelfSftConfig(), path=tmp_path / "own.jsonl")
+    whole, trained = texts(*data.ids(answer, budget=4))
+    assert whole == "long\n</think>\nask<|im_end|>[told]so\n</think>\n42<|im_end|>"
+    assert trained == "longask<|im_end|>so42<|im_end|>"
+    shared, answer = own(SelfSftConfig(), path=tmp_path / "own.jsonl", thought=ThoughtConfig(scope="episode"))
+    whole, _ = texts(*shared.ids(answer, budget=5))
+    assert whole == "long \n</think>\nask<|im_end|>[told]\n</think>\n42<|im_end|>"
+
+
+def test_an_announced_budget_stands_in_the_prompt(tmp_path: Path) -> None:
+    data, answer = own(SelfSftConfig(), path=tmp_path / "own.jsonl", thought=ThoughtConfig(announce=True))
+    assert "{thinking token budget: 4}<|im_end|>" in TOKENIZER.decode(data.ids(answer, budget=4)[0])
+    assert "budget" not in TOKENIZER.decode(data.ids(answer, budget=None)[0])
+
+
+def test_a_step_has_the_same_batch_in_a_continued_run_and_the_share_of_cut_thoughts_holds(tmp_path: Path) -> None:
+    config = SelfSftConfig(thinking=ThinkingMix(budget=0.5, budgets=[2]), batch_size=200)
+    data, _ = own(config, path=tmp_path / "own.jsonl")
+    batch = data.batch(2)
+    assert batch[0].ids == own(config, path=tmp_path / "own.jsonl")[0].batch(2)[0].ids
+    cut = sum("lo\n" + CLOSE_THOUGHT in TOKENIZER.decode(sequence.ids) for sequence in batch)
+    assert 80 < cut < 120
+
+
+def test_only_right_whole_and_well_formed_answers_are_kept() -> None:
+    right = two_turns()
+    assert usable(right)
+    assert not usable(replace(right, reward=0.0))
+    assert not usable(replace(right, stop=Stop.LENGTH))
+    assert not usable(replace(right, turns=(replace(right.turns[0], faults=(TurnFault.THOUGHT,)),)))

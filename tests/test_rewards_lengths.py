@@ -1,0 +1,51 @@
+"""Rewards for length, by hand."""
+
+import pytest
+
+from rewards.lengths import effort_reward, length_rewards, relative_brevity, shortest_of_the_best
+
+
+def test_relative_brevity_runs_from_the_shortest_to_the_longest_around_the_groups_mean() -> None:
+    # w = 1, 0.75, 0; mean 7/12
+    assert relative_brevity([10, 15, 30]) == pytest.approx([5 / 12, 1 / 6, -7 / 12])
+    assert relative_brevity([7, 7]) == [0.0, 0.0]
+    assert relative_brevity([]) == []
+
+
+def test_the_shortest_earns_the_bonus_only_among_the_best_fifth() -> None:
+    assert shortest_of_the_best([3, 5, 5], [1.0, 1.0, 0.0]) == [True, False, False]
+    assert shortest_of_the_best([3, 5, 5], [0.0, 1.0, 1.0]) == [False, False, False]
+    assert shortest_of_the_best([3, 3, 9], [1.0, 1.0, 0.0]) == [True, True, False]
+    # ten answers: the best fifth is two, the bar the second best reward
+    assert shortest_of_the_best([2, *[9] * 9], [0.9, 1.0, *[0.5] * 8]) == [True, *[False] * 9]
+
+
+def test_length_rewards_are_weight_times_brevity_plus_the_bonus() -> None:
+    added = length_rewards([10, 15, 30], [1.0, 0.0, 1.0], [True, False, True], weight=0.5, bonus=0.5)
+    assert added == pytest.approx([5 / 24 + 0.5, 1 / 12, -7 / 24])
+
+
+def test_a_group_that_is_all_wrong_and_one_of_equal_lengths_get_nothing() -> None:
+    assert length_rewards([10, 30], [0.0, 0.0], [False, False], weight=0.5, bonus=0.5) == [0.0, 0.0]
+    assert length_rewards([10, 10], [1.0, 0.0], [True, False], weight=0.5, bonus=0.5) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "length", "expected"),
+    [
+        (1.0, 0, 1.2),  # l = 0.2
+        (1.0, 1500, 1.1),  # l = 0.1
+        (1.0, 3000, 1.0),  # l = 0
+        (1.0, 6000, 0.8),  # l = -0.2
+        (0.0, 0, 0.0),  # a wrong answer gains nothing by being short
+        (0.0, 6000, -0.2),
+    ],
+)
+def test_effort_scales_the_reward_of_a_short_answer_and_punishes_a_long_one(
+    reward: float, length: int, expected: float
+) -> None:
+    assert effort_reward(reward, length, slope=0.2, penalty=1.0, free_length=3000) == pytest.approx(expected)
+
+
+def test_effort_is_capped_at_one() -> None:
+    assert effort_reward(1.0, 0, slope=5.0, penalty=1.0, free_length=100) == pytest.approx(2.0)

@@ -1,0 +1,115 @@
+"""Rewards and advantages of a whole group: length, effort, and turns with a fault."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from envs.task import Task
+from envs.thinking import LOW_EFFORT, UNLIMITED, Thinking
+from learner.batch import sequences_from_group
+from learner.config import LossConfig
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.mixture import Mixture
+from orchestrator.shaping import ShapingConfig, shaped
+from rewards.parts import CORRECT
+from rollout.thought import Closed, Thought
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
+
+VERSION = WeightVersion(step=0)
+
+
+def turn(*, thought: int = 2, answer: int = 1, faults: tuple[TurnFault, ...] = ()) -> Turn:
+    count = thought + answer
+    return Turn(
+        context_ids=(1, 2),
+        sampled_ids=(5,) * count,
+        logprobs_T=(-1.0,) * count,
+        versions_T=(0,) * count,
+        forced_T=(False,) * count,
+        text="",
+        thought=Thought(tokens=thought, answer_tokens=answer, closed=Closed.ITSELF),
+        faults=faults,
+    )
+
+
+def group(answers: Sequence[tuple[float, Sequence[Turn]]], *, thinking: Thinking = UNLIMITED) -> Group:
+    task = Task(env="math", key="k", messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking)
+    trajectories = tuple(
+        Trajectory(task=task, turns=tuple(turns), stop=Stop.ENV, reward=reward, parts={CORRECT: reward})
+        for reward, turns in answers
+    )
+    return Group(ticket=Ticket(number=0, task=task, admitted=VERSION), trajectories=trajectories)
+
+
+def test_nothing_is_added_where_nothing_is_set() -> None:
+    plain = group([(1.0, [turn()]), (0.0, [turn(thought=9)])])
+    assert shaped(plain, ShapingConfig()) == plain
+
+
+def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_right_gets_a_signal() -> None:
+    before = group([(1.0, [turn(thought=10, answer=4)]), (1.0, [turn(thought=20, answer=2)])])
+    assert not before.has_signal
+    after = shaped(before, ShapingConfig(thought_length=0.5, answer_length=0.25))
+    # brevity +-0.5 around the mean, in opposite directions for thought and answer
+    assert after.rewards_G == pytest.approx([1 + 0.25 - 0.125, 1 - 0.25 + 0.125])
+    assert after.trajectories[0].parts == pytest.approx({CORRECT: 1.0, "thought_length": 0.25, "answer_length": -0.125})
+    assert all(t.correct for t in after.trajectories)
+    assert after.has_signal
+
+
+def test_a_group_that_is_all_wrong_gets_no_reward_for_length() -> None:
+    after = shaped(group([(0.0, [turn()]), (0.0, [turn(thought=9)])]), ShapingConfig(thought_length=0.5))
+    assert after.rewards_G == [0.0, 0.0]
+
+
+def test_effort_is_rewarded_only_where_the_prompt_asks_for_little() -> None:
+    config = ShapingConfig(effort_slope=0.2, effort_tokens=30)
+    answers = [(1.0, [turn(thought=14, answer=1)]), (1.0, [turn(thought=59, answer=1)])]
+    assert shaped(group(answers), config).rewards_G == [1.0, 1.0]
+    assert shaped(group(answers, thinking=LOW_EFFORT), config).rewards_G == pytest.approx([1.1, 0.8])
+
+
+@pytest.mark.parametrize("setting", [{"thought_length": -0.1}, {"effort_tokens": 0}, {"shortest_bonus": -1.0}])
+def test_impossible_settings_name_their_value(setting: dict[str, float]) -> None:
+    ((name, value),) = setting.items()
+    with pytest.raises(ValueError, match=f"rl.shaping.{name}={value}"):
+        ShapingConfig(**setting)  # type: ignore[arg-type]
+
+
+def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_others_kept() -> None:
+    good, bad = turn(), turn(thought=1, faults=(TurnFault.THOUGHT,))
+    both = turn(faults=(TurnFault.THOUGHT, TurnFault.TOOL_CALL))
+    told = group([(1.0, [good, bad]), (0.0, [both])])
+    first, second = sequences_from_group(
+        told, advantage="mean", overrides=LossConfig(malformed_thought=-5.0, invalid_call=-2.0).overrides
+    )
+    # rewards 1 and 0: advantages 0.5 and -0.5; context ids keep the trajectory's, they are not trained
+    assert first.advantages_T == (*[0.5] * 5, 0.5, 0.5, -5.0, -5.0)
+    assert second.advantages_T == (-0.5, -0.5, -5.0, -5.0, -5.0)
+    plain, _ = sequences_from_group(told, advantage="mean", overrides=LossConfig().overrides)
+    assert set(plain.advantages_T) == {0.5}
+
+
+def test_an_override_above_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="loss.malformed_thought=5.0: must be below 0"):
+        LossConfig(malformed_thought=5.0)
+
+
+def test_a_group_of_equal_rewards_is_kept_where_one_of_its_turns_has_an_advantage_of_its_own() -> None:
+    wrong = [(0.0, [turn(faults=(TurnFault.THOUGHT,))]), (0.0, [turn()])]
+    task = group(wrong).ticket.task
+
+    class Source:
+        def task(self, index: int) -> Task:
+            return task
+
+    async def dropped(overridden: dict[TurnFault, float]) -> int:
+        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=9, overridden=overridden)
+        await buffer.admit(Mixture({"math": Source()}, {"math": 1.0}), VersionCell(VERSION))
+        await buffer.put(group(wrong))
+        return buffer.dropped.no_signal
+
+    assert asyncio.run(dropped({})) == 1
+    assert asyncio.run(dropped(LossConfig(malformed_thought=-5.0).overrides)) == 0
+    assert asyncio.run(dropped(LossConfig(invalid_call=-5.0).overrides)) == 1
