@@ -36,8 +36,8 @@ ui: setup  ## open MLflow's pages on http://127.0.0.1:5000
 submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
 	@$(PY) -m orchestrator submit $(CONFIG) $(ARGS)
 
-test: setup  ## set up, run the tests
-	@$(PY) -m pytest $(ARGS)
+test: setup  ## set up, run the tests, two files at a time
+	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-long: setup  ## run the tests that take long: every row, every generator, every attack
 	@$(PY) -m pytest -m slow $(ARGS)

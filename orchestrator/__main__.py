@@ -4,7 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from orchestrator.compare_command import add_compare_command
 from orchestrator.env_commands import add_env_commands
+from orchestrator.serve_command import add_serve_command
 
 EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml
@@ -20,6 +22,7 @@ RUN_COMMANDS = {
     "run": "all stages that the configuration lists, in order",
     "init": "make a fresh model, or take the one that model.path names",
     "sft": "supervised fine-tuning",
+    "self_sft": "supervised fine-tuning on the model's own right answers",
     "rl": "reinforcement learning",
     "eval": "evaluate the newest model on held-out tasks",
     "report": "write report.html and report.json",
@@ -47,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
         if name == "submit":
             command.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
     add_env_commands(commands)
+    add_compare_command(commands)
+    add_serve_command(commands)
     return root
 
 

@@ -6,12 +6,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from envs.task import Task
+from envs.thinking import up_to
 from learner.batch import Sequence, make_batch
 from learner.config import LossConfig
 from learner.fresh_model import make_model
@@ -22,7 +25,9 @@ from orchestrator.dialogues import Demonstrations
 from orchestrator.mixture import Mixture
 from rollout.manifest import read_weights
 from rollout.renderer import Renderer, load_tokenizer
+from rollout.thought import ThoughtTags
 from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.worker import RolloutConfig
 
 GROUPS = 24
 REPEATS = 3
@@ -36,7 +41,9 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         parameters = make_model(model, config.model.fresh, seed=config.seed)
         start_ray(slots=config.rollout.workers + config.learner.ranks, min_sandbox_level=config.sandbox.min_level)
         began = time.monotonic()
-        fleet = await Fleet.start(config.rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed)
+        closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
+        rollout = same_length(config, closing)
+        fleet = await Fleet.start(rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed)
         engine_start = time.monotonic() - began
         learner = await LearnerGroup.start(config.learner)
         await learner.load(model, optim=config.rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
@@ -53,18 +60,39 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
 
 
 async def _rollout(fleet: Fleet, mixture: Mixture, config: Config) -> dict[str, float]:
-    """Sampled tokens a second through episodes and environments."""
-    best = 0.0
+    """Sampled tokens a second through episodes and environments: free, and with every thought closed by force.
+
+    The fresh model never ends a turn by itself, so both sample turns of the same length; they take turns.
+    """
+    budget, free, enforced = enforced_budget(config), 0.0, 0.0
     for repeat in range(REPEATS):
-        tickets = [
-            Ticket(number=repeat * GROUPS + i, task=mixture.task(mixture.draw()), admitted=WeightVersion(step=0))
-            for i in range(GROUPS)
-        ]
-        began = time.monotonic()
-        groups: list[Group] = await asyncio.gather(*(fleet.run_group(t, config.rl.group_size) for t in tickets))
-        sampled = sum(t.sampled_tokens for group in groups for t in group.trajectories)
-        best = max(best, sampled / (time.monotonic() - began))
-    return {"rollout/tokens_per_s": best}
+        tasks = [mixture.task(mixture.draw()) for _ in range(GROUPS)]
+        free = max(free, await _tokens_per_s(fleet, tasks, config, first=2 * repeat * GROUPS))
+        limited = [replace(task, thinking=up_to(budget)) for task in tasks]
+        enforced = max(enforced, await _tokens_per_s(fleet, limited, config, first=(2 * repeat + 1) * GROUPS))
+    return {"rollout/tokens_per_s": free, "rollout/enforced_times_free": enforced / free}
+
+
+def enforced_budget(config: Config) -> int:
+    """The budget of the measurement: a quarter of a turn."""
+    return max(1, config.rollout.limits.turn_tokens // 4)
+
+
+def same_length(config: Config, closing: int) -> RolloutConfig:
+    """Rollouts whose turns are as long with the budget, its closing included, as without."""
+    rollout = config.rollout
+    answer = rollout.limits.turn_tokens - enforced_budget(config) - closing
+    return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
+
+
+async def _tokens_per_s(fleet: Fleet, tasks: list[Task], config: Config, *, first: int) -> float:
+    tickets = [
+        Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
+    ]
+    began = time.monotonic()
+    groups: list[Group] = await asyncio.gather(*(fleet.run_group(t, config.rl.group_size) for t in tickets))
+    sampled = sum(t.sampled_tokens for group in groups for t in group.trajectories)
+    return sampled / (time.monotonic() - began)
 
 
 async def _learning(learner: LearnerGroup, model: Path, mixture: Mixture, config: Config) -> dict[str, float]:

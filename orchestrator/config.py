@@ -202,21 +202,22 @@ class Config:
                 )
         for optim in (self.sft.optim, self.self_sft.optim, self.rl.optim):
             require_together(optim, self.learner)
-        require_room(self.rl.thinking, self.rollout)
+        require_room(self.rl.thinking.largest_budget if self.rl.thinking.budget else None, self.rollout)
+        require_room(max(self.eval.budgets, default=None), self.rollout)
         answers = self.rl.groups_per_step * self.rl.group_size
         if answers < self.learner.ranks:
             raise ValueError(f"rl: {answers} answers in a step can't be shared by learner.ranks={self.learner.ranks}")
 
 
-def require_room(thinking: ThinkingMix, rollout: RolloutConfig) -> None:
+def require_room(budget: int | None, rollout: RolloutConfig) -> None:
     """Raises `ValueError` where an episode's tokens do not hold the largest budget and an answer."""
-    if not thinking.budget:
+    if budget is None:
         return
     answer = rollout.thought.answer_tokens or rollout.limits.turn_tokens
-    needed = thinking.largest_budget + rollout.thought.grace + answer
+    needed = budget + rollout.thought.grace + answer
     if needed > rollout.limits.total_tokens:
         raise ValueError(
-            f"a thinking budget of {thinking.largest_budget} tokens, {rollout.thought.grace} of grace and {answer} for "
+            f"a thinking budget of {budget} tokens, {rollout.thought.grace} of grace and {answer} for "
             f"the answer do not fit into rollout.limits.total_tokens={rollout.limits.total_tokens}; raise it, or lower "
             f"the budget or rollout.thought.answer_tokens"
         )

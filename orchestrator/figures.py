@@ -140,7 +140,7 @@ def _evaluations(record: RunRecord) -> Plot | None:
     return Plot(
         title="Held-out accuracy",
         note="Share of right answers to held-out tasks, sampled at temperature 1; bars are 95 % confidence intervals.",
-        svg=_svg(figure),
+        svg=inline_svg(figure),
         wide=True,
     )
 
@@ -157,7 +157,7 @@ def _rewards(record: RunRecord) -> Plot | None:
     axes.set_ylabel("mean reward")
     axes.legend(ncols=len(envs))
     note = "Mean reward of the groups trained on (those without signal are dropped); the bold line is a running mean."
-    return Plot(title="Reward by environment", note=note, svg=_svg(figure), wide=True)
+    return Plot(title="Reward by environment", note=note, svg=inline_svg(figure), wide=True)
 
 
 def _curve(record: RunRecord, curve: Curve) -> Plot | None:
@@ -174,7 +174,7 @@ def _curve(record: RunRecord, curve: Curve) -> Plot | None:
         axes.legend(ncols=len(present))
     else:
         axes.set_ylabel(next(iter(present.values())))
-    return Plot(title=curve.title, note=curve.note, svg=_svg(figure))
+    return Plot(title=curve.title, note=curve.note, svg=inline_svg(figure))
 
 
 def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colour: str, smooth: bool) -> None:
@@ -192,12 +192,17 @@ def _axes(size: tuple[float, float]) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _svg(figure: Figure) -> str:
-    """The figure as an SVG element that scales with the page."""
+def svg_file(figure: Figure, *, transparent: bool = False) -> str:
+    """The figure as an SVG document."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    element = buffer.getvalue()
-    element = element[element.index("<svg") :]
+    figure.savefig(buffer, format="svg", transparent=transparent, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def inline_svg(figure: Figure) -> str:
+    """The figure as an SVG element that scales with the page."""
+    document = svg_file(figure, transparent=True)
+    element = document[document.index("<svg") :]
     return re.sub(
         r'(<svg [^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", element, count=1), count=1
     )

@@ -133,6 +133,8 @@ async def _report(run: Run) -> None:
     paths = await asyncio.to_thread(write_report, run.folder.root)
     run.tracker.artifact(paths.html)
     run.tracker.artifact(paths.json)
+    if paths.curves is not None:
+        run.tracker.artifact(paths.curves)
     for path in sorted(run.folder.trajectories.glob("*.jsonl"))[-3:]:
         run.tracker.artifact(path)
     run.progress.note(f"report: {paths.html}")

@@ -1,6 +1,7 @@
 """The report of a run: `report.json` for programs, `report.html` for people, both made from the run's files alone."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from orchestrator.budget_figures import curve_file, curve_plots
 from orchestrator.figures import plots
 from orchestrator.progress import clock_text
 from orchestrator.run_dir import write_json
@@ -23,6 +25,8 @@ class ReportPaths:
 
     html: Path
     json: Path
+    curves: Path | None = None
+    """The figure of accuracy against thinking budget; None where the run has no curve."""
 
 
 def write_report(run_dir: Path) -> ReportPaths:
@@ -31,9 +35,15 @@ def write_report(run_dir: Path) -> ReportPaths:
     Raises `FileNotFoundError` or `ValueError` where the folder is not that of a run or a file in it is broken.
     """
     record = read_run(run_dir)
-    paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json")
+    paths = ReportPaths(
+        html=run_dir / "report.html",
+        json=run_dir / "report.json",
+        curves=run_dir / "curves.svg" if record.curves else None,
+    )
     write_json(paths.json, summary(record))
     paths.html.write_text(page(record, run_dir / "trajectories"), encoding="utf-8")
+    if paths.curves is not None:
+        paths.curves.write_text(curve_file(record), encoding="utf-8")
     return paths
 
 
@@ -43,7 +53,8 @@ def summary(record: RunRecord) -> dict[str, Any]:
     for table, evaluation in zip(tables, record.evaluations, strict=True):
         for env, result in evaluation.envs.items():
             table["envs"][env]["interval"] = list(result.interval)
-    raw = {
+        del table["curve"]  # stands under `curves`
+    raw: dict[str, Any] = {
         "run": record.name,
         "seed": record.seed,
         "stages": [{"name": name, "seconds": seconds} for name, seconds in record.stage_seconds.items()],
@@ -53,7 +64,12 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "accuracy": accuracy_table(record),
         "final_metrics": record.final_metrics(),
     }
-    cleaned: dict[str, Any] = _finite(raw)
+    if record.curves:
+        raw["curves"] = {
+            label: {env: [point.as_json() for point in points] for env, points in by_env.items()}
+            for label, by_env in record.curves.items()
+        }
+    cleaned: dict[str, Any] = finite(raw)
     return cleaned
 
 
@@ -65,6 +81,21 @@ def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
 
 def page(record: RunRecord, trajectories: Path) -> str:
     """The HTML page. Everything that a model, a tool or a data row wrote is escaped."""
+    return render(
+        TEMPLATE,
+        {
+            "record": record,
+            "total_seconds": sum(record.stage_seconds.values()),
+            "plots": plots(record),
+            "curve_plots": curve_plots(record),
+            "samples": pick_samples(trajectories),
+            "config": yaml.safe_dump(record.config, sort_keys=False),
+        },
+    )
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """A page from a template of this folder; values are escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -74,13 +105,7 @@ def page(record: RunRecord, trajectories: Path) -> str:
     )
     environment.filters["clock"] = clock_text
     environment.filters["number"] = _number
-    return environment.get_template(TEMPLATE).render(
-        record=record,
-        total_seconds=sum(record.stage_seconds.values()),
-        plots=plots(record),
-        samples=pick_samples(trajectories),
-        config=yaml.safe_dump(record.config, sort_keys=False),
-    )
+    return environment.get_template(template).render(values)
 
 
 def _number(value: float | None, digits: int = 2) -> str:
@@ -88,9 +113,10 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """JSON data in which every number that is not finite is null."""
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

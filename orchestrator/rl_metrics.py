@@ -4,7 +4,7 @@ from statistics import fmean
 
 from orchestrator.loop import StepReport
 from rewards.verdict import Outcome
-from rollout.trajectory import Group, Trajectory
+from rollout.trajectory import Group, Trajectory, well_formed_share
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
@@ -50,7 +50,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "correct": fmean(t.correct for t in scored),
             "thought_tokens": fmean(t.thought_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),
-            "well_formed": fmean(t.well_formed for t in scored),
+            "well_formed": well_formed_share(scored),
             "forced_closings": fmean(any(any(turn.forced_T) for turn in t.turns) for t in scored),
         }
     for name in sorted({name for t in scored for name in t.parts}):

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from orchestrator.curve_point import CurvePoint
 from orchestrator.metrics import MetricsRow, read_metrics
 
 ENGINE_START = "engine/start_s"
@@ -35,13 +36,17 @@ class EnvResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One evaluation of one model: `label` names the stage that made it, `k` is answers per task."""
+    """One evaluation of one model: `label` names the stage that made it, `k` is answers per task.
+
+    `curve` has an environment's accuracy against its thinking budget, where that was measured.
+    """
 
     label: str
     order: int
     k: int
     seconds: float
     envs: dict[str, EnvResult]
+    curve: dict[str, list[CurvePoint]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,11 @@ class RunRecord:
     def engine_start_s(self) -> float | None:
         """The longest start of an engine, in seconds; None where none was measured."""
         return max((row.values[ENGINE_START] for row in self.rows if ENGINE_START in row.values), default=None)
+
+    @property
+    def curves(self) -> dict[str, dict[str, list[CurvePoint]]]:
+        """The curves by the label of their evaluation, then by environment; only evaluations that have one."""
+        return {evaluation.label: evaluation.curve for evaluation in self.evaluations if evaluation.curve}
 
     def series(self, stage: str, metric: str) -> tuple[list[int], list[float]]:
         """Steps and values of one metric of one stage."""
@@ -104,7 +114,10 @@ def _evaluation(path: Path) -> Evaluation:
             env: EnvResult(**{name: value for name, value in result.items() if name in known})
             for env, result in raw["envs"].items()
         }
-        return Evaluation(label=raw["label"], order=raw["order"], k=raw["k"], seconds=raw["seconds"], envs=envs)
+        curve = {env: [CurvePoint.read(point) for point in points] for env, points in raw.get("curve", {}).items()}
+        return Evaluation(
+            label=raw["label"], order=raw["order"], k=raw["k"], seconds=raw["seconds"], envs=envs, curve=curve
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
 

@@ -27,10 +27,14 @@ class SftDataConfig:
     """Whether the dialogue's last answer follows a thought that was cut, in place of the turn's own answer or calls."""
     low_effort_keep: float = 0.5
     """Share of a thought's words that a sample with little effort keeps."""
+    rounds: int = 1
+    """How often a thought goes over its steps, one line each: from 2 on it checks itself, as reasoning models do."""
 
     def __post_init__(self) -> None:
         if not 0 < self.low_effort_keep <= 1:
             raise ValueError(f"low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
+        if self.rounds < 1:
+            raise ValueError(f"sft.thoughts.rounds={self.rounds} must be at least 1")
 
 
 class SftData:
@@ -67,6 +71,8 @@ class SftData:
 
 def under_mode(dialogue: Dialogue, config: SftDataConfig, writer: DialogueWriter, rng: random.Random) -> Dialogue:
     """The dialogue under a mode drawn by the shares; one without thoughts, or that names its mode, stays as it is."""
+    if config.rounds > 1:
+        dialogue = replace(dialogue, reply=tuple(checked(message, rounds=config.rounds) for message in dialogue.reply))
     thoughts = [number for number, message in enumerate(dialogue.reply) if message.get("reasoning_content")]
     mode = config.thinking.draw_mode(rng)
     if dialogue.task.thinking != UNLIMITED or not thoughts or mode is Mode.UNLIMITED:
@@ -84,6 +90,12 @@ def under_mode(dialogue: Dialogue, config: SftDataConfig, writer: DialogueWriter
         last = next(message for message in reversed(reply) if message["role"] == "assistant")
         reply = (*reply[:place], {**last, "reasoning_content": reply[place]["reasoning_content"]})
     return replace(dialogue, task=replace(dialogue.task, thinking=up_to(budget)), reply=reply)
+
+
+def checked(message: Message, *, rounds: int) -> Message:
+    """A message whose thought goes over its steps several times."""
+    thought = message.get("reasoning_content")
+    return {**message, "reasoning_content": "\n".join([thought] * rounds)} if thought else message
 
 
 def shortened(message: Message, *, keep: float) -> Message:

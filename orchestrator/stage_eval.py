@@ -1,42 +1,76 @@
-"""`eval`: held-out tasks of each environment, answers sampled at temperature 1."""
+"""`eval`: held-out tasks of each environment, answers sampled at temperature 1; once more each under limited thought.
+
+The first pass thinks without a limit and gives the results of the environments. Further passes put the same tasks under
+other modes of thinking, as `eval.budgets`, `budget_shares`, `no_thought` and `low_effort` say; their points make a curve.
+"""
 
 import asyncio
 import time
-from math import sqrt
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from envs.source import open_source
+from envs.task import Task
+from envs.thinking import LOW_EFFORT, OFF, UNLIMITED
+from orchestrator.cluster import Fleet
+from orchestrator.config import Config, EvalConfig
+from orchestrator.curve_point import CurvePoint
 from orchestrator.deadline import within
+from orchestrator.model_checks import check_model
 from orchestrator.run import Run
 from orchestrator.run_dir import write_json
+from orchestrator.thinking_curve import (
+    Setting,
+    budget_settings,
+    curve,
+    median_free_thought,
+    standard_error,
+    task_accuracies,
+)
 from rollout.record import group_lines
-from rollout.trajectory import Group, Ticket
+from rollout.trajectory import Group, Ticket, well_formed_share
 
 STAGE = "eval"
 EVAL_TICKETS = 10**9
 """Tickets of evaluations start here, so that their seeds are never those of training."""
+FREE = Setting(thinking=UNLIMITED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """The tasks of the environments that think, answered once more under each of these settings, all at once."""
+
+    name: str
+    settings: dict[str, list[Setting]]
+
+    @property
+    def points(self) -> int:
+        """Most points of one environment."""
+        return max((len(settings) for settings in self.settings.values()), default=0)
+
+    def tasks(self, plain: Iterable[Task]) -> list[Task]:
+        """The tasks under this pass's modes; settings that share a mode share its answers."""
+        modes = {env: dict.fromkeys(one.thinking for one in settings) for env, settings in self.settings.items()}
+        return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env, ())]
 
 
 async def run_eval(run: Run) -> Path:
     """Evaluate the newest model; writes `eval/<label>.json` and its trajectories, returns the former."""
-    state = run.folder.state()
-    fleet = await run.serving(run.model_dir, stage=f"eval of {state.label}")
-    config, began = run.config.eval, time.monotonic()
+    state, config = run.folder.state(), run.config.eval
+    if config.has_curve:  # may have been asked for after `init`, which checks the same
+        check_model(run.model_dir, run.config)
+    exam = _Exam(run, await run.serving(run.model_dir, stage=f"eval of {state.label}"), label=state.label)
+    began = time.monotonic()
     run.progress.stage(f"eval-{state.label}", 0)
-    tickets = [
-        Ticket(number=EVAL_TICKETS + env_number * config.tasks + index, task=source.task(index), admitted=run.version)
-        for env_number, source in enumerate(
-            open_source(env, settings, split="heldout", seed=run.config.seed)
-            for env, settings in sorted(run.config.envs.items())
-        )
-        for index in range(config.tasks)
-    ]
-    answering = asyncio.gather(*(fleet.run_group(ticket, config.samples) for ticket in tickets))
-    groups = await run.stop.wait_or(
-        within(config.timeout_s, answering, stage=f"eval of {state.label}", waiting_for=lambda: "held-out answers")
-    )
-    by_env = {env: env_result([g for g in groups if g.ticket.task.env == env]) for env in sorted(run.config.envs)}
+    tasks = heldout_tasks(run.config)
+    if config.has_curve:
+        run.progress.note(f"eval-{state.label}: thinking without a limit")
+    groups = await exam.answers(tasks)
+    by_env = {env: env_result(_of_env(groups, env)) for env in sorted(run.config.envs)}
+    further, curves = await _thinking(run, exam, tasks, groups) if config.has_curve else ([], {})
     result = {
         "label": state.label,
         "order": len(list(run.folder.evals.glob("*.json"))),
@@ -45,28 +79,122 @@ async def run_eval(run: Run) -> Path:
         "seconds": time.monotonic() - began,
         "envs": by_env,
     }
-    lines = [line for group in groups for line in group_lines(group)]
-    (run.folder.trajectories / f"eval-{state.label}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if curves:
+        result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
+        _write_trajectories(run, f"eval-{state.label}-thinking", further)
+    _write_trajectories(run, f"eval-{state.label}", groups)
     path = run.folder.evals / f"{state.label}.json"
     write_json(path, result)
     metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}
-    run.log(f"eval-{state.label}", 0, metrics)
+    run.log(f"eval-{state.label}", 0, metrics | curve_metrics(curves))
     return path
+
+
+def heldout_tasks(config: Config) -> list[Task]:
+    """The tasks of an evaluation: the first `eval.tasks` held-out ones of each environment, in the order of names."""
+    sources = [
+        open_source(env, settings, split="heldout", seed=config.seed) for env, settings in sorted(config.envs.items())
+    ]
+    return [source.task(index) for source in sources for index in range(config.eval.tasks)]
+
+
+class _Exam:
+    """Puts tasks to the engines. Every pass has a deadline and tickets of its own, and so other seeds."""
+
+    def __init__(self, run: Run, fleet: Fleet, *, label: str) -> None:
+        self.label = label
+        self._run = run
+        self._fleet = fleet
+        self._numbers = count(EVAL_TICKETS)
+
+    async def answers(self, tasks: list[Task], *, points: int = 1) -> list[Group]:
+        """The groups of answers to the tasks. Raises `StuckError` after `points` times the deadline of an evaluation."""
+        run, config = self._run, self._run.config.eval
+        tickets = [Ticket(number=next(self._numbers), task=task, admitted=run.version) for task in tasks]
+        answering = asyncio.gather(*(self._fleet.run_group(ticket, config.samples) for ticket in tickets))
+        seconds, stage = points * config.timeout_s, f"eval of {self.label}"
+        return await run.stop.wait_or(within(seconds, answering, stage=stage, waiting_for=lambda: "held-out answers"))
+
+
+async def _thinking(
+    run: Run, exam: _Exam, tasks: list[Task], free: list[Group]
+) -> tuple[list[Group], dict[str, list[CurvePoint]]]:
+    """The further passes: their groups, and the curve of every environment that thinks."""
+    scope, config = run.config.rollout.thought.scope, run.config.eval
+    thinking = sorted({task.env for task in tasks if task.thinking == UNLIMITED})
+    medians = {env: median_free_thought(_of_env(free, env), scope=scope) for env in thinking}
+    known = {env: value for env, value in medians.items() if value is not None}
+    for env in sorted(set(run.config.envs) - set(known)):
+        why = "no answer has a score" if env in medians else "its tasks are answered without a thought"
+        run.progress.note(f"eval-{exam.label}: no curve for {env}: {why}")
+    passes = further_passes(config, known) if known else []
+    further: list[Group] = []
+    for one in passes:
+        run.progress.note(f"eval-{exam.label}: {one.name}")
+        further += await exam.answers(one.tasks(tasks), points=one.points)
+    settings = {env: [FREE, *(setting for one in passes for setting in one.settings[env])] for env in known}
+    groups = [*free, *further]
+    return further, {env: curve(_of_env(groups, env), settings[env], scope=scope) for env in known}
+
+
+def further_passes(config: EvalConfig, medians: dict[str, float]) -> list[Pass]:
+    """What is asked for beside unlimited thought, by kind; `medians` has each environment's free thought in tokens."""
+    passes = []
+    if config.no_thought:
+        passes.append(Pass(name="reasoning off", settings={env: [Setting(thinking=OFF)] for env in medians}))
+    if config.low_effort:
+        passes.append(Pass(name="low effort", settings={env: [Setting(thinking=LOW_EFFORT)] for env in medians}))
+    if config.budgets or config.budget_shares:
+        settings = {
+            env: budget_settings(config.budgets, config.budget_shares, free_thought=value)
+            for env, value in medians.items()
+        }
+        budgets = {env: ", ".join(str(one.thinking.budget) for one in asked) for env, asked in settings.items()}
+        listed = "; ".join(f"{env} {numbers}" for env, numbers in budgets.items())
+        passes.append(Pass(name=f"budgets in tokens: {listed}", settings=settings))
+    return passes
+
+
+def curve_metrics(curves: dict[str, list[CurvePoint]]) -> dict[str, float]:
+    """The numbers of every point that go to the tracker; lengths are those of an episode."""
+    return {
+        f"{env}/thinking/{point.label}/{name}": value
+        for env, points in curves.items()
+        for point in points
+        for name, value in (
+            ("accuracy", point.accuracy),
+            ("well_formed", point.well_formed),
+            ("thought_tokens", point.thought_tokens),
+            ("answer_tokens", point.answer_tokens),
+        )
+    }
 
 
 def env_result(groups: list[Group]) -> dict[str, float]:
     """avg@k and pass@k over an environment's groups, with the standard error over tasks of the former."""
-    right = [[t.correct for t in group.trajectories] for group in groups if group.trajectories]
     scored = [t for group in groups for t in group.trajectories]
-    shares = [fmean(answers) for answers in right]
+    passed = [any(t.correct for t in group.trajectories) for group in groups if group.trajectories]
+    shares = task_accuracies(groups)
     return {
         "tasks": len(groups),
         "samples": len(scored),
         "avg_at_k": fmean(shares) if shares else 0.0,
-        "pass_at_k": fmean(any(answers) for answers in right) if right else 0.0,
-        "stderr": stdev(shares) / sqrt(len(shares)) if len(shares) > 1 else 0.0,
+        "pass_at_k": fmean(passed) if passed else 0.0,
+        "stderr": standard_error(shares),
         "reward": fmean(t.reward or 0.0 for t in scored) if scored else 0.0,
         "tokens": fmean(t.sampled_tokens for t in scored) if scored else 0.0,
         "truncated": fmean(t.truncated for t in scored) if scored else 0.0,
         "failures": sum(len(group.failed) for group in groups),
+        "well_formed": well_formed_share(scored),
+        "thought_tokens": fmean(t.thought_tokens for t in scored) if scored else 0.0,
+        "answer_tokens": fmean(t.answer_tokens for t in scored) if scored else 0.0,
     }
+
+
+def _of_env(groups: list[Group], env: str) -> list[Group]:
+    return [group for group in groups if group.ticket.task.env == env]
+
+
+def _write_trajectories(run: Run, name: str, groups: list[Group]) -> None:
+    lines = [line for group in groups for line in group_lines(group)]
+    (run.folder.trajectories / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -52,14 +52,17 @@ def extra_args(limit: ThoughtLimit, *, closing: str) -> dict[str, Any]:
 
 
 def check_extra_args(given: Mapping[str, Any]) -> None:
-    """Raises `ThinkingRequestError` for a budget or a grace that is no number of tokens, and a closing without the tag."""
+    """Raises `ThinkingRequestError` for a budget or a grace that is no number of tokens, and a closing without the tag.
+
+    A budget needs a closing: only whoever makes the request knows the text that closes a thought of the model.
+    """
     for name in (BUDGET, GRACE):
         value = given.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ThinkingRequestError(
                 f"{name} is {shown(value)}; it must be a whole number of tokens, 0 or more", parameter=name
             )
-    closing = given.get(CLOSING, CLOSE_THOUGHT)
+    closing = given.get(CLOSING, None if BUDGET in given else CLOSE_THOUGHT)
     if not isinstance(closing, str) or CLOSE_THOUGHT not in closing:
         raise ThinkingRequestError(f"{CLOSING} is {shown(closing)}; it must contain {CLOSE_THOUGHT}", parameter=CLOSING)
 
@@ -115,6 +118,8 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
     given = _mapping(body, "vllm_xargs")
     plain = {name: body[name] for name in (BUDGET, GRACE) if body.get(name) is not None}
     limit = {GRACE: rules.thought.grace, CLOSING: rules.closing or CLOSE_THOUGHT}
+    if _constrained(body):  # the grammar begins right after the tag and takes nothing else
+        limit[CLOSING] = limit[CLOSING].partition(CLOSE_THOUGHT)[0] + CLOSE_THOUGHT
     limit |= {name: given[name] for name in (BUDGET, GRACE, CLOSING) if name in given} | plain
     check_extra_args(limit)
     if BUDGET not in limit:
@@ -137,9 +142,18 @@ def _check_limit(body: Body, limit: Mapping[str, Any], reasoning: bool | str | N
         raise ThinkingRequestError(f"{BUDGET} can't be kept with use_beam_search; sample instead", parameter=BUDGET)
 
 
+def _constrained(body: Body) -> bool:
+    """Whether the answer follows a grammar."""
+    form, choice = body.get("response_format"), body.get("tool_choice")
+    formed = isinstance(form, dict) and form.get("type") != "text"
+    return bool(formed or body.get("structured_outputs") or choice not in (None, "none", "auto"))
+
+
 def _mapping(body: Body, key: str) -> Mapping[str, Any]:
     value = body.get(key)
-    return value if isinstance(value, dict) else {}
+    if not (value is None or isinstance(value, dict)):
+        raise ThinkingRequestError(f"{key} is {shown(value)}; it must be an object", parameter=key)
+    return value or {}
 
 
 def _noted(messages: Any, notice: str) -> Any:
@@ -154,4 +168,4 @@ def _noted(messages: Any, notice: str) -> Any:
     if isinstance(message.get("content"), list):
         part = {"type": "text", "text": notice}
         return [*head, {**message, "content": [*message["content"], part]}, *tail]
-    return [*head, *with_notice([message], notice), *tail]
+    return [*head, *with_notice([message], notice), *tail] if isinstance(message.get("content"), str) else messages

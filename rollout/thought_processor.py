@@ -14,14 +14,8 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 from rollout.renderer import load_tokenizer
+from rollout.thinking_request import BUDGET, CLOSING, GRACE, check_extra_args
 from rollout.thought import Forcing, ThoughtLimit, ThoughtTags
-
-BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
-
-
-def extra_args(limit: ThoughtLimit, *, closing: str) -> dict[str, Any]:
-    """The extra arguments of a request under a limit."""
-    return {BUDGET: limit.tokens, GRACE: limit.grace, CLOSING: closing}
 
 
 class ThoughtProcessor(AdapterLogitsProcessor):
@@ -34,12 +28,8 @@ class ThoughtProcessor(AdapterLogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raises `ValueError` for a budget or a grace that is no number of tokens."""
-        given = sampling_params.extra_args or {}
-        for name in (BUDGET, GRACE):
-            value = given.get(name, 0)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name} is {value!r}; it must be a number of tokens, 0 or more")
+        """Raises `ValueError` for a budget or a grace that is no number of tokens, and a closing without the tag."""
+        check_extra_args(sampling_params.extra_args or {})
 
     def is_argmax_invariant(self) -> bool:
         """Not: it decides which token comes."""
@@ -51,7 +41,7 @@ class ThoughtProcessor(AdapterLogitsProcessor):
         if BUDGET not in given:
             return None
         limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
-        return _Request(self._tags(given.get(CLOSING)), limit)
+        return _Request(self._tags(given[CLOSING]), limit)
 
 
 class _Request:

@@ -3,7 +3,7 @@
 Suffixes: `_T` one entry per sampled token of a turn.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import total_ordering
@@ -144,6 +144,12 @@ class Trajectory:
     @property
     def truncated(self) -> bool:
         return self.stop is Stop.LENGTH
+
+
+def well_formed_share(trajectories: Sequence[Trajectory]) -> float:
+    """The share of turns whose thought is closed exactly once and whose answer has no tag; 1 where there is no turn."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    return 1 - sum(TurnFault.THOUGHT in turn.faults for turn in turns) / len(turns) if turns else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

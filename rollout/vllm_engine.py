@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rollout.engine import Completion, EngineConfig
 from rollout.manifest import WeightManifest, read_weights
+from rollout.thinking_request import extra_args
 from rollout.thought import ThoughtLimit, ThoughtTags
 from rollout.trajectory import WeightVersion
 from rollout.vllm_settings import engine_arguments, limit_cpu, prepare_environment
@@ -19,7 +20,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, Wei
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from rollout.thought_processor import ThoughtProcessor, extra_args
+from rollout.thought_processor import ThoughtProcessor
 from rollout.weight_receiver import BACKEND, WorkerExtension
 
 

@@ -20,6 +20,11 @@ HOMES = {
 }
 LATE_IMPORTS = {
     "orchestrator/__main__.py": ["orchestrator.run_commands.execute"],
+    "orchestrator/compare_command.py": [
+        "orchestrator.compare.compare",
+        "orchestrator.compare.read_group",
+        "orchestrator.compare_page.write_comparison",
+    ],
     "rollout/worker.py": ["rollout.vllm_engine.VllmEngine"],
 }
 """Imports that stand inside a function because they take long and only one process needs them, never for a circle."""

@@ -37,6 +37,8 @@ SMALL = [
     "rollout.engine.max_sequences=64",
 ]
 DEADLINE_S = 240.0
+JUDGED = 'verdict(answer == task.spec["answer"]'
+"""What the README's environment makes of an answer."""
 
 
 def command(runs: Path, *overrides: str) -> list[str]:
@@ -76,9 +78,23 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "backwards.py").write_text(block("python"))  # the README's own environment, beside the others
+    (tmp_path / "pleased.py").write_text(
+        block("python").replace("backwards", "pleased").replace(JUDGED, "verdict(True")
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    stages = "stages=[init,sft,eval,rl,eval,report]"
-    arguments = command(tmp_path, stages, "sft.steps=4", "rl.steps=12", "envs.spelling.kind=backwards")
+    arguments = command(
+        tmp_path,
+        "stages=[init,sft,self_sft,eval,rl,eval,report]",
+        "sft.steps=4",
+        "rl.steps=12",
+        "envs.spelling.kind=backwards",
+        "envs.easy={kind: pleased, reasoning: false}",
+        "self_sft={tasks: 24, samples: 4, steps: 2, batch_size: 4, shares: {math: 0, code: 0, tool_use: 0, spelling: 0}}",
+        "rl.thinking={budget: 0.5, budgets: [4, 8], no_thought: 0.1}",
+        "rl.loss.malformed_thought=-1.0",
+        "eval.budgets=[4]",
+        "eval.no_thought=true",
+    )
     run = tmp_path / "job"
 
     first = start(arguments)
@@ -100,7 +116,8 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
 
     report = json.loads((run / "report.json").read_text())
-    assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling"}
+    assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy"}
+    assert [row.step for row in rows(run, "self_sft")] == [1, 2]
     assert "<svg" in (run / "report.html").read_text() or "data:image" in (run / "report.html").read_text()
     model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "rl" / "000012")
     assert model.config.model_type == "nemotron_h"
@@ -109,6 +126,10 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     sampled = [turn for t in trajectories(run) for turn in t["turns"]]
     assert sampled
     assert all(len(t["sampled_ids"]) == len(t["logprobs"]) == len(t["versions"]) for t in sampled)
+    limited = [turn for t in trajectories(run) if t["thinking"]["budget"] for turn in t["turns"]]
+    assert {turn["closed"] for turn in limited} <= {"itself", "line_end", "abrupt"}
+    assert any(any(turn["forced"]) for turn in limited)
+    assert all([p is None for p in turn["logprobs"]] == turn["forced"] for turn in sampled)
 
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     (tracked,) = client.search_runs([client.get_experiment_by_name("temper").experiment_id])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.budget_figures import Panel, draw
 from orchestrator.figures import smoothed
 from orchestrator.metrics import MetricsLog
 from orchestrator.report import write_report
@@ -57,6 +58,22 @@ def write_run(folder: Path, trajectories: list[dict[str, Any]]) -> None:
         (folder / "eval" / f"{label}.json").write_text(json.dumps(evaluation))
     lines = "".join(json.dumps(one) + "\n" for one in trajectories)
     (folder / "trajectories" / "rl-2.jsonl").write_text(lines)
+
+
+def point(mode: str, budget: int | None = None, **changes: Any) -> dict[str, Any]:
+    """A point of a curve, as an evaluation stores it."""
+    lengths = {"thought_tokens": 12.0, "thought_tokens_turn": 6.0, "thought_tokens_median": 5.0, "overshoot": 0.0}
+    answers = {"answer_tokens": 8.0, "answer_tokens_turn": 4.0, "overshoot_max": 0, "truncated": 0.0}
+    shares = {"accuracy": 0.5, "stderr": 0.1, "well_formed": 1.0, "closed": {"itself": 1.0}}
+    return {"mode": mode, "budget": budget, "tasks": 8, "samples": 32, **lengths, **answers, **shares, **changes}
+
+
+def add_curves(folder: Path) -> None:
+    """Curves to the evaluations after sft and rl."""
+    for label, accuracy in (("sft", 0.25), ("rl", 0.75)):
+        path = folder / "eval" / f"{label}.json"
+        asked = [point("off"), point("budget", 8, share=0.5, accuracy=accuracy), point("unlimited", accuracy=1.0)]
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": asked, "code": asked[1:]}}))
 
 
 def test_report_json_holds_stages_evaluations_and_final_metrics(tmp_path: Path) -> None:
@@ -141,3 +158,50 @@ def test_confidence_intervals_stay_between_zero_and_one() -> None:
 
 def test_smoothing_is_a_trailing_mean_that_skips_what_is_not_finite() -> None:
     assert smoothed([1.0, float("nan"), 3.0, 5.0], window=2) == [1.0, 1.0, 3.0, 4.0]
+
+
+def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    without = json.loads(write_report(tmp_path).json.read_text())
+    add_curves(tmp_path)
+    paths = write_report(tmp_path)
+    found = json.loads(paths.json.read_text())
+    curves = found.pop("curves")
+    assert found == without
+    assert list(curves) == ["sft", "rl"]
+    off, limited, free = curves["rl"]["math"]
+    assert (off["mode"], limited["budget"], limited["share"], free["budget"]) == ("off", 8, 0.5, None)
+    assert limited["accuracy"] == 0.75
+    assert limited["interval"] == pytest.approx([0.75 - 0.196, 0.75 + 0.196])
+    html = paths.html.read_text()
+    assert html.count("<svg ") == 6
+    assert "<h2>Accuracy against thinking budget</h2>" in html
+    assert "budget-8, 0.50 of the median" in html
+    assert html.count("<td>off</td>") == 2
+    assert paths.curves is not None
+    assert paths.curves.read_text().startswith("<?xml")
+    for words in ("after sft", "after rl", "math", "code", "free"):
+        assert f">{words}</text>" in paths.curves.read_text()
+
+
+def test_a_run_without_a_curve_has_no_section_and_no_figure_of_it(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    paths = write_report(tmp_path)
+    assert paths.curves is None
+    assert not (tmp_path / "curves.svg").exists()
+    assert "curves" not in json.loads(paths.json.read_text())
+    assert "thinking budget" not in paths.html.read_text()
+
+
+def test_a_curve_with_a_point_that_is_none_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    path = tmp_path / "eval" / "sft.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": [{"mode": "sometimes"}]}}))
+    with pytest.raises(ValueError, match=r"sft\.json is no evaluation .*sometimes"):
+        write_report(tmp_path)
+
+
+def test_the_panels_of_each_measure_begin_a_row_of_their_own() -> None:
+    panels = [Panel(title=str(n), measure=name, lines={"a": []}) for name in ("accuracy", "length") for n in range(5)]
+    specs = [axes.get_subplotspec() for axes in draw(panels, x_label="budget").axes]
+    assert [spec.num1 for spec in specs if spec] == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12]  # four columns

@@ -119,6 +119,15 @@ def test_little_effort_is_a_marker_and_a_short_thought_that_ends_by_itself() -> 
     assert pieces(dialogue, writer())[1].startswith("get a\n</think>\n<tool_call>")
 
 
+def test_a_thought_in_rounds_goes_over_its_steps_again_one_line_each() -> None:
+    dialogue = cut(SftDataConfig(thinking=ThinkingMix(), rounds=3))
+    assert [message.get("reasoning_content") for message in dialogue.reply] == [
+        "get a b\nget a b\nget a b",
+        None,
+        "done\ndone\ndone",
+    ]
+
+
 def test_a_dialogue_without_a_thought_or_with_a_mode_of_its_own_stays_as_it_is() -> None:
     every = SftDataConfig(thinking=ThinkingMix(budget=0.5, no_thought=0.5))
     plain = Dialogue(task=TASK, reply=({"role": "assistant", "content": "17"},))

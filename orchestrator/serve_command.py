@@ -1,0 +1,93 @@
+"""The command `serve`: a model behind an OpenAI-compatible server whose requests may limit their thoughts."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from orchestrator.run_dir import RunDir
+
+OPTIONS: dict[str, tuple[type, str, str]] = {
+    "host": (str, "ADDRESS", "where to listen; 127.0.0.1, this machine alone"),
+    "port": (int, "N", "where to listen; 8000"),
+    "dtype": (str, "NAME", "precision of the weights; float32 on a CPU, else that of the model's files"),
+    "max_model_len": (int, "TOKENS", "longest sequence, prompt included; the model's own"),
+    "threads": (int, "N", "CPU threads of the engine; 1"),
+    "memory_gib": (int, "GIB", "size of the key-value cache on a CPU; 1"),
+    "gpu_memory_utilization": (float, "SHARE", "share of a GPU's memory that the engine may take; 0.9"),
+    "reasoning_parser": (str, "NAME", "vLLM's parser that tells thought from answer; qwen3"),
+    "tool_call_parser": (str, "NAME", "vLLM's parser of tool calls, such as hermes; none, calls stay in the text"),
+}
+"""Settings of `ServerConfig`: type, what stands for the value, and help with the default."""
+THOUGHT_OPTIONS: dict[str, tuple[type, str, str]] = {
+    "grace": (int, "TOKENS", "in which the model may finish its line after a budget; 0"),
+    "closing": (str, "TEXT", "closes a thought; that of the chat template"),
+}
+"""Settings of `ThoughtConfig`, likewise."""
+EPILOG = """a chat request may carry, beside what vLLM takes (extra_body of the openai client):
+  "thinking_budget": 64     the thought is closed after so many tokens; 0 or more, null is no limit
+  "thinking_grace": 16      in place of --grace
+  "reasoning": false        an answer without a thought; true: with one; "low": the prompt asks for little thought
+"""
+
+
+def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
+    text = "serve a model to OpenAI clients, with thinking budgets"
+    raw = argparse.RawDescriptionHelpFormatter
+    command = commands.add_parser("serve", help=text, description=text, epilog=EPILOG, formatter_class=raw)
+    command.add_argument("model", type=Path, help="a model directory, or a run's folder: its newest model")
+    for name, (kind, shown, explained) in (OPTIONS | THOUGHT_OPTIONS).items():
+        flag = f"--{name.replace('_', '-')}"
+        command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
+    command.add_argument("--announce", action="store_true", help="tell budgets to the model, in the prompt")
+    command.set_defaults(execute=_serve)
+
+
+def model_directory(given: Path) -> Path:
+    """The model directory that is meant: `given` itself, or the newest model of the run whose folder it is.
+
+    Raises `FileNotFoundError` where there is none.
+    """
+    if (given / "config.json").is_file():
+        return given
+    if not (given / "manifest.json").is_file():
+        raise FileNotFoundError(
+            f"{given} is no model directory (it has no config.json) and no run's folder (it has no manifest.json)"
+        )
+    newest = RunDir(given).state().model
+    if newest is None:
+        raise FileNotFoundError(f"the run in {given} has no model yet; run its stage init")
+    return given / newest
+
+
+def _serve(given: argparse.Namespace) -> int:
+    model = model_directory(given.model)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)  # until the server listens and stops by itself
+    try:
+        return _serve_model(model, given)
+    except FileNotFoundError:
+        raise
+    except (OSError, RuntimeError) as error:
+        print(f"fault: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _serve_model(model: Path, given: argparse.Namespace) -> int:
+    # Imported here: vLLM takes 10 s to import, no other command needs it in this process, and it reads its environment
+    # while it is imported.
+    from rollout.vllm_settings import prepare_environment
+
+    prepare_environment()
+    from rollout.server import ServerConfig, serve
+    from rollout.thought import ThoughtConfig
+
+    options = {name: value for name, value in vars(given).items() if name in (*OPTIONS, *THOUGHT_OPTIONS)}
+    limits = {name: options.pop(name) for name in THOUGHT_OPTIONS if name in options}
+    thought = ThoughtConfig(announce=given.announce, **limits)
+    return serve(model, ServerConfig(thought=thought, **options), name=str(given.model))
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(130)  # a KeyboardInterrupt is swallowed where vLLM waits for its engine, and the wait never ends

@@ -1,0 +1,148 @@
+"""An OpenAI-compatible server: vLLM's own, in which a request may limit its thought or go without one."""
+
+import asyncio
+import socket
+from argparse import Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
+from vllm.entrypoints.launchers.app import build_app
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.entrypoints.launchers.launcher import serve_http, setup_server
+from vllm.logger import configure_logging_from_args
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from rollout.renderer import Renderer, load_tokenizer
+from rollout.thinking_middleware import PATH, ThinkingMiddleware
+from rollout.thinking_request import ThinkingRules
+from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.thought_processor import ThoughtProcessor
+from rollout.vllm_settings import ON_CPU, engine_arguments, limit_cpu
+from rollout.weight_receiver import WorkerExtension
+
+READY_CHECK_S = 0.05
+"""Seconds between two looks at whether the server listens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """How a model is served."""
+
+    host: str = "127.0.0.1"
+    """Address to listen at; the default is this machine alone."""
+    port: int = 8000
+    """Port to listen at."""
+    dtype: str = "float32" if ON_CPU else "auto"
+    """Precision of the weights; auto is that of the model's files."""
+    max_model_len: int | None = None
+    """Longest sequence, prompt included, in tokens; null is the model's own."""
+    threads: int = 1
+    """CPU threads of the engine; ignored on a GPU."""
+    memory_gib: int = 1
+    """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
+    gpu_memory_utilization: float = 0.9
+    """Share of a GPU's memory that the engine may take; ignored on a CPU."""
+    reasoning_parser: str = "qwen3"
+    """vLLM's parser that tells thought from answer; unused for a model without thinking tags."""
+    tool_call_parser: str | None = None
+    """vLLM's parser of tool calls; null leaves them in the text."""
+    thought: ThoughtConfig = field(default_factory=ThoughtConfig)
+
+
+def serve(model: Path, config: ServerConfig, *, name: str) -> int:
+    """Serve a model directory under a name until SIGINT or SIGTERM; the exit status.
+
+    Raises `FileNotFoundError` and `ValueError` for what can't be served, `RuntimeError` where the engine does not start.
+    """
+    rules = thinking_rules(model, config.thought)
+    for what, why in (("thinking budgets", rules.no_budget), ("reasoning=false", rules.no_switch)):
+        if why:
+            print(f"not available: {what}; {why}", flush=True)
+    limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
+    arguments = _arguments(model, config, rules, name=name)
+    try:
+        address, listener = setup_server(arguments, reuse_port=False)
+    except KeyError as error:
+        raise ValueError(str(error.args[0])) from error
+    except OSError as error:
+        raise ValueError(f"can't listen at {config.host}:{config.port} ({error}); give another --port") from error
+    return asyncio.run(_serve(arguments, rules, listener, address=address))
+
+
+def thinking_rules(model: Path, thought: ThoughtConfig) -> ThinkingRules:
+    """What the model can do, by its tokenizer and its chat template."""
+    tokenizer = load_tokenizer(model)
+    closing = no_budget = no_switch = ""
+    try:
+        closing = ThoughtTags(tokenizer, closing=thought.closing).closing
+    except ValueError as error:
+        no_budget = _reason(error)
+    try:
+        Renderer(tokenizer).check_modes()
+    except ValueError as error:
+        no_switch = _reason(error)
+    return ThinkingRules(thought=thought, closing=closing, no_budget=no_budget, no_switch=no_switch)
+
+
+def _reason(error: ValueError) -> str:
+    """What is wrong, without the advice, which is for a run's configuration."""
+    return str(error).partition(";")[0]
+
+
+def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name: str) -> Namespace:
+    """The arguments of vLLM's server."""
+    arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    values = {
+        **engine_arguments(),
+        "model": str(model),
+        "served_model_name": [name],
+        "use_tqdm_on_load": False,
+        "host": config.host,
+        "port": config.port,
+        "dtype": config.dtype,
+        "max_model_len": config.max_model_len,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "worker_extension_cls": f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
+        "tool_call_parser": config.tool_call_parser,
+        "enable_auto_tool_choice": config.tool_call_parser is not None,
+    }
+    if not rules.no_budget:
+        values["logits_processors"] = [ThoughtProcessor]
+        values["reasoning_parser"] = config.reasoning_parser
+        arguments.structured_outputs_config.reasoning_parser = config.reasoning_parser
+    for key, value in values.items():
+        setattr(arguments, key, value)
+    configure_logging_from_args(arguments)
+    return arguments
+
+
+async def _serve(arguments: Namespace, rules: ThinkingRules, listener: socket.socket, *, address: str) -> int:
+    async with build_async_engine_client(arguments) as engine:
+        await engine.collective_rpc("end_with_parent")
+        tasks = await engine.get_supported_tasks()
+        app = build_app(arguments, tasks, engine.model_config)
+        app.user_middleware.append(Middleware(ThinkingMiddleware, rules=rules))  # innermost: after authentication
+        app.middleware_stack = app.build_middleware_stack()  # vLLM has already built it
+        await init_app_state(engine, app.state, arguments, tasks)
+        ready = asyncio.create_task(_say_ready(app, arguments.served_model_name[0], address, budget=not rules.no_budget))
+        stopped = await serve_http(
+            app, sock=listener, host=arguments.host, port=arguments.port, log_level="warning", access_log=False
+        )
+        ready.cancel()
+        status = 1 if engine.errored else 0
+    await stopped
+    listener.close()
+    return status
+
+
+async def _say_ready(app: Starlette, name: str, address: str, *, budget: bool) -> None:
+    """Print where the server is, once it listens."""
+    while not app.state.server.started:
+        await asyncio.sleep(READY_CHECK_S)
+    limit = ', "thinking_budget": 64' if budget else ""
+    said = f'{{"messages": [{{"role": "user", "content": "2+2=?"}}]{limit}}}'
+    print(f"{name} at {address}/v1: curl {address}{PATH} -H 'Content-Type: application/json' -d '{said}'", flush=True)

@@ -1,0 +1,179 @@
+"""`compare`: groups of runs against each other, over run folders written by hand."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.__main__ import main
+from orchestrator.compare import Key, claims, spread
+from orchestrator.curve_point import CurvePoint
+
+Points = list[dict[str, Any]]
+
+
+def point(
+    mode: str,
+    accuracy: float,
+    *,
+    budget: int | None = None,
+    share: float | None = None,
+    formed: float = 1.0,
+    answer: float = 4.0,
+) -> dict[str, Any]:
+    """A point of a curve, as an evaluation stores it."""
+    lengths = {"thought_tokens": 12.0, "thought_tokens_turn": 6.0, "thought_tokens_median": 5.0, "overshoot": 0.0}
+    rest = {"answer_tokens": 2 * answer, "overshoot_max": 0, "truncated": 0.0, "stderr": 0.1, "closed": {"itself": 1.0}}
+    own = {"accuracy": accuracy, "well_formed": formed, "answer_tokens_turn": answer, "share": share, "budget": budget}
+    return {"mode": mode, "tasks": 8, "samples": 32, **lengths, **rest, **own}
+
+
+def curve(half: float, free: float, *, median: int = 20, formed: float = 1.0, answer: float = 4.0) -> Points:
+    """A tenth and a half of the median, and no limit; the answers at the tenth are `answer` tokens long."""
+    return [
+        point("budget", 0.0, budget=median // 10, share=0.1, formed=0.1, answer=answer),
+        point("budget", half, budget=median // 2, share=0.5, formed=formed),
+        point("unlimited", free),
+    ]
+
+
+def write_run(folder: Path, seed: int, curves: dict[str, dict[str, Points]]) -> Path:
+    """A run with these curves by label and environment; a label without one has results alone."""
+    (folder / "eval").mkdir(parents=True)
+    (folder / "config.yaml").write_text(f"name: {folder.name}\nseed: {seed}\n")
+    for order, (label, by_env) in enumerate(curves.items()):
+        head = {"label": label, "order": order, "k": 4, "seconds": 2.0, "envs": {}}
+        (folder / "eval" / f"{label}.json").write_text(json.dumps(head | ({"curve": by_env} if by_env else {})))
+    return folder
+
+
+def compared(tmp_path: Path, *arguments: str) -> Any:
+    """The JSON of a comparison that went well."""
+    assert main(["compare", *arguments, "--out", str(tmp_path / "out" / "page.html")]) == 0
+    return json.loads((tmp_path / "out" / "page.json").read_text())
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a comparison that was refused says."""
+    assert main(["compare", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+def two_groups(tmp_path: Path) -> tuple[str, str]:
+    """Two seeds of `plain`, whose medians differ, and one of `mixed`."""
+    a = write_run(tmp_path / "a", 1, {"rl": {"math": curve(0.4, 0.8, answer=8.0)}})
+    b = write_run(tmp_path / "b", 2, {"rl": {"math": curve(0.3, 1.0, median=40, formed=0.8)}})
+    c = write_run(tmp_path / "c", 1, {"sft": {"math": curve(0.0, 0.1)}, "rl": {"math": curve(0.9, 0.9)}, "later": {}})
+    return f"plain={a},{b}", f"mixed={c}"
+
+
+def test_points_are_matched_by_their_share_and_spread_over_seeds(tmp_path: Path) -> None:
+    plain, mixed = two_groups(tmp_path)
+    found = compared(tmp_path, "--runs", plain, "--runs", mixed)
+    assert [(run["seed"], run["label"]) for run in found["groups"]["plain"]] == [(1, "rl"), (2, "rl")]
+    assert found["groups"]["mixed"][0]["label"] == "rl"  # the last evaluation that has a curve
+    points = found["envs"]["math"]["points"]
+    assert [one["point"] for one in points] == ["0.1 of the median", "0.5 of the median", "unlimited"]
+    half = points[1]["groups"]
+    assert half["plain"]["accuracy"] == pytest.approx(
+        {"mean": 0.35, "low": 0.3, "high": 0.4, "std": 0.1 / 2**0.5, "runs": 2}
+    )
+    assert half["mixed"]["accuracy"] == {"mean": 0.9, "low": 0.9, "high": 0.9, "std": None, "runs": 1}
+    assert half["plain"]["well_formed"]["mean"] == pytest.approx(0.9)
+    assert points[0]["groups"]["plain"]["answer_tokens_turn"]["mean"] == 6.0
+
+
+def test_claims_are_ratios_within_each_run(tmp_path: Path) -> None:
+    plain, mixed = two_groups(tmp_path)
+    found = compared(tmp_path, "--runs", plain, "--runs", mixed)["envs"]["math"]["claims"]
+    ratio = found["plain"]["half_thought"]  # 0.4/0.8 and 0.3/1.0
+    assert (ratio["mean"], ratio["low"], ratio["high"], ratio["runs"]) == (pytest.approx(0.4), 0.3, 0.5, 2)
+    assert found["plain"]["lowest_well_formed"]["low"] == 0.8  # the 0.1 at a tenth of the median does not count
+    assert found["plain"]["answer_growth"]["high"] == 2.0  # 8 tokens at the smallest budget, 4 without a limit
+    assert found["mixed"]["half_thought"]["mean"] == 1.0
+
+
+def test_a_claim_without_its_points_is_not_made() -> None:
+    absolute = [CurvePoint.read(raw) for raw in (point("budget", 0.5, budget=8), point("unlimited", 0.0, answer=0.0))]
+    found = claims([absolute])
+    assert (found.half_thought.runs, found.lowest_well_formed.runs, found.answer_growth.runs) == (0, 0, 0)
+
+
+def test_the_spread_of_one_value_has_no_deviation() -> None:
+    one, none = spread([0.5]), spread([])
+    assert (one.mean, one.low, one.high, one.runs, one.std != one.std) == (0.5, 0.5, 0.5, 1, True)
+    assert (none.runs, none.mean != none.mean) == (0, True)
+
+
+def test_a_point_without_a_share_is_matched_by_its_budget() -> None:
+    asked = ((8, None), (8, 0.5), (16, 0.5), (16, None))
+    keys = [Key.of(CurvePoint.read(point("budget", 0.5, budget=budget, share=share))) for budget, share in asked]
+    assert keys[1] == keys[2]
+    assert [key.label for key in sorted(set(keys), key=lambda key: key.place)] == [
+        "budget-8",
+        "budget-16",
+        "0.5 of the median",
+    ]
+
+
+def test_the_page_needs_nothing_but_itself_and_escapes_names(tmp_path: Path) -> None:
+    plain, mixed = two_groups(tmp_path)
+    compared(tmp_path, "--runs", f"<b>{plain}", "--runs", mixed)
+    html = (tmp_path / "out" / "page.html").read_text()
+    assert html.count("<svg ") == 2
+    assert "&lt;b&gt;plain" in html
+    assert "<b>plain" not in html
+    assert "0.5 of the median" in html
+    assert "<script" not in html
+
+
+def test_a_label_chooses_the_evaluation(tmp_path: Path) -> None:
+    _, mixed = two_groups(tmp_path)
+    found = compared(tmp_path, "--runs", mixed, "--label", "sft")
+    assert found["envs"]["math"]["points"][2]["groups"]["mixed"]["accuracy"]["mean"] == 0.1
+
+
+def test_an_environment_that_only_one_group_has_is_shown_for_it_alone(tmp_path: Path) -> None:
+    both = write_run(tmp_path / "x", 1, {"rl": {"math": curve(0.4, 0.8), "code": curve(0.1, 0.2)}})
+    math = write_run(tmp_path / "y", 1, {"rl": {"math": curve(0.4, 0.8)}})
+    found = compared(tmp_path, "--runs", f"both={both}", "--runs", f"math={math}")["envs"]["code"]
+    assert found["points"][0]["groups"]["both"]["accuracy"]["runs"] == 1
+    assert found["points"][0]["groups"]["math"]["accuracy"]["runs"] == 0
+    assert found["points"][0]["groups"]["math"]["accuracy"]["mean"] is None
+
+
+def test_what_can_not_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, mixed = two_groups(tmp_path)
+    assert "no such run: runs/none" in refused(capsys, "--runs", "a=runs/none")
+    (tmp_path / "empty").mkdir()
+    assert "not the folder of a run" in refused(capsys, "--runs", f"a={tmp_path / 'empty'}")
+    bare = write_run(tmp_path / "bare", 1, {"rl": {}})
+    assert "eval.budget_shares=[0.25,0.5,1]" in refused(capsys, "--runs", f"a={bare}")
+    assert "no curve after 'sft'; it has one after rl" in refused(capsys, "--runs", plain, "--label", "sft")
+    for wrong in ("runs/a", "a=", "=runs/a"):
+        assert "NAME=DIR[,DIR...]" in refused(capsys, "--runs", wrong)
+    assert "given twice" in refused(capsys, "--runs", plain, "--runs", plain)
+    assert "must end in .html" in refused(capsys, "--runs", plain, "--out", "page.json")
+    early = write_run(tmp_path / "early", 3, {"sft": {"math": curve(0.1, 0.2)}})
+    assert "after different stages" in refused(capsys, "--runs", f"{plain},{early}")
+    other = write_run(tmp_path / "other", 1, {"rl": {"math": [point("budget", 0.5, budget=3), point("unlimited", 1)]}})
+    said = refused(capsys, "--runs", mixed, "--runs", f"other={other}")
+    assert "nothing in common" in said
+    assert "other: math budget-3" in said
+
+
+def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    assert "--runs plain=runs/plain-1,runs/plain-2" in capsys.readouterr().out
+
+
+def test_comparing_loads_no_heavy_library() -> None:
+    code = (
+        "import sys; import orchestrator.__main__; "
+        "sys.exit(bool({'ray', 'vllm', 'torch', 'transformers', 'mlflow', 'deepspeed'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
