@@ -1,14 +1,15 @@
 # The same targets for people and for CI. CONFIG is the run's YAML; ARGS are more settings, as in ARGS="seed=3".
 CONFIG ?= configs/demo.yaml
 ARGS ?=
+SEED ?= 1
 PY := .venv/bin/python
 PACKAGES := rewards envs rollout learner orchestrator
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sft rl eval report ui submit test test-long check bench bench-envs clean
+.PHONY: help setup demo budget-demo sft self_sft rl eval report ui submit test test-long check bench bench-envs clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stack
 	@bash requirements/install.sh
@@ -17,10 +18,18 @@ demo: setup  ## set up, train the demo model on three environments, print where 
 	@$(PY) -m orchestrator run configs/demo.yaml $(ARGS)
 	@echo "report: $$(ls -t runs/*/report.html | head -n 1)"
 
-sft rl eval report: setup
+budget-demo: setup  ## train under thinking budgets and without, SEED=1, and compare; about a quarter of an hour
+	@$(PY) -m orchestrator run configs/budget_demo.yaml name=budgets-$(SEED) seed=$(SEED) $(ARGS)
+	@$(PY) -m orchestrator run configs/budget_demo.yaml name=free-$(SEED) seed=$(SEED) \
+	  sft.thoughts.thinking.budget=0 rl.thinking.budget=0 $(ARGS)
+	@$(PY) -m orchestrator compare --runs "under budgets=runs/budgets-$(SEED)" \
+	  --runs "without=runs/free-$(SEED)" --out runs/budget-demo-$(SEED).html
+
+sft rl self_sft eval report: setup
 	@$(PY) -m orchestrator $@ $(CONFIG) $(ARGS)
 
 sft:  ## run the supervised stage of CONFIG
+self_sft:  ## train on the model's own right answers
 rl:  ## run the reinforcement learning stage of CONFIG
 eval:  ## evaluate the checkpoints of CONFIG
 report:  ## write report.html and report.json of CONFIG

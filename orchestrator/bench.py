@@ -1,35 +1,31 @@
 """`bench`: what the engines can do, and what the loop makes of it, as ratios measured in one process and minute."""
 
-import asyncio
 import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from envs.task import Task
-from envs.thinking import up_to
 from learner.batch import Sequence, make_batch
 from learner.config import LossConfig
 from learner.fresh_model import make_model
+from orchestrator.bench_loop import bench_loop
+from orchestrator.bench_rollout import bench_rollout, same_length
 from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Demonstrations
 from orchestrator.mixture import Mixture
 from rollout.manifest import read_weights
-from rollout.renderer import Renderer, load_tokenizer
+from rollout.renderer import Renderer, load_tokenizer, pad_id
 from rollout.thought import ThoughtTags
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.worker import RolloutConfig
+from rollout.trajectory import WeightVersion
 
-GROUPS = 24
 REPEATS = 3
 
 
@@ -48,51 +44,18 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         learner = await LearnerGroup.start(config.learner)
         await learner.load(model, optim=config.rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
         figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
-        figures |= await _rollout(fleet, mixture, config)
+        figures |= await bench_rollout(fleet, mixture, config)
         figures |= await _learning(learner, model, mixture, config)
         figures |= await _pushing(fleet, learner)
+        await learner.load(model, optim=config.rl.optim, loss=config.rl.loss, total_steps=100)
+        pad = pad_id(load_tokenizer(model))
+        figures |= await bench_loop(fleet, learner, mixture, config, pad_id=pad, version=REPEATS)
         await learner.close()
         await fleet.close()
         return figures
     finally:
         stop_ray()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _rollout(fleet: Fleet, mixture: Mixture, config: Config) -> dict[str, float]:
-    """Sampled tokens a second through episodes and environments: free, and with every thought closed by force.
-
-    The fresh model never ends a turn by itself, so both sample turns of the same length; they take turns.
-    """
-    budget, free, enforced = enforced_budget(config), 0.0, 0.0
-    for repeat in range(REPEATS):
-        tasks = [mixture.task(mixture.draw()) for _ in range(GROUPS)]
-        free = max(free, await _tokens_per_s(fleet, tasks, config, first=2 * repeat * GROUPS))
-        limited = [replace(task, thinking=up_to(budget)) for task in tasks]
-        enforced = max(enforced, await _tokens_per_s(fleet, limited, config, first=(2 * repeat + 1) * GROUPS))
-    return {"rollout/tokens_per_s": free, "rollout/enforced_times_free": enforced / free}
-
-
-def enforced_budget(config: Config) -> int:
-    """The budget of the measurement: a quarter of a turn."""
-    return max(1, config.rollout.limits.turn_tokens // 4)
-
-
-def same_length(config: Config, closing: int) -> RolloutConfig:
-    """Rollouts whose turns are as long with the budget, its closing included, as without."""
-    rollout = config.rollout
-    answer = rollout.limits.turn_tokens - enforced_budget(config) - closing
-    return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
-
-
-async def _tokens_per_s(fleet: Fleet, tasks: list[Task], config: Config, *, first: int) -> float:
-    tickets = [
-        Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
-    ]
-    began = time.monotonic()
-    groups: list[Group] = await asyncio.gather(*(fleet.run_group(t, config.rl.group_size) for t in tickets))
-    sampled = sum(t.sampled_tokens for group in groups for t in group.trajectories)
-    return sampled / (time.monotonic() - began)
 
 
 async def _learning(learner: LearnerGroup, model: Path, mixture: Mixture, config: Config) -> dict[str, float]:
@@ -105,7 +68,7 @@ async def _learning(learner: LearnerGroup, model: Path, mixture: Mixture, config
         [Sequence.supervised(ids=ids, trained_T=trained) for ids, trained in rows],
         ranks=config.learner.ranks,
         micro_batch_tokens=config.learner.micro_batch_tokens,
-        pad_id=int(tokenizer.pad_token_id or 0),
+        pad_id=pad_id(tokenizer),
     )
     best = 0.0
     for _ in range(REPEATS):

@@ -103,6 +103,12 @@ class Fleet:
         finally:
             self._in_flight[index] -= 1
 
+    async def bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
+        """Turns sampled by the engines alone, for measurement; returns their tokens."""
+        shares = [prompts[number :: len(self._workers)] for number in range(len(self._workers))]
+        calls = [w.bare.remote(share, max_tokens) for w, share in zip(self._workers, shares, strict=True)]
+        return sum(await asyncio.gather(*(answer(call, f"rollout worker {n}") for n, call in enumerate(calls))))
+
     async def isolation(self) -> set[str]:
         """What the workers say about their sandboxes, each line once."""
         return set(await self._all(lambda worker: worker.isolation.remote()))

@@ -86,6 +86,11 @@ class RolloutWorker:
             failed=tuple(t for t in answers if t.failure is not None),
         )
 
+    async def bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
+        """Sample one turn for each prompt, without episodes or environments; returns the tokens. For measurement."""
+        saying = (self._started.generate(ids, max_tokens=max_tokens, seed=n) for n, ids in enumerate(prompts))
+        return sum(len(said.token_ids) for said in await asyncio.gather(*saying))
+
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """Serve the pushed weights; returns the version that the engine confirms."""
         return await self._started.load_weights(manifest)

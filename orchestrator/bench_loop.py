@@ -1,0 +1,89 @@
+"""`bench`, the loop: what a step takes against its parts alone, and samples a second at each lag."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from statistics import median
+
+from learner.batch import TrainBatch, make_batch, sequences_from_group
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.cluster import Fleet, LearnerGroup
+from orchestrator.config import Config
+from orchestrator.deadline import StopFlag
+from orchestrator.loop import Loop, StepReport
+from orchestrator.mixture import Mixture
+from rollout.trajectory import Group, Ticket, WeightVersion
+
+STEPS = 6
+SKIPPED = 2
+"""Steps at the start that are not counted: the pipeline fills."""
+LAGS = (0, 1, 2)
+REPEATS = 3
+
+
+async def bench_loop(
+    fleet: Fleet, learner: LearnerGroup, mixture: Mixture, config: Config, *, pad_id: int, version: int
+) -> dict[str, float]:
+    """Seconds of generating and of learning alone, then of whole steps at lags 0, 1 and 2, as ratios.
+
+    `version` is what the engines serve now. `loop/overlap`: a step at lag 1 over the longer of its two parts alone; 1 would be perfect overlap.
+    """
+
+    def batch(groups: list[Group]) -> TrainBatch:
+        sequences = [s for group in groups for s in sequences_from_group(group, advantage=config.rl.loss.advantage)]
+        tokens = config.learner.micro_batch_tokens
+        return make_batch(sequences, ranks=config.learner.ranks, micro_batch_tokens=tokens, pad_id=pad_id)
+
+    serving = VersionCell(WeightVersion(step=version))
+    generate_s, learn_s = await _parts(fleet, learner, mixture, config, batch)
+    seconds, answers = {}, config.rl.groups_per_step * config.rl.group_size
+    for lag in LAGS:
+        reports: list[StepReport] = []
+
+        async def keep(report: StepReport, *, into: list[StepReport] = reports) -> None:
+            into.append(report)
+
+        loop = Loop(
+            rollouts=fleet,
+            learner=learner,
+            mixture=mixture,
+            buffer=Buffer(groups_per_step=config.rl.groups_per_step, max_lag=lag, max_drops=0),
+            version=serving,
+            group_size=config.rl.group_size,
+            make_batch=batch,
+            on_step=keep,
+            on_group=lambda group: group,
+            stop=StopFlag(),
+            timeout_s=config.rl.timeout_s,
+        )
+        await loop.run(1, STEPS)
+        seconds[lag] = median(r.wait_s + r.train_s + r.push_s for r in reports[SKIPPED:])
+    longer = max(generate_s, learn_s)
+    return {
+        "loop/generate_alone_s": generate_s,
+        "loop/learn_alone_s": learn_s,
+        "loop/overlap": seconds[1] / longer,
+    } | {f"loop/samples_per_s_lag_{lag}": answers / step for lag, step in seconds.items()}
+
+
+async def _parts(
+    fleet: Fleet, learner: LearnerGroup, mixture: Mixture, config: Config, batch: Callable[[list[Group]], TrainBatch]
+) -> tuple[float, float]:
+    """Seconds of generating one step's groups, and of learning from them, each with nothing beside it."""
+    generate, learn = [], []
+    for repeat in range(REPEATS):
+        tickets = [
+            Ticket(
+                number=10**6 + repeat * config.rl.groups_per_step + place,
+                task=mixture.task(mixture.draw()),
+                admitted=WeightVersion(step=0),
+            )
+            for place in range(config.rl.groups_per_step)
+        ]
+        began = time.monotonic()
+        groups = await asyncio.gather(*(fleet.run_group(ticket, config.rl.group_size) for ticket in tickets))
+        generated = time.monotonic()
+        await learner.step(batch(list(groups)))
+        generate.append(generated - began)
+        learn.append(time.monotonic() - generated)
+    return min(generate), min(learn)

@@ -1,0 +1,68 @@
+"""`bench`, rollouts: episodes against the bare engine on the same requests, and thoughts closed by force against free ones."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+from envs.task import Task
+from envs.thinking import up_to
+from orchestrator.cluster import Fleet
+from orchestrator.config import Config
+from orchestrator.mixture import Mixture
+from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.worker import RolloutConfig
+
+GROUPS = 24
+REPEATS = 3
+
+
+async def bench_rollout(fleet: Fleet, mixture: Mixture, config: Config) -> dict[str, float]:
+    """Tokens a second through episodes and environments, and two ratios; the ways take turns, the best of each counts.
+
+    The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same length.
+    """
+    budget, free, enforced, bare = enforced_budget(config), 0.0, 0.0, 0.0
+    for repeat in range(REPEATS):
+        tasks = [mixture.task(mixture.draw()) for _ in range(GROUPS)]
+        first = 2 * repeat * GROUPS
+        groups, speed = await _episodes(fleet, tasks, config, first=first)
+        free = max(free, speed)
+        bare = max(bare, await _bare(fleet, groups, config))
+        limited = [replace(task, thinking=up_to(budget)) for task in tasks]
+        _, speed = await _episodes(fleet, limited, config, first=first + GROUPS)
+        enforced = max(enforced, speed)
+    return {
+        "rollout/tokens_per_s": free,
+        "rollout/times_bare_engine": free / bare,
+        "rollout/enforced_times_free": enforced / free,
+    }
+
+
+def enforced_budget(config: Config) -> int:
+    """The budget of the measurement: a quarter of a turn."""
+    return max(1, config.rollout.limits.turn_tokens // 4)
+
+
+def same_length(config: Config, closing: int) -> RolloutConfig:
+    """Rollouts whose turns are as long with the budget, its closing included, as without."""
+    rollout = config.rollout
+    answer = rollout.limits.turn_tokens - enforced_budget(config) - closing
+    return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
+
+
+async def _episodes(fleet: Fleet, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], float]:
+    tickets = [
+        Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
+    ]
+    began = time.monotonic()
+    groups: list[Group] = await asyncio.gather(*(fleet.run_group(t, config.rl.group_size) for t in tickets))
+    seconds = time.monotonic() - began
+    return groups, sum(t.sampled_tokens for group in groups for t in group.trajectories) / seconds
+
+
+async def _bare(fleet: Fleet, groups: list[Group], config: Config) -> float:
+    """The same first turns, asked of the engines directly: no episodes, no environments."""
+    prompts = [t.turns[0].context_ids for group in groups for t in group.trajectories if t.turns]
+    began = time.monotonic()
+    sampled = await fleet.bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
+    return sampled / (time.monotonic() - began)
