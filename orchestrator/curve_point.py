@@ -30,7 +30,7 @@ class CurvePoint:
     stderr: float
     """Standard error of the accuracy over tasks."""
     well_formed: float
-    """Share of episodes whose every turn closes its thought exactly once."""
+    """Share of turns that close their thought exactly once and have no tag in the answer."""
     closed: dict[str, float]
     """Shares of turns by how the thought was closed: itself, line_end, abrupt, never."""
     thought_tokens: float
