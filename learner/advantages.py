@@ -1,7 +1,10 @@
-"""Advantages of the answers to one task, from their rewards alone. Suffix: `_G` one entry per answer of the group."""
+"""Advantages of answers, from their rewards alone.
+
+Suffixes: `_G` one entry per answer of a group (the answers to one task), `_NG` per group of the batch and answer.
+"""
 
 EPSILON = 1e-6
-"""Added to the deviation of a group's rewards."""
+"""Added to a deviation of rewards before it divides."""
 
 
 def leave_one_out(rewards_G: list[float]) -> list[float]:
@@ -40,10 +43,34 @@ def grpo(rewards_G: list[float]) -> list[float]:
     return [x / (deviation + EPSILON) for x in centred_G]
 
 
-ADVANTAGES = {"loo": leave_one_out, "mean": mean_centred, "grpo": grpo}
-"""The functions by the names of the configuration."""
+def batch_normalised(values_NG: list[list[float]]) -> list[list[float]]:
+    """Values minus the mean over all answers of the batch, divided by their (population) deviation plus 1e-6.
+
+    REINFORCE++: Hu et al., "REINFORCE++", 2025. Its variant with a baseline has the mean of each group subtracted before.
+    """
+    flat = iter(grpo([value for values_G in values_NG for value in values_G]))
+    return [[next(flat) for _ in values_G] for values_G in values_NG]
 
 
-def group_advantages(rewards_G: list[float], *, kind: str, clip: float) -> list[float]:
-    """Advantages of one group by the function named `kind`, each clipped to +-`clip`."""
-    return [max(-clip, min(clip, advantage)) for advantage in ADVANTAGES[kind](rewards_G)]
+def _unchanged(rewards_G: list[float]) -> list[float]:
+    return rewards_G
+
+
+ADVANTAGES = {
+    "loo": leave_one_out,
+    "mean": mean_centred,
+    "grpo": grpo,
+    "reinforce_pp": _unchanged,
+    "reinforce_pp_baseline": mean_centred,
+}
+"""What is done within each group, by the names of the configuration."""
+OVER_THE_BATCH = ("reinforce_pp", "reinforce_pp_baseline")
+"""Those that are normalised over the whole batch after that."""
+
+
+def batch_advantages(rewards_NG: list[list[float]], *, kind: str, clip: float) -> list[list[float]]:
+    """Advantages of all groups of a batch by the rule named `kind`, each clipped to +-`clip`."""
+    values_NG = [ADVANTAGES[kind](rewards_G) for rewards_G in rewards_NG]
+    if kind in OVER_THE_BATCH:
+        values_NG = batch_normalised(values_NG)
+    return [[max(-clip, min(clip, value)) for value in values_G] for values_G in values_NG]

@@ -1,16 +1,19 @@
 """The losses, as pure functions of tensors. Each returns *sums*: the caller divides by the whole batch's denominator.
 
 Suffixes: `_B` one entry per sequence, `_BT` per sequence and token, `_BTV` per vocabulary entry too. `logprobs_BT` are
-the trainer's log-probabilities pi, `behaviour_BT` those of the rollout engine mu, `weights_BT` what a token counts for
-(0: untrained or padding). Entries where the weight is 0 are never read, they may be NaN.
+the trainer's log-probabilities pi, `behaviour_BT` those of the rollout engine mu, `ref_BT` those of a reference policy,
+`weights_BT` what a token counts for (0: untrained or padding). Entries where the weight is 0 are never read, they may be
+NaN.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to +- this before they are exponentiated."""
+from learner.corrections import Correction, kept_weights, token_factors
+from learner.kl import ESTIMATES, penalised_advantages
+from learner.ratios import bounded_exp
+from learner.surrogates import SURROGATES, Clip, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +24,39 @@ class Loss:
     sums: dict[str, torch.Tensor]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlPenalty:
+    """The price of leaving a reference policy: which estimate, its coefficient, and whether the reward pays it."""
+
+    estimate: str = "k3"
+    coefficient: float = 0.0
+    in_reward: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What `policy_loss` minimises. `against_rollout`: the policy ratio is pi / mu, not pi / pi_old."""
+
+    surrogate: str = "ppo"
+    clip: Clip = field(default_factory=lambda: Clip(low=0.2, high=0.28, dual=3.0))
+    correction: Correction = field(default_factory=lambda: Correction(cap=2.0, error_guard=2.0))
+    against_rollout: bool = False
+    kl: KlPenalty = field(default_factory=KlPenalty)
+    entropy_bonus: float = 0.0
+
+
 def token_logprobs(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:
     """Log-probability of each token given those before it, float32, shape (B, T); 0 for the first, which has none."""
     logits = logits_BTV[:, :-1].float()
     targets = ids_BT[:, 1:]
     chosen = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     return torch.nn.functional.pad(chosen - logits.logsumexp(-1), (1, 0))
+
+
+def token_entropies(logits_BTV: torch.Tensor) -> torch.Tensor:
+    """Entropy of the distribution that each token was drawn from, in nats, float32, shape (B, T); 0 for the first."""
+    logs = logits_BTV[:, :-1].float().log_softmax(-1)
+    return torch.nn.functional.pad(-(logs.exp() * logs).sum(-1), (1, 0))
 
 
 def nll_loss(logprobs_BT: torch.Tensor, weights_BT: torch.Tensor) -> Loss:
@@ -41,79 +71,61 @@ def policy_loss(
     advantages_BT: torch.Tensor,
     behaviour_BT: torch.Tensor,
     *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float = 0.0,
-    importance_cap: float = 2.0,
-    importance_floor: float = 0.0,
-    error_guard: float = 0.0,
+    objective: Objective,
     old_BT: torch.Tensor | None = None,
+    ref_BT: torch.Tensor | None = None,
+    entropy_BT: torch.Tensor | None = None,
 ) -> Loss:
-    """Clipped policy loss with truncated importance weights.
+    """A surrogate of the policy's objective, corrected for what the engine computes differently or with older weights.
 
-    Per token `sg(clip(w, floor, cap)) * -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`, where r = pi / pi_old is
-    the policy ratio and w = pi_old / mu corrects for what the engine computes differently or with older weights.
-    Without `old_BT`, pi_old is pi itself (r = 1 with a gradient), which is right where a batch is used once.
+    Per token `weight * factor * surrogate(r, A)`: r = pi / pi_old is the policy ratio (`learner.surrogates`), while
+    w = pi_old / mu says by which factor, and in which sequences at all, a token counts (`learner.corrections`). Without
+    `old_BT`, pi_old is pi itself (r = 1 with a gradient), which is right where a batch is used once. Where r is taken
+    against the rollout it is a correction itself, and of w only its masks are left.
 
-    Clip: Schulman et al., "Proximal Policy Optimization Algorithms", eq. 7, 2017; asymmetric: Yu et al., "DAPO",
-    eq. 10, 2025. Dual clip (for A < 0 at most `dual_clip` * |A|, off at 0): Ye et al., "Mastering Complex Control in
-    MOBA Games with Deep Reinforcement Learning", eq. 4, 2020. Truncated weights: Espeholt et al., "IMPALA", section
-    4.1, 2018; for the gap between trainer and engine: Yao et al., "Your Efficient RL Framework Secretly Brings You
-    Off-Policy RL Training", 2025. Error guard: sequences whose exp(mean |log w|) exceeds it are left out.
+    With `ref_BT` the divergence from the reference is added to the loss of each trained token, or taken from the
+    advantages. With `entropy_BT` the entropy, times its coefficient, is subtracted from the loss: Schulman et al.,
+    "Proximal Policy Optimization Algorithms", eq. 9, 2017.
     """
     trained_BT = weights_BT > 0
     logprobs_BT = torch.where(trained_BT, logprobs_BT, 0.0)
+    behaviour_BT = torch.where(trained_BT, behaviour_BT, 0.0)
     old_BT = logprobs_BT.detach() if old_BT is None else torch.where(trained_BT, old_BT, 0.0)
-    gap_BT = old_BT - torch.where(trained_BT, behaviour_BT, 0.0)
-    kept_BT = guarded_weights(weights_BT, gap_BT, error_guard=error_guard)
+    kl_BT = None
+    if ref_BT is not None:
+        kl_BT = ESTIMATES[objective.kl.estimate](logprobs_BT, torch.where(trained_BT, ref_BT, 0.0))
+        if objective.kl.in_reward:
+            advantages_BT = penalised_advantages(advantages_BT, kl_BT, trained_BT, coefficient=objective.kl.coefficient)
 
-    ratio_BT = _exp(logprobs_BT - old_BT)
-    weight_BT = _exp(gap_BT)
-    surrogate_BT = clipped_surrogate(
-        ratio_BT, advantages_BT, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+    gap_BT = old_BT - behaviour_BT
+    w_BT = bounded_exp(gap_BT)
+    kept_BT = kept_weights(weights_BT, gap_BT, advantages_BT, objective.correction)
+    factors_BT, truncated_BT = token_factors(w_BT, objective.correction, in_ratio=objective.against_rollout)
+    tokens = Tokens(
+        logprobs_BT=logprobs_BT,
+        old_BT=behaviour_BT if objective.against_rollout else old_BT,
+        advantages_BT=advantages_BT,
+        trained_BT=trained_BT,
     )
-    truncated_BT = weight_BT.clamp(importance_floor, importance_cap)
-    total = (kept_BT * truncated_BT * surrogate_BT).sum()
-    clipped_BT = (surrogate_BT.detach() != -(ratio_BT.detach() * advantages_BT)).float()
+    surrogate = SURROGATES[objective.surrogate](tokens, clip=objective.clip)
+    total = (kept_BT * factors_BT * surrogate.loss_BT).sum()
     sums = {
-        "weight": weights_BT.sum(),
-        "loss": total.detach(),
         "entropy": -(weights_BT * logprobs_BT.detach()).sum(),  # mean surprise of sampled tokens: unbiased on-policy
-        "ratio": (weights_BT * ratio_BT.detach()).sum(),
-        "importance": (weights_BT * weight_BT).sum(),
-        "importance_truncated": (weights_BT * (truncated_BT != weight_BT)).sum(),
+        "ratio": (weights_BT * surrogate.ratio_BT).sum(),
+        "importance": (weights_BT * w_BT).sum(),
+        "importance_truncated": (weights_BT * truncated_BT).sum(),
         "logprob_gap": (weights_BT * gap_BT.abs()).sum(),
-        "clipped": (weights_BT * clipped_BT).sum(),
+        "clipped": (weights_BT * surrogate.clipped_BT).sum(),
         "guarded": (weights_BT - kept_BT).sum(),
         "advantage_abs": (weights_BT * advantages_BT.abs()).sum(),
     }
-    return Loss(total=total, sums=sums)
-
-
-def clipped_surrogate(
-    ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, *, clip_low: float, clip_high: float, dual_clip: float
-) -> torch.Tensor:
-    """The per-token loss before weights: PPO's clip, and for negative advantages the dual clip. See `policy_loss`."""
-    unclipped_BT = ratio_BT * advantages_BT
-    clipped_BT = ratio_BT.clamp(1 - clip_low, 1 + clip_high) * advantages_BT
-    objective_BT = torch.minimum(unclipped_BT, clipped_BT)
-    if dual_clip:
-        bounded_BT = torch.maximum(objective_BT, dual_clip * advantages_BT)
-        objective_BT = torch.where(advantages_BT < 0, bounded_BT, objective_BT)
-    return -objective_BT
-
-
-def guarded_weights(weights_BT: torch.Tensor, gap_BT: torch.Tensor, *, error_guard: float) -> torch.Tensor:
-    """`weights_BT` with those sequences zeroed whose exp(mean |gap|) over trained tokens is above `error_guard`."""
-    if not error_guard:
-        return weights_BT
-    trained_BT = (weights_BT > 0).float()
-    mean_B = (gap_BT.abs() * trained_BT).sum(-1) / trained_BT.sum(-1).clamp(min=1.0)
-    dropped_B = (
-        _exp(mean_B) > error_guard
-    )  # NaN compares false: a broken log-probability reaches the loss and is counted
-    return torch.where(dropped_B.unsqueeze(-1), 0.0, weights_BT)
-
-
-def _exp(log_ratio: torch.Tensor) -> torch.Tensor:
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    if kl_BT is not None:
+        divergence = (weights_BT * kl_BT).sum()
+        sums["kl"] = divergence.detach()
+        if not objective.kl.in_reward:
+            total = total + objective.kl.coefficient * divergence
+    if entropy_BT is not None:
+        entropy = (weights_BT * torch.where(trained_BT, entropy_BT, 0.0)).sum()
+        sums["policy_entropy"] = entropy.detach()
+        total = total - objective.entropy_bonus * entropy
+    return Loss(total=total, sums={"weight": weights_BT.sum(), "loss": total.detach()} | sums)

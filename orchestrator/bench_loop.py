@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from learner.batch import TrainBatch, make_batch, sequences_from_group
+from learner.batch import TrainBatch, make_batch, sequences_from_groups
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster import Fleet, LearnerGroup
 from orchestrator.config import Config
@@ -26,11 +26,12 @@ async def bench_loop(
 ) -> dict[str, float]:
     """Seconds of generating and of learning alone, then of whole steps at lags 0, 1 and 2, as ratios.
 
-    `version` is what the engines serve now. `loop/overlap`: a step at lag 1 over the longer of its two parts alone; 1 would be perfect overlap.
+    `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone; 1
+    would be perfect overlap.
     """
 
     def batch(groups: list[Group]) -> TrainBatch:
-        sequences = [s for group in groups for s in sequences_from_group(group, advantage=config.rl.loss.advantage)]
+        sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
         tokens = config.learner.micro_batch_tokens
         return make_batch(sequences, ranks=config.learner.ranks, micro_batch_tokens=tokens, pad_id=pad_id)
 

@@ -14,11 +14,11 @@ from envs.catalog import configured
 from envs.sandbox import SandboxConfig
 from envs.source import EnvConfig
 from envs.thinking import ThinkingMix
-from learner.config import LearnerConfig, LossConfig, OptimConfig, require_together
+from learner.config import LearnerConfig, LossConfig, OptimConfig, require_reference_fits, require_together
 from learner.fresh_model import FreshModelConfig
 from orchestrator.own_answers import SelfSftConfig
 from orchestrator.sft_data import SftDataConfig
-from orchestrator.shaping import ShapingConfig
+from orchestrator.shaping import ShapingConfig, require_buffer_fits
 from rollout.worker import RolloutConfig
 
 STAGES = ("init", "sft", "self_sft", "rl", "eval", "report")
@@ -202,6 +202,8 @@ class Config:
                 )
         for optim in (self.sft.optim, self.self_sft.optim, self.rl.optim):
             require_together(optim, self.learner)
+        require_reference_fits(self.rl.loss, self.learner)
+        require_buffer_fits(self.rl.shaping, turn_tokens=self.rollout.limits.turn_tokens)
         require_room(self.rl.thinking.largest_budget if self.rl.thinking.budget else None, self.rollout)
         require_room(max(self.eval.budgets, default=None), self.rollout)
         answers = self.rl.groups_per_step * self.rl.group_size

@@ -1,12 +1,12 @@
-"""Rewards of a whole group: length control and effort, on top of what each answer earned by itself."""
+"""Rewards of a whole group: length control, effort and overlong turns, on top of what each answer earned by itself."""
 
 from dataclasses import dataclass, replace
 
 from envs.thinking import Mode
-from rewards.lengths import effort_reward, length_rewards
+from rewards.lengths import effort_reward, length_rewards, overlong_penalty
 from rollout.trajectory import Group, Trajectory
 
-THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT = "thought_length", "answer_length", "effort"
+THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = "thought_length", "answer_length", "effort", "overlong"
 """The parts that say what was added to a reward."""
 
 
@@ -26,19 +26,34 @@ class ShapingConfig:
     """What an answer to such a prompt loses for each `effort_tokens / effort_slope` tokens too many."""
     effort_tokens: int = 3000
     """From this length on, in tokens, an answer to such a prompt loses instead of gaining."""
+    overlong_buffer: int = 0
+    """Over this many tokens before rollout.limits.turn_tokens the longest turn of an answer loses more and more; 0 is off."""
+    overlong_factor: float = 1.0
+    """What it loses at the limit. Tasks with a thinking budget are left alone: their turns have limits of their own."""
 
     def __post_init__(self) -> None:
-        for name in ("thought_length", "answer_length", "shortest_bonus", "effort_slope", "effort_penalty"):
+        weights = ("thought_length", "answer_length", "shortest_bonus", "effort_slope", "effort_penalty")
+        for name in (*weights, "overlong_buffer", "overlong_factor"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"rl.shaping.{name}={getattr(self, name)} must be 0 or more")
         if self.effort_tokens < 1:
             raise ValueError(f"rl.shaping.effort_tokens={self.effort_tokens} must be 1 or more")
 
 
-def shaped(group: Group, config: ShapingConfig) -> Group:
+def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
+    """Raises `ValueError` where the penalty for overlong turns would not leave the shortest ones alone."""
+    if shaping.overlong_buffer > turn_tokens:
+        raise ValueError(
+            f"rl.shaping.overlong_buffer={shaping.overlong_buffer} must be at most "
+            f"rollout.limits.turn_tokens={turn_tokens}"
+        )
+
+
+def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = None) -> Group:
     """The group with the rewards for length added, each as a part of its own; unchanged where nothing is set.
 
     What is right and what is best is judged by the rewards that the answers earned, before anything was added.
+    `turn_tokens` is the limit of a turn, which the penalty for overlong ones needs.
     """
     earned_G = [_reward(trajectory) for trajectory in group.trajectories]
     correct_G = [trajectory.correct for trajectory in group.trajectories]
@@ -52,7 +67,16 @@ def shaped(group: Group, config: ShapingConfig) -> Group:
         if weight:
             added_G = length_rewards(lengths_G, earned_G, correct_G, weight=weight, bonus=config.shortest_bonus)
             trajectories = tuple(_plus(t, part, added) for t, added in zip(trajectories, added_G, strict=True))
+    if config.overlong_buffer and group.ticket.task.thinking.mode is not Mode.BUDGET:
+        assert turn_tokens is not None
+        trajectories = tuple(_with_overlong(trajectory, config, turn_tokens) for trajectory in trajectories)
     return replace(group, trajectories=trajectories)
+
+
+def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: int) -> Trajectory:
+    longest = max((len(turn.sampled_ids) for turn in trajectory.turns), default=0)
+    added = overlong_penalty(longest, limit=turn_tokens, buffer=config.overlong_buffer, factor=config.overlong_factor)
+    return _plus(trajectory, OVERLONG, added)
 
 
 def _with_effort(trajectory: Trajectory, config: ShapingConfig) -> Trajectory:

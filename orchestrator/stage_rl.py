@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from learner.batch import TrainBatch, make_batch, sequences_from_group
+from learner.batch import TrainBatch, make_batch, sequences_from_groups
 from learner.checkpoint import latest
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StopRequested
@@ -88,27 +88,24 @@ class _RlStage:
 
     def _finish(self, group: Group) -> Group:
         self._watch.add(group)
-        return shaped(group, self._config.shaping)
+        return shaped(group, self._config.shaping, turn_tokens=self._run.config.rollout.limits.turn_tokens)
 
     def _batch(self, groups: list[Group]) -> TrainBatch:
         loss, learner = self._config.loss, self._run.config.learner
-        sequences = [
-            sequence
-            for group in groups
-            for sequence in sequences_from_group(
-                group,
-                advantage=loss.advantage,
-                advantage_clip=loss.advantage_clip,
-                mask_truncated=loss.mask_truncated,
-                overrides=loss.overrides,
-            )
-        ]
+        sequences = sequences_from_groups(
+            groups,
+            advantage=loss.advantage,
+            advantage_clip=loss.advantage_clip,
+            mask_truncated=loss.mask_truncated,
+            overrides=loss.overrides,
+        )
         return make_batch(
             sequences,
             ranks=learner.ranks,
             micro_batch_tokens=learner.micro_batch_tokens,
             pad_id=self._pad_id,
             aggregation=loss.aggregation,
+            constant_length=loss.constant_length,
         )
 
     async def _after_step(self, report: StepReport) -> None:

@@ -22,4 +22,6 @@ compile puzzles "$@"
 grep -E '^[a-z]' requirements/puzzles.txt >requirements/puzzles.new
 { echo "$head"; grep -vxFf <(cat requirements/cpu.txt requirements/gpu.txt) requirements/puzzles.new; } >requirements/puzzles.txt
 rm requirements/puzzles.new
-compile dev --constraint requirements/cpu.txt --constraint requirements/gpu.txt "$@"
+# without torch, which TRL names: it is the one package whose version differs between the stacks
+compile dev --constraint requirements/cpu.txt --constraint requirements/gpu.txt \
+    --override <(echo "torch; sys_platform == 'never'") "$@"

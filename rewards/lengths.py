@@ -1,4 +1,5 @@
-"""Rewards for length: relative to the other answers of a group, and for prompts that ask for little effort. Pure.
+"""Rewards for length: relative to the other answers of a group, for prompts that ask for little effort, and for coming
+near the limit. Pure.
 
 Lengths are in tokens. Suffix: `_G` one entry per answer of the group.
 """
@@ -56,3 +57,11 @@ def effort_reward(reward: float, length: int, *, slope: float, penalty: float, f
     """
     saved = min(1.0, slope * (1 - length / free_length))
     return reward + reward * max(saved, 0.0) + penalty * min(saved, 0.0)
+
+
+def overlong_penalty(length: int, *, limit: int, buffer: int, factor: float) -> float:
+    """0 up to `limit - buffer` tokens, then falling in a straight line to -`factor` at the limit and beyond.
+
+    Soft overlong punishment: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 13, 2025.
+    """
+    return -factor * min(max(length - (limit - buffer), 0), buffer) / buffer

@@ -1,10 +1,11 @@
 import pytest
 
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner import advantages, config, kl, surrogates
+from learner.config import LearnerConfig, LossConfig, OptimConfig, require_reference_fits
 
 
 @pytest.mark.parametrize(
-    ("config", "field", "value", "named"),
+    ("kind", "field", "value", "named"),
     [
         (OptimConfig, "schedule", "cosinus", "constant, linear, cosine"),
         (OptimConfig, "learning_rate", 0.0, "optim.learning_rate=0.0"),
@@ -14,12 +15,44 @@ from learner.config import LearnerConfig, LossConfig, OptimConfig
         (LossConfig, "dual_clip", 0.5, "above 1, or 0"),
         (LossConfig, "importance_floor", 3.0, "loss.importance_cap=2.0"),
         (LossConfig, "objective", "sft", "policy, nll"),
+        (LossConfig, "surrogate", "trpo", "ppo, gspo, cispo, decoupled, reinforce"),
+        (LossConfig, "old_policy", "engine", "trainer, rollout"),
+        (LossConfig, "aggregation", "constant", "loss.constant_length=0 with loss.aggregation=constant"),
+        (LossConfig, "constant_length", 96, "loss.constant_length=96 with loss.aggregation=token"),
+        (LossConfig, "clip_low", 1.5, "loss.clip_low=1.5"),
+        (LossConfig, "clip_high", -0.1, "loss.clip_high=-0.1"),
+        (LossConfig, "importance_cap", -1.0, "loss.importance_cap=-1.0"),
+        (LossConfig, "token_range", [5.0, 0.5], "loss.token_range=.*the lowest and the highest"),
+        (LossConfig, "sequence_range", [1.0], "loss.sequence_range=.*the lowest and the highest"),
+        (LossConfig, "negative_guard", -0.5, "loss.negative_guard=-0.5"),
+        (LossConfig, "kl", "k4", "k1, k2, k3"),
+        (LossConfig, "kl_in", "advantage", "loss, reward"),
+        (LossConfig, "kl_coefficient", -0.1, "loss.kl_coefficient=-0.1"),
+        (LossConfig, "entropy_bonus", float("nan"), "loss.entropy_bonus=nan"),
         (LearnerConfig, "zero_stage", 4, "0, 1, 2 or 3"),
         (LearnerConfig, "ranks", 0, "learner.ranks=0"),
         (LearnerConfig, "wire_dtype", "int8", "float32, bfloat16, float16"),
         (LearnerConfig, "bf16", True, "set zero_stage to 1, 2 or 3"),
     ],
 )
-def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(config, field, value, named):
+def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind, field, value, named):
     with pytest.raises(ValueError, match=named):
-        config(**{field: value})
+        kind(**{field: value})
+
+
+def test_the_names_of_the_configuration_are_those_of_the_functions():
+    assert set(config.USUAL_CLIPS) == set(surrogates.SURROGATES)
+    assert set(config.ADVANTAGES) == set(advantages.ADVANTAGES)
+    assert set(config.KL_ESTIMATES) == set(kl.ESTIMATES)
+
+
+def test_what_is_decoupled_needs_a_policy_between_trainer_and_rollout():
+    with pytest.raises(ValueError, match="surrogate=decoupled with loss.old_policy=rollout"):
+        LossConfig(surrogate="decoupled", old_policy="rollout")
+
+
+def test_a_reference_is_refused_where_a_rank_could_not_hold_it():
+    with pytest.raises(ValueError, match="kl_coefficient=0.1 with learner.zero_stage=3.*0, 1 or 2"):
+        require_reference_fits(LossConfig(kl_coefficient=0.1), LearnerConfig(zero_stage=3))
+    require_reference_fits(LossConfig(kl_coefficient=0.1), LearnerConfig(zero_stage=2))
+    require_reference_fits(LossConfig(), LearnerConfig(zero_stage=3))

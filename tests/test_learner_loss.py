@@ -3,9 +3,13 @@ import math
 import pytest
 import torch
 
-from learner.loss import clipped_surrogate, guarded_weights, nll_loss, policy_loss, token_logprobs
+from learner.corrections import Correction
+from learner.loss import Objective, nll_loss, policy_loss, token_entropies, token_logprobs
+from learner.surrogates import Clip
 
 NAN = float("nan")
+PLAIN = Objective(clip=Clip(low=0.2, high=0.28), correction=Correction(cap=2.0))
+GUARDED = Objective(correction=Correction(cap=2.0, error_guard=2.0))
 
 
 def tensor(*rows: list[float]) -> torch.Tensor:
@@ -23,26 +27,16 @@ def test_token_logprobs_of_bfloat16_logits_are_computed_in_float32():
     assert token_logprobs(torch.zeros(1, 2, 3, dtype=torch.bfloat16), torch.tensor([[0, 1]])).dtype == torch.float32
 
 
+def test_entropies_are_those_of_the_distributions_that_tokens_were_drawn_from():
+    logits_BTV = torch.tensor([[[0.0, math.log(3.0)], [5.0, 5.0], [7.0, 9.0]]])
+    quarter = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    assert token_entropies(logits_BTV)[0].tolist() == pytest.approx([0.0, quarter, math.log(2.0)])
+
+
 def test_nll_is_the_weighted_sum_over_trained_tokens():
     loss = nll_loss(tensor([-1.0, -2.0, -4.0]), tensor([0.0, 1.0, 0.5]))
     assert loss.total.item() == pytest.approx(4.0)
     assert loss.sums["weight"].item() == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "expected"),
-    [
-        (1.5, 1.0, -1.28),  # clipped above
-        (1.1, 1.0, -1.1),  # inside
-        (0.5, 1.0, -0.5),  # a fall of a good token is not clipped
-        (0.5, -1.0, 0.8),  # clipped below
-        (2.0, -1.0, 2.0),  # a rise of a bad token is not clipped
-        (5.0, -1.0, 3.0),  # up to the dual clip
-    ],
-)
-def test_clip_is_asymmetric_and_the_dual_clip_bounds_bad_tokens(ratio, advantage, expected):
-    surrogate = clipped_surrogate(tensor([ratio]), tensor([advantage]), clip_low=0.2, clip_high=0.28, dual_clip=3.0)
-    assert surrogate.item() == pytest.approx(expected)
 
 
 def test_policy_loss_with_old_logprobs_by_hand():
@@ -53,8 +47,7 @@ def test_policy_loss_with_old_logprobs_by_hand():
         tensor([0.0, 1.0, 1.0]),
         tensor([0.0, 1.0, 1.0]),
         tensor([NAN, -1.0, -3.0]),
-        clip_low=0.2,
-        clip_high=0.28,
+        objective=PLAIN,
         old_BT=tensor([NAN, -1.0, -2.0]),
     )
     assert loss.total.item() == pytest.approx(-1.28 - 2.0 * 0.5)
@@ -71,9 +64,7 @@ def test_without_old_logprobs_the_gradient_is_that_of_weighted_reinforce():
         tensor([0.0, 1.0, 1.0]),
         tensor([0.0, 2.0, -1.0]),
         tensor([NAN, -1.5, -2.0 - math.log(10.0)]),
-        clip_low=0.2,
-        clip_high=0.28,
-        dual_clip=3.0,
+        objective=PLAIN,
     )
     loss.total.backward()
     assert logprobs.grad is not None
@@ -82,8 +73,8 @@ def test_without_old_logprobs_the_gradient_is_that_of_weighted_reinforce():
 
 def test_importance_weights_keep_their_floor():
     loss = policy_loss(
-        tensor([0.0, -3.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1.0]), clip_low=0.2, clip_high=0.28,
-        importance_floor=0.5,
+        tensor([0.0, -3.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1.0]),
+        objective=Objective(correction=Correction(cap=2.0, floor=0.5)),
     )  # fmt: skip
     assert loss.total.item() == pytest.approx(-0.5)
 
@@ -95,8 +86,7 @@ def test_untrained_nan_reaches_neither_loss_nor_gradient():
         tensor([0.0, 1.0, 0.0]),
         tensor([1.0, 1.0, 1.0]),
         tensor([NAN, -1.0, NAN]),
-        clip_low=0.2,
-        clip_high=0.28,
+        objective=PLAIN,
     )
     loss.total.backward()
     assert loss.total.item() == pytest.approx(-1.0)
@@ -106,32 +96,23 @@ def test_untrained_nan_reaches_neither_loss_nor_gradient():
 
 def test_a_trained_token_without_a_logprob_makes_the_loss_nan():
     loss = policy_loss(
-        tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, NAN]), clip_low=0.2, clip_high=0.28,
-        error_guard=2.0,
+        tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, NAN]),
+        objective=GUARDED,
     )  # fmt: skip
     assert math.isnan(loss.total.item())
 
 
 def test_huge_log_ratios_stay_finite():
     loss = policy_loss(
-        tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1e6]), clip_low=0.2, clip_high=0.28
+        tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1e6]), objective=PLAIN
     )
     assert loss.total.item() == pytest.approx(-2.0)
     assert loss.sums["importance"].item() == pytest.approx(math.exp(20.0))
 
 
-def test_the_error_guard_drops_whole_sequences_by_their_mean_gap():
-    weights = torch.ones(2, 2)
-    gaps = tensor([0.8, -0.7], [0.1, -1.2])  # exp(0.75) = 2.12, exp(0.65) = 1.92
-    assert guarded_weights(weights, gaps, error_guard=2.0).tolist() == [[0.0, 0.0], [1.0, 1.0]]
-    assert guarded_weights(weights, gaps, error_guard=0.0).tolist() == weights.tolist()
-
-
 def test_a_weightless_batch_has_no_loss_and_a_zero_gradient():
     logprobs = tensor([-1.0, -2.0]).requires_grad_()
     zeros = torch.zeros(1, 2)
-    policy_loss(
-        logprobs, zeros, zeros, tensor([NAN, NAN]), clip_low=0.2, clip_high=0.28, error_guard=2.0
-    ).total.backward()
+    policy_loss(logprobs, zeros, zeros, tensor([NAN, NAN]), objective=GUARDED).total.backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [[0.0, 0.0]]

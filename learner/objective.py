@@ -1,0 +1,30 @@
+"""The objective of `policy_loss`, as the configuration says it."""
+
+from learner.config import LossConfig
+from learner.corrections import Correction
+from learner.loss import KlPenalty, Objective
+from learner.surrogates import Clip
+
+
+def objective(config: LossConfig) -> Objective:
+    """The values of a configuration, with what the surrogate implies where nothing is set."""
+    low, high = config.clip
+    return Objective(
+        surrogate=config.surrogate,
+        clip=Clip(low=low, high=high, dual=config.dual_clip),
+        correction=Correction(
+            cap=0.0 if config.decoupled else config.importance_cap,
+            floor=config.importance_floor,
+            token_range=config.token_bounds,
+            sequence_range=_bounds(config.sequence_range),
+            error_guard=config.error_guard,
+            negative_guard=config.negative_guard,
+        ),
+        against_rollout=config.against_rollout,
+        kl=KlPenalty(estimate=config.kl, coefficient=config.kl_coefficient, in_reward=config.kl_in == "reward"),
+        entropy_bonus=config.entropy_bonus,
+    )
+
+
+def _bounds(values: list[float]) -> tuple[float, float] | None:
+    return (values[0], values[1]) if values else None

@@ -1,0 +1,100 @@
+"""Surrogates of the policy's objective: the loss of each token before it is weighted. Pure functions of tensors.
+
+Suffixes: `_BT` one entry per sequence and token, `_B1` per sequence. In the formulas r = pi / pi_old is the policy ratio,
+A the advantage and sg(.) a value through which no gradient flows.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from learner.ratios import bounded_exp, sequence_means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """What a surrogate sees: log pi, log pi_old, A, and which tokens are trained. Entries of the others are finite."""
+
+    logprobs_BT: torch.Tensor
+    old_BT: torch.Tensor
+    advantages_BT: torch.Tensor
+    trained_BT: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """The policy ratio is held between 1 - `low` and 1 + `high`; `dual` bounds it where A < 0 (0: no such bound)."""
+
+    low: float
+    high: float
+    dual: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surrogate:
+    """The loss of each token, the ratio that it was made with, and where a bound of the ratio took hold."""
+
+    loss_BT: torch.Tensor
+    ratio_BT: torch.Tensor
+    clipped_BT: torch.Tensor
+
+
+def ppo(tokens: Tokens, *, clip: Clip) -> Surrogate:
+    """-min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most `dual` * |A|.
+
+    Schulman et al., "Proximal Policy Optimization Algorithms", eq. 7, 2017; bounds that differ: Yu et al., "DAPO",
+    eq. 10, 2025. Dual clip: Ye et al., "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning",
+    eq. 4, 2020.
+
+    With pi_old the policy that starts the update, and each token weighted by pi_old / mu, this is the decoupled
+    objective: Hilton et al., "Batch size-invariance for policy optimization", 2022; for asynchronous training: Fu et
+    al., "AReaL", 2025.
+    """
+    ratio_BT = bounded_exp(tokens.logprobs_BT - tokens.old_BT)
+    return _clipped(ratio_BT, tokens.advantages_BT, clip)
+
+
+def gspo(tokens: Tokens, *, clip: Clip) -> Surrogate:
+    """-min(s A, clip(s, 1 - low, 1 + high) A) with the ratio of the whole sequence, s = exp(mean over t of log r).
+
+    The token's ratio is sg(s) pi / sg(pi): s in value, with a gradient of its own for each token. Zheng et al., "Group
+    Sequence Policy Optimization", section 4, 2025.
+    """
+    sequence_B1 = bounded_exp(sequence_means(tokens.logprobs_BT - tokens.old_BT, tokens.trained_BT)).detach()
+    ratio_BT = sequence_B1 * (tokens.logprobs_BT - tokens.logprobs_BT.detach()).exp()
+    return _clipped(ratio_BT, tokens.advantages_BT, Clip(low=clip.low, high=clip.high))
+
+
+def cispo(tokens: Tokens, *, clip: Clip) -> Surrogate:
+    """-sg(clip(r, 1 - low, 1 + high)) A log pi: the weight of a token is bounded, its gradient never lost.
+
+    MiniMax, "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", eq. 4 and 5, 2025.
+    """
+    ratio_BT = bounded_exp(tokens.logprobs_BT - tokens.old_BT).detach()
+    bounded_BT = ratio_BT.clamp(1 - clip.low, 1 + clip.high)
+    loss_BT = -bounded_BT * tokens.advantages_BT * tokens.logprobs_BT
+    return Surrogate(loss_BT=loss_BT, ratio_BT=ratio_BT, clipped_BT=bounded_BT != ratio_BT)
+
+
+def reinforce(tokens: Tokens, *, clip: Clip) -> Surrogate:
+    """-r A, without bounds; with pi_old = sg(pi) its gradient is that of -A log pi.
+
+    Williams, "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", 1992.
+    """
+    ratio_BT = bounded_exp(tokens.logprobs_BT - tokens.old_BT)
+    loss_BT = -(ratio_BT * tokens.advantages_BT)
+    return Surrogate(loss_BT=loss_BT, ratio_BT=ratio_BT.detach(), clipped_BT=torch.zeros_like(tokens.trained_BT))
+
+
+SURROGATES = {"ppo": ppo, "gspo": gspo, "cispo": cispo, "decoupled": ppo, "reinforce": reinforce}
+"""The functions by the names of the configuration; what decouples the fourth is the weight that `policy_loss` is given."""
+
+
+def _clipped(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> Surrogate:
+    unclipped_BT = ratio_BT * advantages_BT
+    objective_BT = torch.minimum(unclipped_BT, ratio_BT.clamp(1 - clip.low, 1 + clip.high) * advantages_BT)
+    if clip.dual:
+        bounded_BT = torch.maximum(objective_BT, clip.dual * advantages_BT)
+        objective_BT = torch.where(advantages_BT < 0, bounded_BT, objective_BT)
+    clipped_BT = objective_BT.detach() != unclipped_BT.detach()
+    return Surrogate(loss_BT=-objective_BT, ratio_BT=ratio_BT.detach(), clipped_BT=clipped_BT)

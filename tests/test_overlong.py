@@ -1,0 +1,54 @@
+"""The penalty for turns that come near their limit, by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from envs.task import Task
+from envs.thinking import UNLIMITED, Thinking, up_to
+from orchestrator.config import load_config
+from orchestrator.shaping import ShapingConfig, shaped
+from rewards.lengths import overlong_penalty
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+
+
+@pytest.mark.parametrize(("length", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.1), (85, -0.5), (90, -1.0), (95, -1.0)])
+def test_the_penalty_falls_over_the_buffer_to_minus_the_factor(length: int, penalty: float) -> None:
+    assert overlong_penalty(length, limit=90, buffer=10, factor=1.0) == pytest.approx(penalty)
+    assert overlong_penalty(length, limit=90, buffer=10, factor=0.5) == pytest.approx(penalty / 2)
+
+
+def turn(tokens: int) -> Turn:
+    return Turn(
+        context_ids=(1,),
+        sampled_ids=(5,) * tokens,
+        logprobs_T=(-1.0,) * tokens,
+        versions_T=(0,) * tokens,
+        forced_T=(False,) * tokens,
+        text="",
+    )
+
+
+def group(*answers: tuple[Turn, ...], thinking: Thinking = UNLIMITED) -> Group:
+    task = Task(env="math", key="k", messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking)
+    trajectories = tuple(Trajectory(task=task, turns=turns, stop=Stop.ENV, reward=1.0) for turns in answers)
+    return Group(ticket=Ticket(number=0, task=task, admitted=WeightVersion(step=0)), trajectories=trajectories)
+
+
+def test_an_answer_pays_for_its_longest_turn() -> None:
+    config = ShapingConfig(overlong_buffer=10, overlong_factor=2.0)
+    after = shaped(group((turn(8), turn(8), turn(8)), (turn(3), turn(15)), ()), config, turn_tokens=20)
+    assert after.rewards_G == pytest.approx([1.0, 0.0, 1.0])
+    assert [t.parts["overlong"] for t in after.trajectories] == pytest.approx([0.0, -1.0, 0.0])
+
+
+def test_a_turn_with_a_thinking_budget_pays_nothing() -> None:
+    told = group((turn(20),), (turn(1),), thinking=up_to(8))
+    assert shaped(told, ShapingConfig(overlong_buffer=10), turn_tokens=20) == told
+
+
+def test_a_buffer_longer_than_a_turn_is_refused() -> None:
+    with pytest.raises(ValueError, match="overlong_buffer=97 must be at most rollout.limits.turn_tokens=96"):
+        load_config(Path("configs/demo.yaml"), ["rl.shaping.overlong_buffer=97"])
+    with pytest.raises(ValueError, match="rl.shaping.overlong_factor=-1"):
+        ShapingConfig(overlong_factor=-1.0)
