@@ -14,6 +14,7 @@ EPILOG = """examples:
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
   python -m orchestrator submit configs/demo.yaml --address http://127.0.0.1:8265
   python -m orchestrator grade --env math --tasks gsm8k.jsonl --responses said.jsonl --out graded.jsonl
+  python -m orchestrator serve runs/demo
   python -m orchestrator envcheck --env code --tasks humaneval.jsonl
 
 A run lives in runs/<name>/. The same command continues a run that was interrupted and skips what is done.

@@ -1,6 +1,7 @@
 """An OpenAI-compatible server: vLLM's own, in which a request may limit its thought or go without one."""
 
 import asyncio
+import signal
 import socket
 from argparse import Namespace
 from dataclasses import dataclass, field
@@ -16,16 +17,18 @@ from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.logger import configure_logging_from_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from rollout.renderer import Renderer, load_tokenizer
+from rollout.renderer import load_tokenizer
 from rollout.thinking_middleware import PATH, ThinkingMiddleware
-from rollout.thinking_request import ThinkingRules
-from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.thinking_request import ThinkingRules, thinking_rules
+from rollout.thought import ThoughtConfig
 from rollout.thought_processor import ThoughtProcessor
 from rollout.vllm_settings import ON_CPU, engine_arguments, limit_cpu
 from rollout.weight_receiver import WorkerExtension
 
 READY_CHECK_S = 0.05
 """Seconds between two looks at whether the server listens."""
+GRACE_S = 5
+"""Seconds in which requests may end when the server is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
 
     Raises `FileNotFoundError` and `ValueError` for what can't be served, `RuntimeError` where the engine does not start.
     """
-    rules = thinking_rules(model, config.thought)
+    rules = thinking_rules(load_tokenizer(model), config.thought)
     for what, why in (("thinking budgets", rules.no_budget), ("reasoning=false", rules.no_switch)):
         if why:
             print(f"not available: {what}; {why}", flush=True)
@@ -71,26 +74,6 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
     except OSError as error:
         raise ValueError(f"can't listen at {config.host}:{config.port} ({error}); give another --port") from error
     return asyncio.run(_serve(arguments, rules, listener, address=address))
-
-
-def thinking_rules(model: Path, thought: ThoughtConfig) -> ThinkingRules:
-    """What the model can do, by its tokenizer and its chat template."""
-    tokenizer = load_tokenizer(model)
-    closing = no_budget = no_switch = ""
-    try:
-        closing = ThoughtTags(tokenizer, closing=thought.closing).closing
-    except ValueError as error:
-        no_budget = _reason(error)
-    try:
-        Renderer(tokenizer).check_modes()
-    except ValueError as error:
-        no_switch = _reason(error)
-    return ThinkingRules(thought=thought, closing=closing, no_budget=no_budget, no_switch=no_switch)
-
-
-def _reason(error: ValueError) -> str:
-    """What is wrong, without the advice, which is for a run's configuration."""
-    return str(error).partition(";")[0]
 
 
 def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name: str) -> Namespace:
@@ -121,6 +104,7 @@ def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name:
 
 
 async def _serve(arguments: Namespace, rules: ThinkingRules, listener: socket.socket, *, address: str) -> int:
+    asked = asyncio.Event()
     async with build_async_engine_client(arguments) as engine:
         await engine.collective_rpc("end_with_parent")
         tasks = await engine.get_supported_tasks()
@@ -128,21 +112,36 @@ async def _serve(arguments: Namespace, rules: ThinkingRules, listener: socket.so
         app.user_middleware.append(Middleware(ThinkingMiddleware, rules=rules))  # innermost: after authentication
         app.middleware_stack = app.build_middleware_stack()  # vLLM has already built it
         await init_app_state(engine, app.state, arguments, tasks)
-        ready = asyncio.create_task(_say_ready(app, arguments.served_model_name[0], address, budget=not rules.no_budget))
-        stopped = await serve_http(
-            app, sock=listener, host=arguments.host, port=arguments.port, log_level="warning", access_log=False
+        line = _ready_line(arguments.served_model_name[0], address, budgets=not rules.no_budget)
+        watch = asyncio.create_task(_run_until_asked(app, asked, line))
+        ended = await serve_http(
+            app,
+            sock=listener,
+            host=arguments.host,
+            port=arguments.port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
         )
-        ready.cancel()
-        status = 1 if engine.errored else 0
-    await stopped
+        watch.cancel()
+    await ended
     listener.close()
-    return status
+    return 0 if asked.is_set() else 1
 
 
-async def _say_ready(app: Starlette, name: str, address: str, *, budget: bool) -> None:
-    """Print where the server is, once it listens."""
+async def _run_until_asked(app: Starlette, asked: asyncio.Event, line: str) -> None:
+    """Say once that the server listens, and end it at SIGINT or SIGTERM; its engine ends after it."""
     while not app.state.server.started:
         await asyncio.sleep(READY_CHECK_S)
-    limit = ', "thinking_budget": 64' if budget else ""
-    said = f'{{"messages": [{{"role": "user", "content": "2+2=?"}}]{limit}}}'
-    print(f"{name} at {address}/v1: curl {address}{PATH} -H 'Content-Type: application/json' -d '{said}'", flush=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # vLLM's own handlers end the engine first, which then is an error
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    print(line, flush=True)
+    await asked.wait()
+    app.state.server.should_exit = True
+
+
+def _ready_line(name: str, address: str, *, budgets: bool) -> str:
+    """Where the server is, and a request to try."""
+    limit = ', "thinking_budget": 64' if budgets else ""
+    body = f'{{"messages": [{{"role": "user", "content": "2+2=?"}}]{limit}}}'
+    return f"{name} at {address}/v1: curl {address}{PATH} -H 'Content-Type: application/json' -d '{body}'"

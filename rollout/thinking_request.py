@@ -15,10 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from envs.dialogue import CLOSE_THOUGHT
 from envs.thinking import LOW_EFFORT, up_to
-from rollout.renderer import with_notice
-from rollout.thought import ThoughtConfig, ThoughtLimit
+from rollout.renderer import Renderer, with_notice
+from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
 
 BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
 REASONING, LOW = "reasoning", "low"
@@ -44,6 +46,27 @@ class ThinkingRules:
     """Why budgets are not available, "" where they are."""
     no_switch: str = ""
     """Why reasoning can't be switched off, "" where it can."""
+
+
+def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -> ThinkingRules:
+    """What a model can do, by its tokenizer and its chat template. Raises `ValueError` for a closing without the tag."""
+    closing = no_budget = no_switch = ""
+    try:
+        closing = ThoughtTags(tokenizer, closing=thought.closing).closing
+    except ValueError as error:
+        if thought.closing is not None:
+            raise
+        no_budget = _reason(error)
+    try:
+        Renderer(tokenizer).check_modes()
+    except ValueError as error:
+        no_switch = _reason(error)
+    return ThinkingRules(thought=thought, closing=closing, no_budget=no_budget, no_switch=no_switch)
+
+
+def _reason(error: ValueError) -> str:
+    """What is wrong, without the advice, which is for a run's configuration."""
+    return str(error).partition(";")[0]
 
 
 def extra_args(limit: ThoughtLimit, *, closing: str) -> dict[str, Any]:
@@ -117,7 +140,7 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
     """The extra arguments that limit the thought; None without a budget. The plain keys go before vLLM's `vllm_xargs`."""
     given = _mapping(body, "vllm_xargs")
     plain = {name: body[name] for name in (BUDGET, GRACE) if body.get(name) is not None}
-    limit = {GRACE: rules.thought.grace, CLOSING: rules.closing or CLOSE_THOUGHT}
+    limit: dict[str, Any] = {GRACE: rules.thought.grace, CLOSING: rules.closing or CLOSE_THOUGHT}
     if _constrained(body):  # the grammar begins right after the tag and takes nothing else
         limit[CLOSING] = limit[CLOSING].partition(CLOSE_THOUGHT)[0] + CLOSE_THOUGHT
     limit |= {name: given[name] for name in (BUDGET, GRACE, CLOSING) if name in given} | plain

@@ -1,4 +1,4 @@
-"""vLLM as a rollout engine: the one home of vLLM together with `rollout/weight_receiver.py`."""
+"""vLLM as a rollout engine."""
 
 import asyncio
 import itertools
@@ -6,11 +6,12 @@ from math import nan
 from pathlib import Path
 
 from rollout.engine import Completion, EngineConfig
-from rollout.manifest import WeightManifest, read_weights
+from rollout.manifest import WeightManifest
 from rollout.thinking_request import extra_args
 from rollout.thought import ThoughtLimit, ThoughtTags
 from rollout.trajectory import WeightVersion
 from rollout.vllm_settings import engine_arguments, limit_cpu, prepare_environment
+from rollout.weight_inbox import WeightInbox
 
 prepare_environment()  # vLLM reads it while it is imported
 
@@ -35,6 +36,7 @@ class VllmEngine:
         self._tags = tags
         self._initial = version
         self._numbers = itertools.count()
+        self._inbox = WeightInbox()
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
@@ -112,14 +114,15 @@ class VllmEngine:
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
 
-        Raises `ValueError` where what arrived is not what was sent, and the old weights stay; `TimeoutError` where the
-        push takes longer than `push_timeout_s`; `RuntimeError` where the engine confirms another version.
+        Raises `ValueError` where what arrived is not what was sent, and the old weights stay; `WholeWeightsNeeded` for a
+        delta to weights that it does not hold; `TimeoutError` where the push takes longer than `push_timeout_s`;
+        `RuntimeError` where the engine confirms another version.
         """
-        await asyncio.to_thread(read_weights, manifest)  # checked before generation pauses
+        arrived = await asyncio.to_thread(self._inbox.accept, manifest)  # verified before generation pauses
         async with asyncio.timeout(self._config.push_timeout_s):
             await self._llm.pause_generation(mode="keep", clear_cache=False)
             await self._llm.start_weight_update()
-            await self._llm.update_weights(WeightTransferUpdateRequest({"manifest": manifest.to_json()}))
+            await self._llm.update_weights(WeightTransferUpdateRequest({"manifest": arrived.to_json()}))
             await self._llm.finish_weight_update(str(manifest.version))
             await self._llm.resume_generation()
         confirmed = await self.version()
@@ -134,3 +137,4 @@ class VllmEngine:
     async def close(self) -> None:
         """See `Engine.close`."""
         self._llm.shutdown()
+        self._inbox.close()

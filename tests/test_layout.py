@@ -12,7 +12,12 @@ LEARNER_TAKES = ("rollout.trajectory", "rollout.manifest")
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
 HOMES = {
     "ray": ("orchestrator/cluster.py", "orchestrator/ray_jobs.py"),
-    "vllm": ("rollout/vllm_engine.py", "rollout/weight_receiver.py", "rollout/thought_processor.py"),
+    "vllm": (
+        "rollout/vllm_engine.py",
+        "rollout/weight_receiver.py",
+        "rollout/thought_processor.py",
+        "rollout/server.py",
+    ),
     "deepspeed": ("learner/deepspeed_engine.py",),
     "mlflow": ("orchestrator/tracking.py",),
     "omegaconf": ("orchestrator/config.py",),
@@ -24,6 +29,12 @@ LATE_IMPORTS = {
         "orchestrator.compare.compare",
         "orchestrator.compare.read_group",
         "orchestrator.compare_page.write_comparison",
+    ],
+    "orchestrator/serve_command.py": [
+        "rollout.vllm_settings.prepare_environment",
+        "rollout.server.ServerConfig",
+        "rollout.server.serve",
+        "rollout.thought.ThoughtConfig",
     ],
     "rollout/worker.py": ["rollout.vllm_engine.VllmEngine"],
 }

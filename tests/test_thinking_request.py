@@ -1,0 +1,157 @@
+"""What chat requests say about thinking in vLLM's words, and the middleware that rewrites them."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from learner.fresh_model import byte_tokenizer
+from rollout.thinking_middleware import PATH, ThinkingMiddleware
+from rollout.thinking_request import ThinkingRequestError, ThinkingRules, rewritten, rewritten_json, thinking_rules
+from rollout.thought import ThoughtConfig
+
+QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
+CLOSING = "\n</think>\n"
+RULES = ThinkingRules(thought=ThoughtConfig(grace=4), closing=CLOSING)
+ANNOUNCING = ThinkingRules(thought=ThoughtConfig(announce=True), closing=CLOSING)
+OFF = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+def body(**said: Any) -> dict[str, Any]:
+    return {"messages": QUESTION, **said}
+
+
+def last_text(rules: ThinkingRules, **said: Any) -> Any:
+    return rewritten(body(**said), rules)["messages"][-1]["content"]
+
+
+def test_a_body_without_thinking_is_passed_on_as_it_is() -> None:
+    for given in (body(), body(thinking_budget=None, temperature=0.5), body(vllm_xargs={"other": 1}, n=2)):
+        assert rewritten(given, RULES) is given
+
+
+def test_a_budget_becomes_extra_arguments() -> None:
+    new = rewritten(body(thinking_budget=5, max_tokens=9, vllm_xargs={"other": 1}), RULES)
+    limit = {"thinking_budget": 5, "thinking_grace": 4, "thinking_closing": CLOSING}
+    assert new == body(max_tokens=9, vllm_xargs={"other": 1, **limit})
+
+
+def test_the_plain_keys_go_before_vllms_own_and_before_the_servers_grace() -> None:
+    own = {"thinking_budget": 7, "thinking_grace": 2}
+    assert rewritten(body(vllm_xargs=own), RULES)["vllm_xargs"] == {**own, "thinking_closing": CLOSING}
+    new = rewritten(body(thinking_budget=0, thinking_grace=0, vllm_xargs=own), RULES)
+    assert new["vllm_xargs"] == {"thinking_budget": 0, "thinking_grace": 0, "thinking_closing": CLOSING}
+
+
+def test_before_an_answer_by_a_grammar_the_closing_ends_with_the_tag() -> None:
+    for extra in ({"response_format": {"type": "json_object"}}, {"tool_choice": "required"}):
+        assert rewritten(body(thinking_budget=5, **extra), RULES)["vllm_xargs"]["thinking_closing"] == "\n</think>"
+    free = body(thinking_budget=5, response_format={"type": "text"}, tool_choice="auto")
+    assert rewritten(free, RULES)["vllm_xargs"]["thinking_closing"] == CLOSING
+
+
+def test_reasoning_becomes_an_argument_of_the_chat_template() -> None:
+    assert rewritten(body(reasoning=False), RULES) == body(**OFF)
+    on = rewritten(body(reasoning=True, thinking_budget=5, chat_template_kwargs={"a": 1}), RULES)
+    assert on["chat_template_kwargs"] == {"a": 1, "enable_thinking": True}
+
+
+def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_message() -> None:
+    assert last_text(RULES, reasoning="low") == "2+2=?\n{low effort}"
+    assert last_text(RULES, thinking_budget=5) == "2+2=?"
+    assert last_text(ANNOUNCING, thinking_budget=5) == "2+2=?\n{thinking token budget: 5}"
+    system = {"role": "system", "content": "be brief"}
+    assert rewritten(body(messages=[*QUESTION, system], reasoning="low"), RULES)["messages"][-1] == system
+    parts = [{"role": "user", "content": [{"type": "text", "text": "2+2=?"}]}]
+    added = {"type": "text", "text": "{low effort}"}
+    assert last_text(RULES, messages=parts, reasoning="low") == [*parts[0]["content"], added]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"thinking_budget": -1}, "thinking_budget is -1; it must be a whole number of tokens, 0 or more"),
+        ({"thinking_budget": True}, "thinking_budget is true; it must be a whole number"),
+        ({"thinking_budget": "many"}, 'thinking_budget is "many"; it must be a whole number'),
+        ({"thinking_budget": 2.0}, "thinking_budget is 2.0; it must be a whole number"),
+        ({"thinking_budget": 5, "thinking_grace": -2}, "thinking_grace is -2; it must be a whole number"),
+        ({"thinking_budget": 5, "reasoning": False}, "thinking_budget is 5 while reasoning is off"),
+        ({"thinking_budget": 5, **OFF}, "thinking_budget is 5 while reasoning is off"),
+        ({"thinking_budget": 5, "reasoning_effort": "none"}, "thinking_budget is 5 while reasoning is off"),
+        ({"vllm_xargs": {"thinking_budget": 5}, "reasoning": False}, "thinking_budget is 5 while reasoning is off"),
+        ({"vllm_xargs": {"thinking_budget": 5, "thinking_closing": "x"}}, 'thinking_closing is "x"; it must contain'),
+        ({"vllm_xargs": 5}, "vllm_xargs is 5; it must be an object"),
+        ({"thinking_budget": 5, "use_beam_search": True}, "thinking_budget can't be kept with use_beam_search"),
+        ({"reasoning": "high"}, 'reasoning is "high"; it must be true, false or "low"'),
+        ({"reasoning": 1}, 'reasoning is 1; it must be true, false or "low"'),
+        ({"reasoning": "low", "messages": []}, "there is no user message"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_would_be_right(said: dict[str, Any], why: str) -> None:
+    with pytest.raises(ThinkingRequestError, match=why):
+        rewritten(body(**said), RULES)
+
+
+def test_a_body_that_is_no_json_object_is_left_to_vllm() -> None:
+    for content in (b"", b"{", b"[1]", b"\xff", b'{"messages": 5}'):
+        assert rewritten_json(content, RULES) is content
+
+
+def test_what_a_model_can_do_is_found_in_its_template() -> None:
+    tokenizer = byte_tokenizer()
+    assert thinking_rules(tokenizer, ThoughtConfig()) == ThinkingRules(thought=ThoughtConfig(), closing=CLOSING)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+    rules = thinking_rules(tokenizer, ThoughtConfig())
+    with pytest.raises(ThinkingRequestError, match="not available: the chat template does not show how a thought is"):
+        rewritten(body(thinking_budget=5), rules)
+    with pytest.raises(ThinkingRequestError, match="reasoning is false, but the chat template ignores"):
+        rewritten(body(reasoning=False), rules)
+    assert thinking_rules(tokenizer, ThoughtConfig(closing="</think>")).no_budget == ""
+    with pytest.raises(ValueError, match="does not contain '</think>'"):
+        thinking_rules(tokenizer, ThoughtConfig(closing="</thought>"))
+
+
+def through_the_middleware(path: str, content: bytes) -> tuple[bytes, int, list[dict[str, Any]]]:
+    """What an app behind the middleware gets of a body sent in two parts, its Content-Length, and what is answered."""
+    got: list[tuple[bytes, int]] = []
+    sent: list[dict[str, Any]] = []
+    parts = [
+        {"type": "http.request", "body": content[:7], "more_body": True},
+        {"type": "http.request", "body": content[7:], "more_body": False},
+    ]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        received, more = b"", True
+        while more:
+            message = await receive()
+            received, more = received + message["body"], message["more_body"]
+        got.append((received, int(dict(scope["headers"])[b"content-length"])))
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"here"), (b"content-length", str(len(content)).encode())]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    asyncio.run(ThinkingMiddleware(app, RULES)(scope, receive, send))
+    return (*(got[0] if got else (b"", 0)), sent)
+
+
+def test_the_middleware_rewrites_chat_requests_alone_and_keeps_their_length_right() -> None:
+    content = json.dumps(body(thinking_budget=5)).encode()
+    new, length, _ = through_the_middleware(PATH, content)
+    assert json.loads(new)["vllm_xargs"]["thinking_budget"] == 5
+    assert length == len(new) > len(content)
+    assert through_the_middleware("/v1/completions", content) == (content, len(content), [])
+
+
+def test_the_middleware_answers_400_with_an_error_object() -> None:
+    _, length, (start, answer) = through_the_middleware(PATH, json.dumps(body(thinking_budget=-5)).encode())
+    assert length == 0
+    assert start["status"] == 400
+    error = json.loads(answer["body"])["error"]
+    assert (error["param"], error["code"], error["type"]) == ("thinking_budget", 400, "BadRequestError")
+    assert dict(start["headers"])[b"content-length"] == str(len(answer["body"])).encode()
