@@ -11,7 +11,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.advantages import group_advantages
+from learner.advantages import batch_advantages
+from learner.packing import Pack, cheapest_plan
+from learner.prompts import Prompts, families
 from rollout.trajectory import Group, Trajectory, TurnFault, WeightVersion
 
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
@@ -22,7 +24,8 @@ class Sequence:
     """One training sequence. `trained_T[t]` says whether token t, predicted from those before it, carries loss.
 
     `behaviour_T` is the engine's log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the
-    weight versions that sampled it, None where nothing was sampled (supervised data).
+    weight versions that sampled it, None where nothing was sampled (supervised data). `group` is the same for sequences
+    that may begin with the same prompt, None for one that stands alone.
     """
 
     ids: tuple[int, ...]
@@ -31,6 +34,7 @@ class Sequence:
     behaviour_T: tuple[float, ...]
     oldest: WeightVersion | None = None
     newest: WeightVersion | None = None
+    group: int | None = None
 
     def __post_init__(self) -> None:
         count = len(self.ids)
@@ -64,12 +68,16 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Arrays of one forward pass, all of shape (B, T). `weights_BT` is what a token counts for, 0 if untrained."""
+    """Arrays of one forward pass, all of shape (B, T). `weights_BT` is what a token counts for, 0 if untrained.
+
+    With `prompts` a row begins with the last token of its prompt, without them with its first token.
+    """
 
     ids_BT: NDArray[np.int64]
     weights_BT: NDArray[np.float32]
     advantages_BT: NDArray[np.float32]
     behaviour_BT: NDArray[np.float32]
+    prompts: Prompts | None = None
 
     def __post_init__(self) -> None:
         shapes = {a.shape for a in (self.ids_BT, self.weights_BT, self.advantages_BT, self.behaviour_BT)}
@@ -99,6 +107,35 @@ class TrainBatch:
             raise ValueError(f"ranks must have the same number of micro-batches, not {sorted(counts)}")
 
 
+def sequences_from_groups(
+    groups: Seq[Group],
+    *,
+    advantage: str,
+    advantage_clip: float = 20.0,
+    mask_truncated: bool = False,
+    overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
+) -> list[Sequence]:
+    """The training sequences of a batch's groups, one for each trajectory with a score.
+
+    A token is trained if it was sampled, not forced, and (with `mask_truncated`) its trajectory ended by itself.
+    `overrides` are the advantages of turns with a fault, in place of their trajectory's; the lowest counts.
+    The other turns keep theirs.
+    """
+    rewards_NG = [group.rewards_G for group in groups]
+    advantages_NG = batch_advantages(rewards_NG, kind=advantage, clip=advantage_clip)
+    return [
+        _trajectory_sequence(
+            trajectory,
+            advantage=value,
+            masked=mask_truncated and trajectory.truncated,
+            overrides=overrides,
+            group=group.ticket.number,
+        )
+        for group, advantages_G in zip(groups, advantages_NG, strict=True)
+        for trajectory, value in zip(group.trajectories, advantages_G, strict=True)
+    ]
+
+
 def sequences_from_group(
     group: Group,
     *,
@@ -107,23 +144,18 @@ def sequences_from_group(
     mask_truncated: bool = False,
     overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
 ) -> list[Sequence]:
-    """The training sequences of a group, one for each trajectory with a score.
-
-    A token is trained if it was sampled, not forced, and (with `mask_truncated`) its trajectory ended by itself.
-    `overrides` are the advantages of turns with a fault, in place of their trajectory's; the lowest counts.
-    The other turns keep theirs.
-    """
-    advantages_G = group_advantages(group.rewards_G, kind=advantage, clip=advantage_clip)
-    return [
-        _trajectory_sequence(
-            trajectory, advantage=value, masked=mask_truncated and trajectory.truncated, overrides=overrides
-        )
-        for trajectory, value in zip(group.trajectories, advantages_G, strict=True)
-    ]
+    """`sequences_from_groups` of a single group."""
+    return sequences_from_groups(
+        [group],
+        advantage=advantage,
+        advantage_clip=advantage_clip,
+        mask_truncated=mask_truncated,
+        overrides=overrides,
+    )
 
 
 def _trajectory_sequence(
-    trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float]
+    trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], group: int
 ) -> Sequence:
     ids: list[int] = []
     advantages_T: list[float] = []
@@ -144,20 +176,31 @@ def _trajectory_sequence(
         behaviour_T=tuple(behaviour_T),
         oldest=WeightVersion(step=min(versions)) if versions else None,
         newest=WeightVersion(step=max(versions)) if versions else None,
+        group=group,
     )
 
 
 def make_batch(
-    sequences: Seq[Sequence], *, ranks: int, micro_batch_tokens: int, pad_id: int, aggregation: str = "token"
+    sequences: Seq[Sequence],
+    *,
+    ranks: int,
+    micro_batch_tokens: int,
+    pad_id: int,
+    aggregation: str = "token",
+    constant_length: int = 0,
+    shared_prompts: bool = False,
 ) -> TrainBatch:
     """One step's batch: sequences of like length together, at most `micro_batch_tokens` with padding in a micro-batch.
 
     Sequences without a trained token are left out. A sequence over the budget has a micro-batch of its own. A rank with
-    fewer micro-batches than another repeats a row with weight 0, since every rank must take part in each collective
-    operation. Raises `ValueError` where there are fewer sequences than ranks.
+    fewer micro-batches than another gets some of weight 0, since every rank must take part in each collective operation.
+    With `shared_prompts` the prompt of a group runs once where that is cheaper (`learner/packing.py`). Raises
+    `ValueError` where there are fewer sequences than ranks.
 
-    aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025) or sequence (mean over the
-    tokens of each sequence, then over sequences; Shao et al., "DeepSeekMath", 2024).
+    aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the
+    tokens of each sequence, then over sequences; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens,
+    divided by `constant_length` times the number of sequences, those without a trained token included; Liu et al.,
+    "Understanding R1-Zero-Like Training: A Critical Perspective", 2025).
     """
     trained = [sequence for sequence in sequences if sequence.trained_tokens]
     if len(trained) < max(ranks, 1):
@@ -165,17 +208,22 @@ def make_batch(
             f"a batch of {len(sequences)} sequences, {len(trained)} of them with a trained token, can not be shared by "
             f"{ranks} ranks; give each rank at least one"
         )
-    split = [_token_budget_split(share, micro_batch_tokens=micro_batch_tokens) for share in _deal(trained, ranks=ranks)]
-    rounds = max(len(parts) for parts in split)
-    micro_batches = []
-    for parts in split:
-        built = [_micro_batch(part, pad_id=pad_id, aggregation=aggregation) for part in parts]
-        built += [_weightless(built[-1])] * (rounds - len(built))
-        micro_batches.append(tuple(built))
+    ids = [sequence.ids for sequence in trained]
+    together = families([s.group for s in trained], ids, [s.trained_T.index(True) for s in trained])
+    plan = cheapest_plan(
+        [len(sequence) for sequence in ids],
+        together if shared_prompts else [],
+        ranks=ranks,
+        budget=micro_batch_tokens,
+    )
+    micro_batches = _filled_up(
+        [[_micro_batch(pack, trained, pad_id=pad_id, aggregation=aggregation) for pack in packs] for packs in plan]
+    )
     trained_tokens = sum(sequence.trained_tokens for sequence in trained)
+    denominators = {"token": trained_tokens, "sequence": len(trained), "constant": len(sequences) * constant_length}
     return TrainBatch(
-        micro_batches=tuple(micro_batches),
-        denominator=float(trained_tokens if aggregation == "token" else len(trained)),
+        micro_batches=micro_batches,
+        denominator=float(denominators[aggregation]),
         sequences=len(trained),
         tokens=sum(len(sequence.ids) for sequence in trained),
         trained_tokens=trained_tokens,
@@ -184,50 +232,53 @@ def make_batch(
     )
 
 
-def _deal(sequences: Seq[Sequence], *, ranks: int) -> list[list[Sequence]]:
-    """Sequences for each rank, longest first, dealt to and fro so that the ranks get nearly the same lengths."""
-    ordered = sorted(sequences, key=lambda sequence: -len(sequence.ids))
-    shares: list[list[Sequence]] = [[] for _ in range(ranks)]
-    for start in range(0, len(ordered), ranks):
-        row = ordered[start : start + ranks]
-        order = range(ranks) if (start // ranks) % 2 == 0 else range(ranks - 1, -1, -1)
-        for rank, sequence in zip(order, row):  # noqa: B905 - the last row may be shorter
-            shares[rank].append(sequence)
-    return shares
-
-
-def _token_budget_split(sequences: list[Sequence], *, micro_batch_tokens: int) -> list[list[Sequence]]:
-    """Runs of sequences (given longest first) whose padded size stays within the budget."""
-    parts: list[list[Sequence]] = []
-    for sequence in sequences:
-        if parts and len(parts[-1][0].ids) * (len(parts[-1]) + 1) <= micro_batch_tokens:
-            parts[-1].append(sequence)
-        else:
-            parts.append([sequence])
-    return parts
-
-
-def _micro_batch(sequences: list[Sequence], *, pad_id: int, aggregation: str) -> MicroBatch:
-    shape = (len(sequences), max(len(sequence.ids) for sequence in sequences))
+def _micro_batch(pack: Pack, all_sequences: Seq[Sequence], *, pad_id: int, aggregation: str) -> MicroBatch:
+    rows = [(all_sequences[row], piece.prompt) for piece in pack for row in piece.rows]
+    shape = (len(rows), max(piece.length for piece in pack))
     ids_BT = np.full(shape, pad_id, dtype=np.int64)
     weights_BT = np.zeros(shape, dtype=np.float32)
     advantages_BT = np.zeros(shape, dtype=np.float32)
     behaviour_BT = np.full(shape, np.nan, dtype=np.float32)
-    for row, sequence in enumerate(sequences):
-        length = len(sequence.ids)
-        scale = 1.0 if aggregation == "token" else 1.0 / max(1, sequence.trained_tokens)
-        ids_BT[row, :length] = sequence.ids
-        weights_BT[row, :length] = np.asarray(sequence.trained_T, dtype=np.float32) * scale
-        advantages_BT[row, :length] = sequence.advantages_T
-        behaviour_BT[row, :length] = sequence.behaviour_T
-    return MicroBatch(ids_BT=ids_BT, weights_BT=weights_BT, advantages_BT=advantages_BT, behaviour_BT=behaviour_BT)
-
-
-def _weightless(micro_batch: MicroBatch) -> MicroBatch:
-    """One row of a micro-batch with no token that counts."""
+    for row, (sequence, prompt) in enumerate(rows):
+        length = len(sequence.ids) - prompt
+        scale = 1.0 / max(1, sequence.trained_tokens) if aggregation == "sequence" else 1.0
+        ids_BT[row, :length] = sequence.ids[prompt:]
+        weights_BT[row, :length] = np.asarray(sequence.trained_T[prompt:], dtype=np.float32) * scale
+        advantages_BT[row, :length] = sequence.advantages_T[prompt:]
+        behaviour_BT[row, :length] = sequence.behaviour_T[prompt:]
+    prompts = None
+    if pack[0].prompt:
+        ids_P = [all_sequences[piece.rows[0]].ids[: piece.prompt] for piece in pack]
+        prompts = Prompts.padded(ids_P, rows_P=[len(piece.rows) for piece in pack], pad_id=pad_id)
     return MicroBatch(
-        ids_BT=micro_batch.ids_BT[:1],
-        weights_BT=np.zeros_like(micro_batch.weights_BT[:1]),
-        advantages_BT=micro_batch.advantages_BT[:1],
-        behaviour_BT=micro_batch.behaviour_BT[:1],
+        ids_BT=ids_BT,
+        weights_BT=weights_BT,
+        advantages_BT=advantages_BT,
+        behaviour_BT=behaviour_BT,
+        prompts=prompts,
+    )
+
+
+def _filled_up(built: list[list[MicroBatch]]) -> tuple[tuple[MicroBatch, ...], ...]:
+    """The same number of micro-batches with prompts on each rank, and after them of those without.
+
+    Ranks must call the model's modules in the same order: under ZeRO-3 each call gathers parameters from all of them.
+    """
+    filled: list[list[MicroBatch]] = [[] for _ in built]
+    for shared in (True, False):
+        kinds = [[m for m in share if (m.prompts is not None) == shared] for share in built]
+        rounds = max(len(kind) for kind in kinds)
+        for share, kind, mine in zip(filled, kinds, built, strict=True):
+            share += [*kind, *[_weightless(mine[0], shared=shared)] * (rounds - len(kind))]
+    return tuple(tuple(share) for share in filled)
+
+
+def _weightless(micro_batch: MicroBatch, *, shared: bool) -> MicroBatch:
+    """Two tokens of a micro-batch, neither of which counts; with `shared` behind a prompt of one."""
+    return MicroBatch(
+        ids_BT=micro_batch.ids_BT[:1, :2],
+        weights_BT=np.zeros_like(micro_batch.weights_BT[:1, :2]),
+        advantages_BT=micro_batch.advantages_BT[:1, :2],
+        behaviour_BT=micro_batch.behaviour_BT[:1, :2],
+        prompts=Prompts.padded([micro_batch.ids_BT[0, :1].tolist()], rows_P=[1], pad_id=0) if shared else None,
     )

@@ -26,6 +26,9 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
+from learner.prompt_cache import require_shareable
+from learner.prompts import Prompts
+from learner.shared_prompt import causal_logits
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed
@@ -69,6 +72,8 @@ class DeepSpeedEngine:
         self.ranks = learner.ranks
         self.zero_stage = learner.zero_stage
         require_together(optim, learner)
+        if learner.shared_prompts:
+            require_shareable(model.config)
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -79,11 +84,10 @@ class DeepSpeedEngine:
         if learner.zero_stage == 3:
             _register_convolutions(model)
 
-    def logits(self, ids_BT: torch.Tensor) -> torch.Tensor:
-        """Logits of shape (B, T, V). Padding on the right needs no mask: in a causal model nothing before it sees it."""
-        output = self.engine(input_ids=ids_BT.to(self.device), use_cache=False)
-        logits_BTV: torch.Tensor = output.logits
-        return logits_BTV
+    def logits(self, ids_BT: torch.Tensor, prompts: Prompts | None = None) -> torch.Tensor:
+        """Logits of shape (B, T, V) of sequences, or of answers to `prompts`, which run once; padded on the right."""
+        ids_BT = ids_BT.to(self.device)
+        return causal_logits(self.engine, self.model.config, ids_BT, prompts, whole_graph=self.zero_stage == 3)
 
     def train(self, mode: bool) -> None:
         self.engine.train(mode)

@@ -29,48 +29,100 @@ def chunk_scan(
     states of a group's heads are columns of one product; and the sequence is cut into even chunks, so that little is
     padded.
     """
-    batch, length, heads, channels = x_BTHP.shape
-    groups = b_BTGN.shape[2]
-    chunks = -(-length // chunk_size)
-    size = -(-length // chunks)
-    pad = chunks * size - length
+    chunks = _Chunks(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size)
+    y = chunks.own_outputs()
+    if chunks.count > 1:
+        starts, _ = chunks.states(None)
+        y = y + chunks.outputs_of(starts)
+    return chunks.unchunked(y) + d_H[:, None] * x_BTHP
 
-    def chunked(tensor: torch.Tensor) -> torch.Tensor:
+
+def continued_scan(
+    x_BTHP: torch.Tensor,
+    dt_BTH: torch.Tensor,
+    a_H: torch.Tensor,
+    b_BTGN: torch.Tensor,
+    c_BTGN: torch.Tensor,
+    *,
+    chunk_size: int,
+    d_H: torch.Tensor,
+    initial_BHPN: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`chunk_scan` from the state h that another scan ended with (None: from 0); returns y and the state at the end."""
+    chunks = _Chunks(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size)
+    starts, final_BHPN = chunks.states(initial_BHPN)
+    y = chunks.own_outputs()
+    if chunks.count > 1 or initial_BHPN is not None:
+        y = y + chunks.outputs_of(starts)
+    return chunks.unchunked(y) + d_H[:, None] * x_BTHP, final_BHPN
+
+
+class _Chunks:
+    """A batch of sequences cut into even chunks. Where a sequence is padded dt and x are 0: its state stays as it is."""
+
+    def __init__(
+        self,
+        x_BTHP: torch.Tensor,
+        dt_BTH: torch.Tensor,
+        a_H: torch.Tensor,
+        b_BTGN: torch.Tensor,
+        c_BTGN: torch.Tensor,
+        *,
+        chunk_size: int,
+    ) -> None:
+        self.batch, self.length, self.heads, self.channels = x_BTHP.shape
+        self.groups, self.state = b_BTGN.shape[2:]
+        self.count = -(-self.length // chunk_size)
+        self.size = -(-self.length // self.count)
+        self.x = self._chunked(x_BTHP * dt_BTH[..., None])  # (B K, L, H, P)
+        self.b = self._chunked(b_BTGN).transpose(1, 2)  # (B K, G, L, N)
+        self.c = self._chunked(c_BTGN).transpose(1, 2)
+        self.decay = self._chunked((a_H * dt_BTH)[..., None])[..., 0].cumsum(1)  # (B K, L, H)
+
+    def _chunked(self, tensor: torch.Tensor) -> torch.Tensor:
         """(B, T, n, width) to (B K, L, n, width)."""
+        pad = self.count * self.size - self.length
         padded = functional.pad(tensor, (0, 0, 0, 0, 0, pad)) if pad else tensor
-        return padded.reshape(batch * chunks, size, *tensor.shape[2:])
+        return padded.reshape(self.batch * self.count, self.size, *tensor.shape[2:])
 
-    x = chunked(x_BTHP * dt_BTH[..., None])
-    b, c = chunked(b_BTGN).transpose(1, 2), chunked(c_BTGN).transpose(1, 2)  # (B K, G, L, N)
-    decay = chunked((a_H * dt_BTH)[..., None])[..., 0].cumsum(1)  # (B K, L, H)
-    rows = decay.transpose(1, 2)
-    causal_LL = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()
-    gaps = (rows[..., :, None] - rows[..., None, :]).masked_fill(~causal_LL, float("-inf"))
-    scores = (c @ b.transpose(-1, -2)).repeat_interleave(heads // groups, dim=1)
-    y = ((scores * gaps.exp()) @ x.transpose(1, 2)).transpose(1, 2)  # (B K, L, H, P)
-    if chunks > 1:
-        y = y + _from_earlier_chunks(x, b, c, decay, chunks=chunks)
-    y_BTHP = y.reshape(batch, chunks * size, heads, channels)[:, :length]
-    return y_BTHP + d_H[:, None] * x_BTHP
+    def unchunked(self, y: torch.Tensor) -> torch.Tensor:
+        """(B K, L, H, P) to (B, T, H, P)."""
+        return y.reshape(self.batch, self.count * self.size, self.heads, self.channels)[:, : self.length]
 
+    def own_outputs(self) -> torch.Tensor:
+        """What the positions of a chunk add to each other's outputs; shape (B K, L, H, P)."""
+        rows = self.decay.transpose(1, 2)
+        causal_LL = torch.ones(self.size, self.size, dtype=torch.bool, device=rows.device).tril()
+        gaps = (rows[..., :, None] - rows[..., None, :]).masked_fill(~causal_LL, float("-inf"))
+        scores = (self.c @ self.b.transpose(-1, -2)).repeat_interleave(self.heads // self.groups, dim=1)
+        return ((scores * gaps.exp()) @ self.x.transpose(1, 2)).transpose(1, 2)
 
-def _from_earlier_chunks(
-    x: torch.Tensor, b: torch.Tensor, c: torch.Tensor, decay: torch.Tensor, *, chunks: int
-) -> torch.Tensor:
-    """What the state at the start of each chunk adds to its outputs; shape of `x`: (B K, L, H, P)."""
-    size, heads, channels = x.shape[1:]
-    groups, state = b.shape[1], b.shape[3]
-    columns = heads // groups * channels
-    total = decay[:, -1:]  # (B K, 1, H)
-    weighted = (x * (total - decay).exp()[..., None]).view(-1, size, groups, columns).transpose(1, 2)
-    added = (b.transpose(-1, -2) @ weighted).view(-1, chunks, groups, state, heads // groups, channels)
-    keep = total.exp().view(-1, chunks, groups, 1, heads // groups, 1)
-    carry, starts = torch.zeros_like(added[:, 0]), []
-    for chunk in range(chunks):
-        starts.append(carry)
-        carry = carry * keep[:, chunk] + added[:, chunk]
-    before = torch.stack(starts, dim=1).view(-1, groups, state, columns)
-    return (c @ before).transpose(1, 2).reshape(-1, size, heads, channels) * decay.exp()[..., None]
+    def states(self, initial_BHPN: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The state at the start of each chunk, shape (B K, G, N, columns), and that at the end, (B, H, P, N)."""
+        each = self.heads // self.groups
+        total = self.decay[:, -1:]  # (B K, 1, H)
+        weighted = self.x * (total - self.decay).exp()[..., None]
+        columns = weighted.view(-1, self.size, self.groups, each * self.channels).transpose(1, 2)
+        shape = (self.batch, self.count, self.groups, self.state, each, self.channels)
+        added = (self.b.transpose(-1, -2) @ columns).view(shape)
+        keep = total.exp().view(self.batch, self.count, self.groups, 1, each, 1)
+        if initial_BHPN is None:
+            carry = torch.zeros_like(added[:, 0])
+        else:
+            by_group = initial_BHPN.view(self.batch, self.groups, each, self.channels, self.state)
+            carry = by_group.permute(0, 1, 4, 2, 3).to(added.dtype)
+        starts = []
+        for chunk in range(self.count):
+            starts.append(carry)
+            carry = carry * keep[:, chunk] + added[:, chunk]
+        final_BHPN = carry.permute(0, 1, 3, 4, 2).reshape(self.batch, self.heads, self.channels, self.state)
+        before = torch.stack(starts, dim=1).view(-1, self.groups, self.state, each * self.channels)
+        return before, final_BHPN
+
+    def outputs_of(self, starts: torch.Tensor) -> torch.Tensor:
+        """What the state at the start of each chunk adds to its outputs; shape (B K, L, H, P)."""
+        y = (self.c @ starts).transpose(1, 2).reshape(-1, self.size, self.heads, self.channels)
+        return y * self.decay.exp()[..., None]
 
 
 def match_engine(model: torch.nn.Module) -> None:
@@ -86,7 +138,7 @@ def match_engine(model: torch.nn.Module) -> None:
 
 
 def install() -> None:
-    """Let transformers' Nemotron-H use `chunk_scan` where it would fall back to its reference path without a cache."""
+    """Let transformers' Nemotron-H use these scans where it would fall back to its reference path."""
     reference: Callable[..., Any] = modeling_nemotron_h.mamba2_chunk_scan
     if torch.cuda.is_available() or getattr(reference, "is_temper", False):
         return
@@ -100,13 +152,17 @@ def install() -> None:
         chunk_size: int,
         **rest: Any,
     ) -> Any:
-        if rest.get("return_final_states") or rest.get("initial_states") is not None or rest.get("D") is None:
+        if rest.get("D") is None:
             return reference(x, dt, a, b, c, chunk_size, **rest)
         low, high = rest.get("dt_limit", (0.0, float("inf")))
         biased = dt + rest["dt_bias"] if rest.get("dt_bias") is not None else dt
         positive = functional.softplus(biased) if rest.get("dt_softplus") else biased
-        dt_BTH = positive.clamp(low, high).float()
-        return chunk_scan(x.float(), dt_BTH, a, b.float(), c.float(), chunk_size=chunk_size, d_H=rest["D"])
+        values = (x.float(), positive.clamp(low, high).float(), a, b.float(), c.float())
+        initial = rest.get("initial_states")
+        if initial is None and not rest.get("return_final_states"):
+            return chunk_scan(*values, chunk_size=chunk_size, d_H=rest["D"])
+        y, final = continued_scan(*values, chunk_size=chunk_size, d_H=rest["D"], initial_BHPN=initial)
+        return (y, final) if rest.get("return_final_states") else y
 
     scan.is_temper = True  # type: ignore[attr-defined]
     modeling_nemotron_h.mamba2_chunk_scan = scan

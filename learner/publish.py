@@ -1,90 +1,122 @@
-"""The sending end of a weight push: whole parameters into a segment of shared memory that engines on this host map.
+"""The sending end of a weight push: whole parameters into a segment, and what changed since the one before.
 
-Two segments alternate, so that an engine may still read a push while the next one is written.
+How the bytes reach the engines is the carrier's part (`learner/carriers.py`).
 """
 
-import atexit
-import os
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
+import numpy as np
 import torch
 
-from rollout.manifest import ALIGNMENT, WeightManifest, checksum, map_segment, tensor_view, wire_dtype
+from learner.carriers import Carrier
+from rollout.manifest import (
+    ALIGNMENT,
+    STAMP_BYTES,
+    WeightDelta,
+    WeightManifest,
+    checksum,
+    contents,
+    stamp,
+    tensor_view,
+    unstamp,
+    wire_dtype,
+)
+from rollout.manifest_delta import changes
 
 
-class SharedMemoryPublisher:
-    """Writes versions of one model's weights to `<prefix>0` and `<prefix>1` in turn; removes both on close and exit.
+class WeightPublisher:
+    """Writes versions of one model's weights where the carrier has room.
 
-    `shapes` are those of the tensors by their checkpoint names; `dtype` is the type on the wire.
+    `shapes` are those of the tensors by their checkpoint names; `dtype` is the type on the wire. With `sparse` a push
+    after the first is a delta, unless that would be larger than the weights.
     """
 
-    def __init__(self, prefix: str, *, shapes: dict[str, tuple[int, ...]], dtype: str) -> None:
-        self.prefix = prefix
+    def __init__(
+        self, carrier: Carrier, *, shapes: dict[str, tuple[int, ...]], dtype: str, sparse: bool = False
+    ) -> None:
+        self.carrier = carrier
         self.shapes = shapes
         self.dtype = dtype
+        self.sparse = sparse
         self.offsets: dict[str, int] = {}
         self.nbytes = 0
-        self.pushes = 0
         for name, shape in shapes.items():
             self.offsets[name] = self.nbytes
             size = prod(shape) * wire_dtype(dtype).itemsize
             self.nbytes += -(-size // ALIGNMENT) * ALIGNMENT
-        atexit.register(self.close)
+        self.nbytes += STAMP_BYTES
+        self._slots = max(carrier.slots, 2 if sparse else 1)  # a delta needs what was there before
+        self._slot = self._slots - 1  # of the last push
+        self._last: WeightManifest | None = None
 
     def push(self, version: int, *, buckets: Iterable[dict[str, torch.Tensor]]) -> WeightManifest:
         """Write one version and describe it. Raises `ValueError` if the buckets do not hold exactly the tensors known."""
-        path = f"{self.prefix}{self.pushes % 2}"
-        self.pushes += 1
-        _reserve(path, nbytes=self.nbytes)
-        segment = map_segment(path, nbytes=self.nbytes)
-        missing = set(self.shapes)
-        for bucket in buckets:
-            for name, tensor in bucket.items():
-                if tuple(tensor.shape) != self.shapes.get(name):
-                    raise ValueError(
-                        f"{name} has shape {tuple(tensor.shape)}, not {self.shapes.get(name)}; load the model again"
-                    )
-                self._view(segment, name).copy_(tensor)
-                missing.discard(name)
-        if missing:
-            raise ValueError(f"{len(missing)} weights were not sent, such as {min(missing)}; load the model again")
-        return WeightManifest(
-            path=path,
+        last, self._last = self._last, None  # what is half written is no base
+        before = self._slot
+        self._slot = (self._slot + 1) % self._slots
+        segment = self._room(self._slot)
+        unstamp(segment)
+        self._write(segment, buckets)
+        digest = checksum(contents(segment).numpy())
+        stamp(segment, version=version, digest=digest)
+        manifest = WeightManifest(
+            path=self.carrier.path(str(self._slot)),
             version=version,
             names=tuple(self.shapes),
             dtypes=(self.dtype,) * len(self.shapes),
             shapes=tuple(self.shapes.values()),
             offsets=tuple(self.offsets.values()),
             nbytes=self.nbytes,
-            checksum=checksum(segment),
+            checksum=digest,
+            keep=self.sparse,
         )
+        if self.sparse and last is not None:
+            manifest = replace(manifest, delta=self._delta(self._room(before), segment, last=last))
+        self._last = manifest
+        return manifest
 
-    def _view(self, segment: torch.Tensor, name: str) -> torch.Tensor:
-        return tensor_view(segment, dtype=wire_dtype(self.dtype), shape=self.shapes[name], offset=self.offsets[name])
+    def payload(self, version: int, *, whole: bool) -> np.ndarray:
+        """The bytes of the last push: its delta, or the whole segment where it has none or `whole` asks for it."""
+        if self._last is None or self._last.version != version:
+            raise ValueError(f"the weights of version {version} are no longer held; publish again")
+        delta = self._last.delta
+        if whole or delta is None:
+            return self._room(self._slot).numpy()
+        return self.carrier.room("delta", nbytes=delta.nbytes).numpy()
 
     def close(self) -> None:
-        """Remove the segments. Engines that have one mapped keep reading it."""
-        remove_segments(self.prefix)
-        atexit.unregister(self.close)
+        """Free what the carrier holds."""
+        self.carrier.close()
 
+    def _room(self, slot: int) -> torch.Tensor:
+        return self.carrier.room(str(slot), nbytes=self.nbytes)
 
-def remove_segments(prefix: str) -> None:
-    """Remove what publishers with this prefix left, for a process that was killed before it could."""
-    for path in (f"{prefix}0", f"{prefix}1"):
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            continue
+    def _write(self, segment: torch.Tensor, buckets: Iterable[dict[str, torch.Tensor]]) -> None:
+        missing = set(self.shapes)
+        dtype = wire_dtype(self.dtype)
+        for bucket in buckets:
+            for name, tensor in bucket.items():
+                shape = self.shapes.get(name)
+                if shape is None or tuple(tensor.shape) != shape:
+                    raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {shape}; load the model again")
+                tensor_view(segment, dtype=dtype, shape=shape, offset=self.offsets[name]).copy_(tensor)
+                missing.discard(name)
+        if missing:
+            raise ValueError(f"{len(missing)} weights were not sent, such as {min(missing)}; load the model again")
 
-
-def _reserve(path: str, *, nbytes: int) -> None:
-    """Make the file of exactly that size, its memory allocated: writing to a full /dev/shm would kill the process."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        os.ftruncate(descriptor, nbytes)
-        os.posix_fallocate(descriptor, 0, nbytes)
-    except OSError as error:
-        raise OSError(error.errno, f"no room for {nbytes} bytes of weights ({error.strerror})", path) from error
-    finally:
-        os.close(descriptor)
+    def _delta(self, old: torch.Tensor, new: torch.Tensor, *, last: WeightManifest) -> WeightDelta | None:
+        """The changes since the last push, held by the carrier; None where they are no fewer bytes than the weights."""
+        size = wire_dtype(self.dtype).itemsize
+        found = changes(contents(old).numpy(), contents(new).numpy(), itemsize=size)
+        if found.nbytes >= self.nbytes:
+            return None
+        self.carrier.room("delta", nbytes=found.nbytes).numpy()[:] = found
+        return WeightDelta(
+            base=last.checksum,
+            base_version=last.version,
+            path=self.carrier.path("delta"),
+            nbytes=found.nbytes,
+            checksum=checksum(found),
+        )

@@ -9,19 +9,23 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from learner import mamba_scan
 from learner.batch import MicroBatch, Sequence, TrainBatch
+from learner.carriers import open_carrier
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.deepspeed_engine import DeepSpeedEngine, join_ranks
-from learner.loss import Loss, nll_loss, policy_loss, token_logprobs
+from learner.loss import Loss, nll_loss, policy_loss, token_entropies, token_logprobs
+from learner.objective import objective
 from learner.optimizer import learning_rate
-from learner.publish import SharedMemoryPublisher
+from learner.publish import WeightPublisher
+from learner.shared_prompt import causal_logits
 from rollout.manifest import WeightManifest
 
 COLLECTIVE_TIMEOUT = 600.0
@@ -61,7 +65,8 @@ class Rank:
         self.steps = 0  # updates done, which is what the schedule counts
         self.parameter_count = 0
         self.engine: DeepSpeedEngine | None = None
-        self.publisher: SharedMemoryPublisher | None = None
+        self.reference: PreTrainedModel | None = None
+        self.publisher: WeightPublisher | None = None
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int) -> int:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
@@ -70,15 +75,9 @@ class Rank:
         such model.
         """
         self.close()
-        directory = Path(model_dir)
-        if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
-            raise ValueError(f"{model_dir} is not a model directory: it needs config.json and *.safetensors")
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
-        )
-        mamba_scan.match_engine(model)
+        model = _read_model(Path(model_dir))
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
-        self.model_dir = directory
+        self.model_dir = self.reference_dir = Path(model_dir)
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0
@@ -97,9 +96,10 @@ class Rank:
         engine = self._engine()
         start = time.monotonic()
         engine.train(True)
+        reference = self._reference() if loss.kl_coefficient else None
         totals: dict[str, torch.Tensor] = {}
         for micro_batch in batch.micro_batches[self.rank]:
-            result = micro_batch_loss(engine, micro_batch, config=loss)
+            result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference)
             engine.backward(result.total / batch.denominator)
             for name, value in result.sums.items():
                 totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
@@ -138,7 +138,12 @@ class Rank:
         save_file({"cpu": torch.get_rng_state()}, state / f"rng-{self.rank}.safetensors")
         if self.rank == 0:
             _copy_tokenizer(self.model_dir, target)
-            facts = {"steps": self.steps, "ranks": self.config.ranks, "zero_stage": self.config.zero_stage}
+            facts = {
+                "steps": self.steps,
+                "ranks": self.config.ranks,
+                "zero_stage": self.config.zero_stage,
+                "reference": os.path.relpath(self.reference_dir, target.parent),  # a run's folder may be moved
+            }
             (state / "facts.json").write_text(json.dumps(facts), encoding="ascii")
 
     def checkpoint_bytes(self) -> int:
@@ -157,29 +162,49 @@ class Rank:
                 raise ValueError(f"{directory} was written with learner.{name}={facts[name]}, not {value}; use that")
         self._engine().load_state(state)
         torch.set_rng_state(load_file(state / f"rng-{self.rank}.safetensors")["cpu"])
+        self.reference_dir = (Path(directory).parent / facts["reference"]).resolve()
         self.steps = int(facts["steps"])
         return self.steps
 
     def publish(self, prefix: str, version: int) -> WeightManifest | None:
-        """Write the weights to shared memory at `<prefix>0` and `<prefix>1` in turn; the manifest on rank 0, else None."""
+        """Write the weights where the carrier has room, for shared memory under the prefix that the first push after
+        `load` names. Returns the manifest on rank 0, else None.
+        """
         engine = self._engine()
         if self.rank:
             for _ in engine.checkpoint_parameters():
                 continue  # takes part in the gathering
             return None
-        if self.publisher is None or self.publisher.prefix != prefix:
-            self._close_publisher()
-            self.publisher = SharedMemoryPublisher(
-                prefix, shapes=engine.checkpoint_shapes(), dtype=self.config.wire_dtype
+        if self.publisher is None:
+            self.publisher = WeightPublisher(
+                open_carrier(self.config.carrier, prefix=prefix),
+                shapes=engine.checkpoint_shapes(),
+                dtype=self.config.wire_dtype,
+                sparse=self.config.sparse_push,
             )
         return self.publisher.push(version, buckets=engine.checkpoint_parameters())
 
+    def payload(self, version: int, *, whole: bool) -> np.ndarray:
+        """The bytes of the last push, on rank 0: its changes, or the whole weights. See `WeightPublisher.payload`."""
+        if self.publisher is None:
+            raise ValueError("no weights are held here; call publish first, and ask rank 0")
+        return self.publisher.payload(version, whole=whole)
+
     def close(self) -> None:
-        """Free the model and remove the shared memory. The rank can `load` again."""
+        """Free the model and the weights held for a push. The rank can `load` again."""
         self._close_publisher()
         if self.engine is not None:
             self.engine.close()
             self.engine = None
+        self.reference = None
+
+    def _reference(self) -> PreTrainedModel:
+        """The weights that the stage began with, frozen; read at their first use."""
+        if self.reference is None:
+            dtype = torch.bfloat16 if self.config.bf16 else torch.float32
+            model = _read_model(self.reference_dir).to(device=self._engine().device, dtype=dtype)
+            self.reference = model.eval().requires_grad_(False)
+        return self.reference
 
     def _close_publisher(self) -> None:
         if self.publisher is not None:
@@ -192,25 +217,41 @@ class Rank:
         return self.engine
 
 
-def micro_batch_loss(engine: DeepSpeedEngine, micro_batch: MicroBatch, *, config: LossConfig) -> Loss:
-    """Forward pass and loss of one micro-batch."""
+def micro_batch_loss(
+    engine: DeepSpeedEngine, micro_batch: MicroBatch, *, config: LossConfig, reference: PreTrainedModel | None = None
+) -> Loss:
+    """Forward pass and loss of one micro-batch; `reference` is what the policy should stay near, None where it is free."""
     ids_BT = torch.from_numpy(micro_batch.ids_BT).to(engine.device)
     weights_BT = torch.from_numpy(micro_batch.weights_BT).to(engine.device)
-    logprobs_BT = token_logprobs(engine.logits(ids_BT), ids_BT)
+    logits_BTV = engine.logits(ids_BT, micro_batch.prompts)
+    logprobs_BT = token_logprobs(logits_BTV, ids_BT)
     if config.objective == "nll":
         return nll_loss(logprobs_BT, weights_BT)
+    ref_BT = None
+    if reference is not None:
+        with torch.no_grad():
+            logits_ref_BTV = causal_logits(reference, reference.config, ids_BT, micro_batch.prompts)
+            ref_BT = token_logprobs(logits_ref_BTV, ids_BT)
     return policy_loss(
         logprobs_BT,
         weights_BT,
         torch.from_numpy(micro_batch.advantages_BT).to(engine.device),
         torch.from_numpy(micro_batch.behaviour_BT).to(engine.device),
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        dual_clip=config.dual_clip,
-        importance_cap=config.importance_cap,
-        importance_floor=config.importance_floor,
-        error_guard=config.error_guard,
+        objective=objective(config),
+        ref_BT=ref_BT,
+        entropy_BT=token_entropies(logits_BTV) if config.entropy_bonus else None,
     )
+
+
+def _read_model(directory: Path) -> PreTrainedModel:
+    """A model in float32 that computes what the engines compute. Raises `ValueError` where the directory holds none."""
+    if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
+        raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+    )
+    mamba_scan.match_engine(model)
+    return model
 
 
 def _sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from envs.sandbox import MIN_LEVEL_VARIABLE
 from learner.batch import TrainBatch
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.rank import Rank
-from rollout.manifest import WeightManifest
+from rollout.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.worker import RolloutConfig, RolloutWorker
 
@@ -114,8 +115,17 @@ class Fleet:
         return set(await self._all(lambda worker: worker.isolation.remote()))
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
-        """Push to every worker; returns the version that all of them confirm."""
-        confirmed = await self._all(lambda worker: worker.load_weights.remote(manifest))
+        """Push to every worker, whole to one that lacks a delta's base; returns the version that all of them confirm."""
+        parcel, plain = manifest.payload, replace(manifest, payload=None)
+
+        async def push(worker: WorkerActor) -> WeightVersion:
+            # Ray hands the worker the object itself in place of a reference that is an argument of its own.
+            try:
+                return await worker.load_weights.remote(plain, parcel and parcel.fetch(whole=False))
+            except WholeWeightsNeeded:
+                return await worker.load_weights.remote(plain.whole(), parcel and parcel.fetch(whole=True))
+
+        confirmed = await self._all(push)
         assert len(set(confirmed)) == 1, confirmed
         version: WeightVersion = confirmed[0]
         return version
@@ -126,6 +136,23 @@ class Fleet:
     async def close(self) -> None:
         """Stop the engines, then the actors."""
         await close_all(self._workers)
+
+
+class Parcel:
+    """The bytes of one push, which lie in the learner's rank 0. They travel from its host to the engines' hosts, once to
+    each however many engines it has, and not through this process.
+    """
+
+    def __init__(self, rank: RankActor, *, version: WeightVersion) -> None:
+        self._rank = rank
+        self._version = version
+        self._fetched: dict[bool, Any] = {}
+
+    def fetch(self, *, whole: bool) -> Any:
+        """A reference to the bytes: the changes alone where there are any, unless `whole`."""
+        if whole not in self._fetched:
+            self._fetched[whole] = self._rank.payload.remote(self._version.step, whole=whole)
+        return self._fetched[whole]
 
 
 class LearnerGroup:
@@ -163,10 +190,10 @@ class LearnerGroup:
         return metrics
 
     async def publish(self, version: WeightVersion) -> WeightManifest:
-        """Write the weights where the engines can read them."""
+        """Write the weights where the engines can read them, or have them ready in rank 0."""
         results = await self._all(lambda rank: rank.publish.remote(self._segment, version.step))
         manifest: WeightManifest = results[0]
-        return manifest
+        return manifest if manifest.path else replace(manifest, payload=Parcel(self._ranks[0], version=version))
 
     async def save(self, directory: Path) -> None:
         """Write model and optimiser."""

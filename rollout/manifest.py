@@ -1,25 +1,50 @@
-"""What a weight push is made of: a segment of shared memory and the manifest that says what lies where in it."""
+"""What a weight push is made of: a segment of bytes, and the manifest that says what lies where in it.
+
+A segment holds every tensor at its offset, and its last bytes are a stamp: version and checksum of what it holds, zero
+while it is written. It is verified once, before generation pauses; whoever reads it then looks at the stamp, which
+costs nothing and shows whether it was overwritten meanwhile.
+"""
 
 import os
-import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
+from blake3 import blake3
 
 from rollout.trajectory import WeightVersion
 
 ALIGNMENT = 64
 """Every tensor of a segment starts at a multiple of this, in bytes, so that its view is aligned for any dtype."""
+STAMP_BYTES = 64
+"""Size of the stamp at the end of a segment."""
+CHECKSUM_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightDelta:
+    """What changed since the push before; `nbytes` and `checksum` are those of the changes themselves.
+
+    They fit only onto weights with the checksum `base`, those of version `base_version`.
+    """
+
+    base: str
+    base_version: int
+    path: str
+    nbytes: int
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
-    """One push: the file of the segment, the version it brings, and name, dtype, shape and offset of each tensor.
+    """One push: the version it brings, and name, dtype, shape and offset of each tensor of the segment.
 
-    `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment and `checksum` the
-    CRC-32 of it. Plain data throughout, so that it crosses any process border as JSON.
+    `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment and `checksum` that
+    of its tensors, also where only a `delta` travels. `path` is the segment's file; where it is empty the bytes travel
+    as `payload` (uint8): the changes where there is a delta, else the segment. `keep` says that a receiver should keep
+    a copy, since later pushes may be deltas. Without the payload it is plain data, which crosses any border as JSON.
     """
 
     path: str
@@ -29,7 +54,10 @@ class WeightManifest:
     shapes: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
     nbytes: int
-    checksum: int
+    checksum: str
+    keep: bool = False
+    delta: WeightDelta | None = None
+    payload: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, values in (("dtypes", self.dtypes), ("shapes", self.shapes), ("offsets", self.offsets)):
@@ -40,8 +68,20 @@ class WeightManifest:
     def weight_version(self) -> WeightVersion:
         return WeightVersion(step=self.version)
 
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes travel."""
+        return self.nbytes if self.delta is None else self.delta.nbytes
+
+    def whole(self) -> "WeightManifest":
+        """The same push without its delta and without bytes."""
+        return replace(self, delta=None, payload=None)
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        assert self.payload is None, "bytes are not sent as JSON"
+        data = asdict(self)
+        del data["payload"]
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "WeightManifest":
@@ -54,48 +94,83 @@ class WeightManifest:
             offsets=tuple(data["offsets"]),
             nbytes=data["nbytes"],
             checksum=data["checksum"],
+            keep=data["keep"],
+            delta=None if data["delta"] is None else WeightDelta(**data["delta"]),
         )
+
+
+class WholeWeightsNeeded(ValueError):
+    """A delta reached a receiver that does not hold its base: send it the whole weights."""
 
 
 def map_segment(path: str, *, nbytes: int) -> torch.Tensor:
-    """The segment's bytes as a uint8 tensor that shares memory with the file."""
+    """The file's bytes as a uint8 tensor that shares memory with it. Raises `ValueError` where it is not that large."""
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"the segment {path} is gone: push again, or with learner.carrier=ray if it is on another machine"
+        ) from error
+    if size != nbytes:
+        raise ValueError(f"{path} has {size} bytes, the push needs {nbytes}; push again")
     return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
 
 
-def checksum(segment: torch.Tensor) -> int:
-    """CRC-32 of a uint8 tensor."""
-    return zlib.crc32(segment.numpy().data)
+def checksum(data: np.ndarray) -> str:
+    """BLAKE3 (the first 128 bits, in hexadecimal) of an array's bytes, on as many threads as torch uses here."""
+    return blake3(data, max_threads=torch.get_num_threads()).hexdigest(CHECKSUM_BYTES)
+
+
+def contents(segment: torch.Tensor) -> torch.Tensor:
+    """A segment without its stamp."""
+    return segment[:-STAMP_BYTES]
+
+
+def stamp(segment: torch.Tensor, *, version: int, digest: str) -> None:
+    """Say what the segment holds."""
+    said = version.to_bytes(8, "little") + bytes.fromhex(digest)
+    segment[-STAMP_BYTES:] = torch.frombuffer(bytearray(said.ljust(STAMP_BYTES, b"\0")), dtype=torch.uint8)
+
+
+def unstamp(segment: torch.Tensor) -> None:
+    """Say that the segment is being written."""
+    segment[-STAMP_BYTES:] = 0
+
+
+def require_stamp(segment: torch.Tensor, manifest: WeightManifest) -> None:
+    """Raises `ValueError` where the segment no longer holds the manifest's version."""
+    said = segment[-STAMP_BYTES:].numpy().tobytes()
+    if said[: 8 + CHECKSUM_BYTES] != manifest.version.to_bytes(8, "little") + bytes.fromhex(manifest.checksum):
+        raise ValueError(f"{manifest.path} was overwritten, it does not hold version {manifest.version}; push again")
+
+
+def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
+    """Raises `ValueError` where what the segment holds is not what was sent: a torn, damaged or overwritten push."""
+    found = checksum(contents(segment).numpy())
+    if found != manifest.checksum:
+        raise ValueError(
+            f"{manifest.path or 'what arrived'} has checksum {found}, version {manifest.version} was sent with "
+            f"{manifest.checksum}; push again"
+        )
+
+
+def tensors(segment: torch.Tensor, manifest: WeightManifest) -> list[tuple[str, torch.Tensor]]:
+    """Name and tensor of each weight; the tensors are views of the segment."""
+    columns = zip(manifest.names, manifest.dtypes, manifest.shapes, manifest.offsets, strict=True)
+    return [
+        (name, tensor_view(segment, dtype=wire_dtype(dtype), shape=shape, offset=offset))
+        for name, dtype, shape, offset in columns
+    ]
 
 
 def read_weights(manifest: WeightManifest) -> list[tuple[str, torch.Tensor]]:
-    """Name and tensor of each weight. The tensors are views of the segment, which the push after the next overwrites.
+    """Name and tensor of each weight of a segment that is a file, verified. A push after the next overwrites them.
 
-    Raises `ValueError` where the segment's size or checksum is not the manifest's: a torn or overwritten push.
+    Raises `ValueError` where the segment's size or checksum is not the manifest's.
     """
-    try:
-        size = os.stat(manifest.path).st_size
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"weights of version {manifest.version}: the segment {manifest.path} is gone; push again"
-        ) from error
-    if size != manifest.nbytes:
-        raise ValueError(
-            f"{manifest.path} has {size} bytes, version {manifest.version} needs {manifest.nbytes}; push again"
-        )
     segment = map_segment(manifest.path, nbytes=manifest.nbytes)
-    found = checksum(segment)
-    if found != manifest.checksum:
-        raise ValueError(
-            f"{manifest.path} has checksum {found:#010x}, version {manifest.version} was sent with "
-            f"{manifest.checksum:#010x}; push again"
-        )
-    weights = []
-    for name, dtype_name, shape, offset in zip(
-        manifest.names, manifest.dtypes, manifest.shapes, manifest.offsets, strict=True
-    ):
-        dtype = wire_dtype(dtype_name)
-        weights.append((name, tensor_view(segment, dtype=dtype, shape=shape, offset=offset)))
-    return weights
+    verify(segment, manifest)
+    return tensors(segment, manifest)
 
 
 def tensor_view(segment: torch.Tensor, *, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:

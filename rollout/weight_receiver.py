@@ -1,4 +1,4 @@
-"""The receiving end of a weight push: a weight-transfer engine of vLLM that reads a shared-memory segment.
+"""The engine's end of a weight push: a weight-transfer engine of vLLM that reads a segment which was verified before.
 
 vLLM's worker imports this module (it is named as `worker_extension_cls`), which registers the engine in its process.
 """
@@ -17,7 +17,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from rollout.manifest import WeightManifest, read_weights
+from rollout.manifest import WeightManifest, map_segment, require_stamp, tensors
 
 BACKEND = "temper_shared_memory"
 PARENT_CHECK_S = 2.0
@@ -37,7 +37,7 @@ class SharedMemoryUpdate(WeightTransferUpdateInfo):
 
 
 class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInit, SharedMemoryUpdate]):
-    """Loads weights from a segment under /dev/shm, layer by layer, so that repacked CPU weights are repacked again."""
+    """Loads weights from a segment on this host, layer by layer, so that repacked CPU weights are repacked again."""
 
     init_info_cls = SharedMemoryInit
     update_info_cls = SharedMemoryUpdate
@@ -49,8 +49,12 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInit, SharedMemoryUpda
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
-        """Load every tensor of the segment. Raises `ValueError` where its size or checksum is not the manifest's."""
-        self.model.load_weights(read_weights(WeightManifest.from_json(update_info.manifest)))
+        """Load every tensor of the segment. Raises `ValueError` where it does not hold what was verified, or no longer."""
+        manifest = WeightManifest.from_json(update_info.manifest)
+        segment = map_segment(manifest.path, nbytes=manifest.nbytes)
+        require_stamp(segment, manifest)
+        self.model.load_weights(tensors(segment, manifest))
+        require_stamp(segment, manifest)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)

@@ -3,8 +3,10 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from envs.sandbox import sandbox_report
 from rollout.engine import Engine, EngineConfig
@@ -91,9 +93,12 @@ class RolloutWorker:
         saying = (self._started.generate(ids, max_tokens=max_tokens, seed=n) for n, ids in enumerate(prompts))
         return sum(len(said.token_ids) for said in await asyncio.gather(*saying))
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
-        """Serve the pushed weights; returns the version that the engine confirms."""
-        return await self._started.load_weights(manifest)
+    async def load_weights(self, manifest: WeightManifest, payload: np.ndarray | None = None) -> WeightVersion:
+        """Serve the pushed weights, whose bytes are `payload` where no file on this host holds them.
+
+        Returns the version that the engine confirms.
+        """
+        return await self._started.load_weights(replace(manifest, payload=payload))
 
     async def version(self) -> WeightVersion:
         """The version of the weights in use; also the worker's heartbeat."""

@@ -3,18 +3,19 @@
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import tiny_models
+import torch
 
 from learner.batch import Sequence, make_batch
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
 from rollout.engine import Completion, EngineConfig
-from rollout.manifest import WeightManifest
+from rollout.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.renderer import load_tokenizer
 from rollout.trajectory import WeightVersion
 from rollout.vllm_engine import VllmEngine
@@ -104,6 +105,46 @@ async def story(model_dir: Path) -> None:
     finally:
         rank.close()
         await engine.close()
+
+
+async def story_of_deltas(model_dir: Path) -> None:
+    """A whole push and a delta through a real engine; an engine that lacks the base refuses and keeps serving."""
+    config = LearnerConfig(carrier="ray", sparse_push=True)
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0))
+    await engine.start()
+    rank = Rank(0, 1, "127.0.0.1", free_port(), config)
+    rank.load(str(model_dir), optim=OptimConfig(), total_steps=10)
+    setup = Setup(engine=engine, rank=rank, prompts=[tuple(range(5, 40)), (9, 8, 7)])
+    assert rank.engine is not None
+    matrix = rank.engine.model.get_input_embeddings().weight
+
+    def publish(version: int) -> WeightManifest:
+        manifest = setup.publish(version)
+        return replace(manifest, payload=rank.payload(version, whole=False).copy())
+
+    try:
+        assert await engine.load_weights(publish(1)) == WeightVersion(step=1)
+        for version in (2, 3):
+            with torch.no_grad():
+                matrix[version::7] += 0.5
+            delta = publish(version)
+            assert delta.delta is not None
+            assert delta.sent_bytes < delta.nbytes / 8
+            if version == 2:
+                missed = delta
+            assert await engine.load_weights(delta) == WeightVersion(step=version)
+            assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+        with pytest.raises(WholeWeightsNeeded, match="holds version 3"):
+            await engine.load_weights(missed)
+        assert await engine.version() == WeightVersion(step=3)
+        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+    finally:
+        rank.close()
+        await engine.close()
+
+
+def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer(tmp_path: Path) -> None:
+    asyncio.run(story_of_deltas(tiny_models.qwen3(tmp_path / "model")))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import uuid
 import pytest
 import torch
 
-from learner.publish import SharedMemoryPublisher, remove_segments
+from learner.carriers import SharedMemory, remove_segments
+from learner.publish import WeightPublisher
 from rollout.manifest import WeightManifest, read_weights
 
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.tensor([0.5]), "c": torch.tensor(-2.0)}
@@ -19,6 +20,10 @@ def prefix():
     remove_segments(prefix)
 
 
+def publisher(prefix, *, dtype="float32"):
+    return WeightPublisher(SharedMemory(prefix), shapes=SHAPES, dtype=dtype)
+
+
 def buckets(scale: float):
     names = list(WEIGHTS)
     for part in (names[:2], names[2:]):
@@ -26,7 +31,7 @@ def buckets(scale: float):
 
 
 def test_what_was_pushed_is_read_back_through_a_json_manifest(prefix):
-    manifest = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="float32").push(7, buckets=buckets(2.0))
+    manifest = publisher(prefix).push(7, buckets=buckets(2.0))
     received = WeightManifest.from_json(json.loads(json.dumps(manifest.to_json())))
     assert received == manifest
     assert received.weight_version.step == 7
@@ -36,41 +41,41 @@ def test_what_was_pushed_is_read_back_through_a_json_manifest(prefix):
 
 
 def test_weights_can_travel_in_bfloat16(prefix):
-    manifest = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="bfloat16").push(1, buckets=buckets(1.0))
+    manifest = publisher(prefix, dtype="bfloat16").push(1, buckets=buckets(1.0))
     assert read_weights(manifest)[0][1].dtype == torch.bfloat16
     assert torch.equal(read_weights(manifest)[0][1].float(), WEIGHTS["a.weight"])
 
 
 def test_one_push_leaves_the_segment_of_the_one_before_alone(prefix):
-    publisher = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="float32")
-    first = publisher.push(1, buckets=buckets(1.0))
-    second = publisher.push(2, buckets=buckets(2.0))
+    sender = publisher(prefix)
+    first = sender.push(1, buckets=buckets(1.0))
+    second = sender.push(2, buckets=buckets(2.0))
     assert torch.equal(read_weights(first)[0][1], WEIGHTS["a.weight"])
-    third = publisher.push(3, buckets=buckets(3.0))
+    third = sender.push(3, buckets=buckets(3.0))
     assert (third.path, second.path) == (first.path, f"{prefix}1")
     with pytest.raises(ValueError, match="has checksum .* push again"):
         read_weights(first)
 
 
 def test_a_damaged_or_missing_segment_is_refused(prefix):
-    publisher = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="float32")
-    manifest = publisher.push(1, buckets=buckets(1.0))
+    sender = publisher(prefix)
+    manifest = sender.push(1, buckets=buckets(1.0))
     with open(manifest.path, "r+b") as file:
         file.write(b"\x01")
     with pytest.raises(ValueError, match="checksum"):
         read_weights(manifest)
     os.truncate(manifest.path, 10)
-    with pytest.raises(ValueError, match="has 10 bytes, version 1 needs"):
+    with pytest.raises(ValueError, match="has 10 bytes, the push needs"):
         read_weights(manifest)
-    publisher.close()
+    sender.close()
     assert not os.path.exists(manifest.path)
     with pytest.raises(ValueError, match="is gone"):
         read_weights(manifest)
 
 
 def test_a_push_that_misses_a_weight_is_an_error(prefix):
-    publisher = SharedMemoryPublisher(prefix, shapes=SHAPES, dtype="float32")
+    sender = publisher(prefix)
     with pytest.raises(ValueError, match="1 weights were not sent, such as c"):
-        publisher.push(1, buckets=[{name: WEIGHTS[name] for name in ("a.weight", "b.bias")}])
+        sender.push(1, buckets=[{name: WEIGHTS[name] for name in ("a.weight", "b.bias")}])
     with pytest.raises(ValueError, match=r"b.bias has shape \(2,\)"):
-        publisher.push(1, buckets=[{"b.bias": torch.zeros(2)}])
+        sender.push(1, buckets=[{"b.bias": torch.zeros(2)}])

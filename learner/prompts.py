@@ -1,0 +1,65 @@
+"""Prompts that several sequences begin with: where they end, and as the arrays of a micro-batch.
+
+Suffixes: `_G` sequence of a group, `_P` prompt, `_PS` prompt and token (padded on the left), `_B` row of a micro-batch.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Sequences, by their places in a list, that begin with the same `prompt` tokens, none of them trained."""
+
+    rows: tuple[int, ...]
+    prompt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """Prompts that run once: their tokens but the last, how many these are, and which prompt each row has."""
+
+    ids_PS: NDArray[np.int64]
+    lengths_P: NDArray[np.int64]
+    of_B: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if len(self.ids_PS) != len(self.lengths_P):
+            raise ValueError(f"lengths_P has {len(self.lengths_P)} entries for {len(self.ids_PS)} prompts")
+
+    @classmethod
+    def padded(cls, ids_P: Seq[Seq[int]], *, rows_P: Seq[int], pad_id: int) -> "Prompts":
+        """The prompts with these ids; the first `rows_P[0]` rows have the first one, and so on."""
+        lengths = [len(ids) for ids in ids_P]
+        ids_PS = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
+        for place, ids in enumerate(ids_P):
+            ids_PS[place, max(lengths) - len(ids) :] = ids
+        return cls(
+            ids_PS=ids_PS,
+            lengths_P=np.array(lengths, dtype=np.int64),
+            of_B=np.repeat(np.arange(len(lengths)), list(rows_P)),
+        )
+
+
+def shared_length(ids_G: Seq[tuple[int, ...]], first_trained_G: Seq[int]) -> int:
+    """Tokens that all sequences begin with and that can run once: the last before a trained one runs in each."""
+    low, high = min(ids_G), max(ids_G)  # what these two have in common, all between them have too
+    common = next((place for place, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    return min(common, min(first_trained_G) - 1)
+
+
+def families(groups: Seq[int | None], ids: Seq[tuple[int, ...]], first_trained: Seq[int]) -> list[Family]:
+    """The groups whose prompt can run once; each argument has an entry per sequence, group None stands alone."""
+    rows_of: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        if group is not None:
+            rows_of.setdefault(group, []).append(row)
+    found = [
+        Family(rows=tuple(rows), prompt=shared_length([ids[row] for row in rows], [first_trained[row] for row in rows]))
+        for rows in rows_of.values()
+        if len(rows) > 1
+    ]
+    return [family for family in found if family.prompt]

@@ -1,0 +1,77 @@
+"""Prompts that run once: their answers continue from a cache that keeps the graph, forward and backward.
+
+Suffixes: `_PS` prompt and token (padded on the left), `_BT` answer and token, `_BTV` vocabulary entry too. Position 0 of
+an answer is the last token of its prompt, so that no log-probability needs the prompt's own logits.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from learner.prompt_cache import prompt_cache
+from learner.prompts import Prompts
+
+
+def causal_logits(
+    model: Callable[..., Any],
+    config: PreTrainedConfig,
+    ids_BT: torch.Tensor,
+    prompts: Prompts | None,
+    *,
+    whole_graph: bool = False,
+) -> torch.Tensor:
+    """Logits of shape (B, T, V): of whole sequences, or of answers that continue from `prompts`.
+
+    Padding on the right needs no mask: in a causal model nothing before it sees it.
+    """
+    if prompts is None:
+        logits_BTV: torch.Tensor = model(input_ids=ids_BT, use_cache=False).logits
+        return logits_BTV
+    return _answer_logits(model, config, ids_BT, prompts, whole_graph=whole_graph)
+
+
+def _answer_logits(
+    model: Callable[..., Any], config: PreTrainedConfig, ids_BT: torch.Tensor, prompts: Prompts, *, whole_graph: bool
+) -> torch.Tensor:
+    """The logits that each answer has in one sequence with its prompt.
+
+    Padding before a shorter prompt is masked: attention does not see it, positions are counted without it, and Mamba
+    layers get zeros for it, with which convolution and state are those of a beginning. `whole_graph` ties the prompts'
+    last logits in with weight 0, so that a gradient reaches every module that ran (which ZeRO-3 waits for).
+    """
+    device = ids_BT.device
+    cache = prompt_cache(config)
+    of_B = torch.from_numpy(prompts.of_B).to(device)
+    before, after = _padding(prompts, length=ids_BT.shape[1], device=device)
+    output = model(
+        input_ids=torch.from_numpy(prompts.ids_PS).to(device),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+        **before,
+    )
+    cache.reorder_cache(of_B)
+    logits_BTV: torch.Tensor = model(input_ids=ids_BT, past_key_values=cache, use_cache=True, **after).logits
+    return logits_BTV + 0.0 * output.logits.sum() if whole_graph else logits_BTV
+
+
+def _padding(
+    prompts: Prompts, *, length: int, device: torch.device
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Masks and positions for the prompts and for the answers; none where all prompts have one length."""
+    lengths_P = torch.from_numpy(prompts.lengths_P).to(device)
+    longest = prompts.ids_PS.shape[1]
+    if int(lengths_P.min()) == longest:
+        return {}, {}
+    places_PS = torch.arange(longest, device=device) - (longest - lengths_P[:, None])
+    mask_PS = (places_PS >= 0).long()
+    of_B = torch.from_numpy(prompts.of_B).to(device)
+    seen_BT = torch.ones(len(of_B), length, dtype=torch.long, device=device)
+    before = {"attention_mask": mask_PS, "position_ids": places_PS.clamp(min=0)}
+    after = {
+        "attention_mask": torch.cat([mask_PS[of_B], seen_BT], dim=1),
+        "position_ids": lengths_P[of_B][:, None] + torch.arange(length, device=device),
+    }
+    return before, after

@@ -1,0 +1,115 @@
+"""The receiving host's end of a weight push: verifies what arrived, and has it where the engine's process can map it."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from rollout.manifest import (
+    STAMP_BYTES,
+    WeightDelta,
+    WeightManifest,
+    WholeWeightsNeeded,
+    checksum,
+    contents,
+    map_segment,
+    stamp,
+    unstamp,
+    verify,
+    wire_dtype,
+)
+from rollout.manifest_delta import apply_changes
+
+
+class WeightInbox:
+    """Takes pushes for one engine. Where bytes arrive as an argument or as a delta, it holds the whole weights itself.
+
+    Its segment is memory without a name, which ends with this process; the engine's process reaches it through /proc.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._segment: torch.Tensor | None = None
+        self._held: WeightManifest | None = None
+        self._mapped: dict[str, tuple[int, torch.Tensor]] = {}
+
+    def accept(self, manifest: WeightManifest) -> WeightManifest:
+        """Verify a push; the manifest of a segment on this host that holds it whole.
+
+        Raises `WholeWeightsNeeded` for a delta whose base is not held, and `ValueError` where what arrived is not what
+        was sent.
+        """
+        if manifest.delta is None and manifest.payload is None and not manifest.keep:
+            verify(self._map(manifest), manifest)
+            return manifest  # the engine reads the publisher's own segment
+        if manifest.delta is None:
+            self._held = None
+            segment = self._room(manifest.nbytes)
+            unstamp(segment)
+            contents(segment).numpy()[:] = _whole(manifest)
+        else:
+            segment = self._base(manifest, manifest.delta)
+            delta = _delta_bytes(manifest.delta, manifest.payload)
+            self._held = None
+            unstamp(segment)
+            size = wire_dtype(manifest.dtypes[0]).itemsize
+            apply_changes(contents(segment).numpy(), delta, itemsize=size)
+        verify(segment, manifest)
+        stamp(segment, version=manifest.version, digest=manifest.checksum)
+        self._held = replace(manifest.whole(), path=f"/proc/{os.getpid()}/fd/{self._file}")
+        return self._held
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._mapped.clear()
+        self._segment = self._held = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _map(self, manifest: WeightManifest) -> torch.Tensor:
+        """The publisher's segment. Kept mapped for later pushes: a new mapping costs half of what copying would."""
+        inode, mapped = self._mapped.get(manifest.path, (0, None))
+        found = os.stat(manifest.path) if os.path.exists(manifest.path) else None
+        if mapped is None or found is None or (found.st_ino, found.st_size) != (inode, manifest.nbytes):
+            mapped = map_segment(manifest.path, nbytes=manifest.nbytes)
+            self._mapped[manifest.path] = os.stat(manifest.path).st_ino, mapped
+        return mapped
+
+    def _base(self, manifest: WeightManifest, delta: WeightDelta) -> torch.Tensor:
+        held = self._held
+        if held is None or self._segment is None or held.checksum != delta.base or held.nbytes != manifest.nbytes:
+            has = "none" if held is None else f"version {held.version} ({held.checksum})"
+            raise WholeWeightsNeeded(
+                f"version {manifest.version} came as changes to version {delta.base_version} ({delta.base}), but this "
+                f"engine holds {has}; send it the whole weights"
+            )
+        return self._segment
+
+    def _room(self, nbytes: int) -> torch.Tensor:
+        if self._segment is None or self._segment.numel() != nbytes:
+            self.close()
+            self._file = os.memfd_create("temper-weights")
+            os.posix_fallocate(self._file, 0, nbytes)
+            self._segment = map_segment(f"/proc/{os.getpid()}/fd/{self._file}", nbytes=nbytes)
+        return self._segment
+
+
+def _whole(manifest: WeightManifest) -> np.ndarray:
+    """The tensors' bytes as they arrived."""
+    segment = manifest.payload
+    if segment is None:
+        segment = map_segment(manifest.path, nbytes=manifest.nbytes).numpy()
+    if segment.nbytes != manifest.nbytes:
+        raise ValueError(f"{segment.nbytes} bytes arrived, version {manifest.version} needs {manifest.nbytes}")
+    return segment[:-STAMP_BYTES]
+
+
+def _delta_bytes(delta: WeightDelta, payload: np.ndarray | None) -> np.ndarray:
+    """The changes as they arrived, verified: changes that are damaged would ruin the base."""
+    arrived = map_segment(delta.path, nbytes=delta.nbytes).numpy() if payload is None else payload
+    found = checksum(arrived)
+    if found != delta.checksum:
+        raise ValueError(f"the changes have checksum {found}, they were sent with {delta.checksum}; push again")
+    return arrived

@@ -1,0 +1,281 @@
+"""A weight push from end to end: what carries the bytes, deltas, and who refuses what."""
+
+import asyncio
+import os
+import sys
+import uuid
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from learner.carriers import open_carrier, remove_segments
+from learner.config import LearnerConfig
+from learner.publish import WeightPublisher
+from orchestrator.cluster import ROOT, Fleet, LearnerGroup
+from rollout.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors
+from rollout.manifest_delta import BLOCK, apply_changes, changes
+from rollout.trajectory import WeightVersion
+from rollout.weight_inbox import WeightInbox
+
+SHAPES = {"a.weight": (40, 50), "b.bias": (7,), "c": ()}
+CARRIERS = ("shared_memory", "ray")
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def prefix():
+    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
+    yield prefix
+    remove_segments(prefix)
+
+
+@pytest.fixture
+def inbox():
+    inbox = WeightInbox()
+    yield inbox
+    inbox.close()
+
+
+def publisher(prefix: str, carrier: str, *, sparse: bool, dtype: str = "bfloat16") -> WeightPublisher:
+    return WeightPublisher(open_carrier(carrier, prefix=prefix), shapes=SHAPES, dtype=dtype, sparse=sparse)
+
+
+def weights(*, seed: int) -> Weights:
+    draw = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=draw) for name, shape in SHAPES.items()}
+
+
+def nudged(old: Weights, *, count: int) -> Weights:
+    """The same weights with a few entries of the matrix moved."""
+    new = {name: tensor.clone() for name, tensor in old.items()}
+    new["a.weight"].view(-1)[:count] += 1.0
+    return new
+
+
+def sent(sender: WeightPublisher, manifest: WeightManifest, *, whole: bool = False) -> WeightManifest:
+    """The manifest as it reaches a receiver, with the bytes where no file holds them."""
+    plain = manifest.whole() if whole else manifest
+    return plain if plain.path else replace(plain, payload=sender.payload(manifest.version, whole=whole))
+
+
+def held(manifest: WeightManifest) -> Weights:
+    """What the engine's process would read."""
+    received = WeightManifest.from_json(manifest.to_json())
+    segment = map_segment(received.path, nbytes=received.nbytes)
+    require_stamp(segment, received)
+    return {name: tensor.float().clone() for name, tensor in tensors(segment, received)}
+
+
+def same(found: Weights, expected: Weights) -> bool:
+    return all(torch.equal(found[name], tensor.bfloat16().float()) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_every_push_arrives_whatever_carries_it(prefix, inbox, carrier, sparse):
+    sender = publisher(prefix, carrier, sparse=sparse)
+    current = weights(seed=0)
+    for version in (3, 4, 5, 6):
+        manifest = sender.push(version, buckets=[current])
+        assert (manifest.delta is not None) == (sparse and version > 3)
+        arrived = inbox.accept(sent(sender, manifest))
+        assert arrived.version == version
+        assert same(held(arrived), current)
+        current = nudged(current, count=version)
+    sender.close()
+
+
+def test_a_delta_is_small_and_ends_in_the_checksum_of_a_whole_push(prefix):
+    sparse, full = (publisher(f"{prefix}{on}", "ray", sparse=on) for on in (True, False))
+    current = weights(seed=0)
+    sparse.push(1, buckets=[current])
+    current = nudged(current, count=10)
+    delta, whole = (sender.push(2, buckets=[current]) for sender in (sparse, full))
+    assert delta.checksum == whole.checksum
+    assert delta.sent_bytes == 4 + 10 * (2 + 2)  # a count for the only block, then a place and a value for each
+    assert whole.sent_bytes == whole.nbytes > 4000
+
+
+def test_a_receiver_without_the_base_refuses_a_delta_and_takes_the_whole_weights(prefix, inbox):
+    sender = publisher(prefix, "ray", sparse=True)
+    first = sent(sender, sender.push(1, buckets=[weights(seed=0)]))
+    changed = nudged(weights(seed=0), count=5)
+    second = sender.push(2, buckets=[changed])
+    with pytest.raises(WholeWeightsNeeded, match="changes to version 1 .* holds none; send it the whole weights"):
+        inbox.accept(sent(sender, second))
+    assert same(held(inbox.accept(sent(sender, second, whole=True))), changed)
+    with pytest.raises(WholeWeightsNeeded, match="holds version 2"):
+        inbox.accept(sent(sender, second))
+    again = nudged(changed, count=1)
+    assert same(held(inbox.accept(sent(sender, sender.push(3, buckets=[again])))), again)
+    assert first.checksum != second.checksum
+
+
+def test_damaged_changes_are_refused_before_they_touch_the_base(prefix, inbox):
+    sender = publisher(prefix, "ray", sparse=True)
+    inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
+    changed = nudged(weights(seed=0), count=5)
+    manifest = sender.push(2, buckets=[changed])
+    damaged = sender.payload(2, whole=False).copy()
+    damaged[4] ^= 1
+    with pytest.raises(ValueError, match="the changes have checksum"):
+        inbox.accept(replace(manifest, payload=damaged))
+    assert same(held(inbox.accept(sent(sender, manifest))), changed)
+
+
+def test_a_base_that_was_damaged_is_noticed_and_mended_by_the_whole_weights(prefix, inbox):
+    sender = publisher(prefix, "ray", sparse=True)
+    base = inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
+    map_segment(base.path, nbytes=base.nbytes)[2000] ^= 1
+    changed = nudged(weights(seed=0), count=5)
+    manifest = sender.push(2, buckets=[changed])
+    with pytest.raises(ValueError, match="has checksum .* version 2 was sent with"):
+        inbox.accept(sent(sender, manifest))
+    with pytest.raises(WholeWeightsNeeded):
+        inbox.accept(sent(sender, manifest))
+    assert same(held(inbox.accept(sent(sender, manifest, whole=True))), changed)
+
+
+def test_a_delta_that_would_be_larger_than_the_weights_is_not_made(prefix, inbox):
+    sender = publisher(prefix, "ray", sparse=True)
+    inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
+    other = sender.push(2, buckets=[weights(seed=1)])
+    assert other.delta is None
+    assert other.sent_bytes == other.nbytes
+    assert same(held(inbox.accept(sent(sender, other))), weights(seed=1))
+
+
+def test_what_was_half_written_is_no_base(prefix):
+    sender = publisher(prefix, "ray", sparse=True)
+    sender.push(1, buckets=[weights(seed=0)])
+    with pytest.raises(ValueError, match="weights were not sent"):
+        sender.push(2, buckets=[{"c": torch.tensor(0.0)}])
+    with pytest.raises(ValueError, match="version 1 are no longer held; publish again"):
+        sender.payload(1, whole=True)
+    assert sender.push(3, buckets=[weights(seed=0)]).delta is None
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_whole_weights_that_were_damaged_on_the_way_are_refused(prefix, inbox, carrier):
+    sender = publisher(prefix, carrier, sparse=True)
+    manifest = sent(sender, sender.push(1, buckets=[weights(seed=0)]))
+    sender.payload(1, whole=True)[100] ^= 1
+    with pytest.raises(ValueError, match="has checksum .* push again"):
+        inbox.accept(manifest)
+    if manifest.payload is not None:
+        with pytest.raises(ValueError, match="10 bytes arrived, version 1 needs"):
+            inbox.accept(replace(manifest, payload=manifest.payload[:10]))
+
+
+def test_the_engine_notices_that_its_segment_was_overwritten_after_it_was_verified(prefix, inbox):
+    sender = publisher(prefix, "shared_memory", sparse=False)
+    accepted = inbox.accept(sender.push(1, buckets=[weights(seed=0)]))
+    segment = map_segment(accepted.path, nbytes=accepted.nbytes)
+    require_stamp(segment, accepted)
+    sender.push(2, buckets=[weights(seed=1)])
+    require_stamp(segment, accepted)
+    sender.push(3, buckets=[weights(seed=2)])
+    with pytest.raises(ValueError, match="was overwritten, it does not hold version 1; push again"):
+        require_stamp(segment, accepted)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
+@pytest.mark.parametrize("size", [1, 100, 4 * 1000 + 1, 2 * BLOCK, 2 * BLOCK + 12345])
+def test_changes_turn_the_old_entries_into_the_new(kind, share, size):
+    draw = np.random.default_rng(0)
+    old = draw.integers(0, 2**16, size, dtype=kind)
+    new = np.where(draw.random(size) < share, draw.integers(0, 2**16, size, dtype=kind), old)
+    delta = changes(old.view(np.uint8), new.view(np.uint8), itemsize=kind().itemsize)
+    count = int((old != new).sum())
+    assert delta.nbytes <= 4 * (size // BLOCK + 1) + count * kind().itemsize + min(2 * count, size // 8 + 1 + 2 * 4096)
+    target = old.copy()
+    apply_changes(target.view(np.uint8), delta, itemsize=kind().itemsize)
+    assert np.array_equal(target, new)
+
+
+def test_a_change_of_sign_or_of_one_nan_into_another_is_a_change():
+    old = torch.tensor([0.0, torch.nan, 1.0]).numpy()
+    new = torch.tensor([-0.0, torch.nan, 1.0]).numpy()
+    target = old.copy()
+    apply_changes(target.view(np.uint8), changes(old.view(np.uint8), new.view(np.uint8), itemsize=4), itemsize=4)
+    assert target.tobytes() == new.tobytes() != old.tobytes()
+
+
+def test_a_carrier_that_does_not_exist_is_an_error():
+    with pytest.raises(ValueError, match="learner.carrier='nccl': choose one of shared_memory, ray"):
+        LearnerConfig(carrier="nccl")
+
+
+class Sender:
+    """The learner's rank as the cluster sees it, without a model."""
+
+    def __init__(self, carrier: str) -> None:
+        self.publisher = publisher(f"/dev/shm/temper-test-{os.getpid()}-", carrier, sparse=True)
+        self.asked: list[bool] = []
+
+    def publish(self, prefix: str, version: int) -> WeightManifest:
+        return self.publisher.push(version, buckets=[nudged(weights(seed=0), count=version)])
+
+    def payload(self, version: int, *, whole: bool) -> np.ndarray:
+        self.asked.append(whole)
+        return self.publisher.payload(version, whole=whole)
+
+    def facts(self) -> tuple[str, list[bool]]:
+        return ray.get_runtime_context().get_node_id(), self.asked
+
+
+class Receiver:
+    """A rollout worker as the cluster sees it, without an engine."""
+
+    def __init__(self) -> None:
+        self.inbox = WeightInbox()
+
+    async def load_weights(self, manifest: WeightManifest, payload: np.ndarray | None = None) -> WeightVersion:
+        arrived = await asyncio.to_thread(self.inbox.accept, replace(manifest, payload=payload))
+        assert same(held(arrived), nudged(weights(seed=0), count=manifest.version))
+        return arrived.weight_version
+
+    def restart(self) -> None:
+        self.inbox.close()
+
+    def node(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+
+async def pushes_to_another_host() -> None:
+    """Three pushes from one host to two engines on another, one of which restarts before the last."""
+    rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
+    engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
+    learner, fleet = LearnerGroup([rank], segment=""), Fleet(engines, retries=0)
+    for version in (1, 2):
+        manifest = await learner.publish(WeightVersion(step=version))
+        assert await fleet.load_weights(manifest) == WeightVersion(step=version)
+    await engines[1].restart.remote()
+    assert await fleet.load_weights(await learner.publish(WeightVersion(step=3))) == WeightVersion(step=3)
+    home, asked = await rank.facts.remote()
+    assert {await engine.node.remote() for engine in engines}.isdisjoint({home})
+    # Once for each push, not once for each engine; whole only for the one that had lost its copy.
+    assert asked == [False, False, False, True]
+
+
+@pytest.mark.timeout(600)
+def test_weights_reach_engines_on_another_host_and_one_that_restarted_gets_them_whole():
+    ray.cloudpickle.register_pickle_by_value(
+        sys.modules[__name__]
+    )  # else each actor imports all of this file's imports
+    head = {"num_cpus": 1, "resources": {"learner": 1}, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.add_node(num_cpus=1, resources={"engine": 2})
+        environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
+        ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
+        asyncio.run(pushes_to_another_host())
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
