@@ -32,8 +32,13 @@ async def bench_loop(
 
     def batch(groups: list[Group]) -> TrainBatch:
         sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
-        tokens = config.learner.micro_batch_tokens
-        return make_batch(sequences, ranks=config.learner.ranks, micro_batch_tokens=tokens, pad_id=pad_id)
+        return make_batch(
+            sequences,
+            ranks=config.learner.ranks,
+            micro_batch_tokens=config.learner.micro_batch_tokens,
+            pad_id=pad_id,
+            shared_prompts=config.learner.shared_prompts,
+        )
 
     serving = VersionCell(WeightVersion(step=version))
     generate_s, learn_s = await _parts(fleet, learner, mixture, config, batch)

@@ -105,6 +105,7 @@ class _RlStage:
             micro_batch_tokens=learner.micro_batch_tokens,
             pad_id=self._pad_id,
             aggregation=loss.aggregation,
+            shared_prompts=learner.shared_prompts,
             constant_length=loss.constant_length,
         )
 
