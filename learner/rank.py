@@ -5,7 +5,6 @@ All ranks are told the same things in the same order; each computes its share of
 
 import json
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -77,7 +76,8 @@ class Rank:
         self.close()
         model = _read_model(Path(model_dir))
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
-        self.model_dir = self.reference_dir = Path(model_dir)
+        self.reference_dir = Path(model_dir)
+        self.tokenizer_files = _read_tokenizer(Path(model_dir))
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0
@@ -137,7 +137,8 @@ class Rank:
         engine.save_state(state)
         save_file({"cpu": torch.get_rng_state()}, state / f"rng-{self.rank}.safetensors")
         if self.rank == 0:
-            _copy_tokenizer(self.model_dir, target)
+            for name, content in self.tokenizer_files.items():
+                (target / name).write_bytes(content)
             facts = {
                 "steps": self.steps,
                 "ranks": self.config.ranks,
@@ -269,7 +270,6 @@ def _means(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
     return {name: value / (denominator if name == "loss" else weight) for name, value in sums.items()}
 
 
-def _copy_tokenizer(source: Path, target: Path) -> None:
-    for pattern in TOKENIZER_FILES:
-        for path in source.glob(pattern):
-            shutil.copyfile(path, target / path.name)
+def _read_tokenizer(directory: Path) -> dict[str, bytes]:
+    """The tokenizer's files, kept here: the checkpoint that a run continues from may be gone when it saves the next."""
+    return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}

@@ -90,7 +90,7 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
         "envs.spelling.kind=backwards",
         "envs.easy={kind: pleased, reasoning: false}",
         "self_sft={tasks: 24, samples: 4, steps: 2, batch_size: 4, shares: {math: 0, code: 0, tool_use: 0, spelling: 0}}",
-        "rl.thinking={budget: 0.5, budgets: [4, 8], no_thought: 0.1}",
+        "rl.thinking={budget: 0.9, budgets: [4, 8], no_thought: 0.1}",
         "rl.loss.malformed_thought=-1.0",
         "eval.budgets=[4]",
         "eval.no_thought=true",
@@ -121,6 +121,7 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert "<svg" in (run / "report.html").read_text() or "data:image" in (run / "report.html").read_text()
     model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "rl" / "000012")
     assert model.config.model_type == "nemotron_h"
+    assert (run / "checkpoints" / "rl" / "000012" / "tokenizer.json").is_file()  # the one it continued from is gone
 
     assert "spelling" in {t["env"] for t in trajectories(run)}
     sampled = [turn for t in trajectories(run) for turn in t["turns"]]
