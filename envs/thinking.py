@@ -92,7 +92,11 @@ class ThinkingMix:
     def draw_mode(self, rng: random.Random) -> Mode:
         """A mode, by the shares."""
         lot = rng.random()
-        for mode, share in ((Mode.OFF, self.no_thought), (Mode.BUDGET, self.budget), (Mode.LOW_EFFORT, self.low_effort)):
+        for mode, share in (
+            (Mode.OFF, self.no_thought),
+            (Mode.BUDGET, self.budget),
+            (Mode.LOW_EFFORT, self.low_effort),
+        ):
             if lot < share:
                 return mode
             lot -= share

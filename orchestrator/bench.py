@@ -48,6 +48,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         figures |= await _learning(learner, model, mixture, config)
         figures |= await _pushing(fleet, learner)
         await learner.load(model, optim=config.rl.optim, loss=config.rl.loss, total_steps=100)
+        await learner.use_threads(config.learner.threads_beside)
         pad = pad_id(load_tokenizer(model))
         figures |= await bench_loop(fleet, learner, mixture, config, pad_id=pad, version=REPEATS)
         await learner.close()

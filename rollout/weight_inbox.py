@@ -14,6 +14,7 @@ from rollout.manifest import (
     checksum,
     contents,
     map_segment,
+    segment_inode,
     stamp,
     unstamp,
     verify,
@@ -70,11 +71,11 @@ class WeightInbox:
 
     def _map(self, manifest: WeightManifest) -> torch.Tensor:
         """The publisher's segment. Kept mapped for later pushes: a new mapping costs half of what copying would."""
-        inode, mapped = self._mapped.get(manifest.path, (0, None))
-        found = os.stat(manifest.path) if os.path.exists(manifest.path) else None
-        if mapped is None or found is None or (found.st_ino, found.st_size) != (inode, manifest.nbytes):
+        inode = segment_inode(manifest.path, nbytes=manifest.nbytes)
+        known, mapped = self._mapped.get(manifest.path, (0, None))
+        if mapped is None or known != inode:
             mapped = map_segment(manifest.path, nbytes=manifest.nbytes)
-            self._mapped[manifest.path] = os.stat(manifest.path).st_ino, mapped
+            self._mapped[manifest.path] = inode, mapped
         return mapped
 
     def _base(self, manifest: WeightManifest, delta: WeightDelta) -> torch.Tensor:
