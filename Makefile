@@ -18,7 +18,7 @@ demo: setup  ## set up, train the demo model on three environments, print where 
 	@$(PY) -m orchestrator run configs/demo.yaml $(ARGS)
 	@echo "report: $$(ls -t runs/*/report.html | head -n 1)"
 
-budget-demo: setup  ## train under thinking budgets and without, SEED=1, and compare; about a quarter of an hour
+budget-demo: setup  ## train under thinking budgets and without, SEED=1, and compare
 	@$(PY) -m orchestrator run configs/budget_demo.yaml name=budgets-$(SEED) seed=$(SEED) $(ARGS)
 	@$(PY) -m orchestrator run configs/budget_demo.yaml name=free-$(SEED) seed=$(SEED) \
 	  sft.thoughts.thinking.budget=0 rl.thinking.budget=0 $(ARGS)

@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 from learner.batch import Sequence, make_batch
 from learner.carriers import open_carrier
-from learner.config import CARRIERS, LearnerConfig, LossConfig, OptimConfig
+from learner.config import CARRIERS, WIRE_DTYPES, LearnerConfig, LossConfig, OptimConfig
 from learner.fresh_model import FreshModelConfig, make_model
 from learner.publish import WeightPublisher
 from learner.rank import Rank
@@ -79,7 +79,10 @@ def named_tensors(width: int, layers: int) -> Weights:
 
 
 def bench_carrier(weights: Weights, *, carrier: str, wire_dtype: str) -> dict[str, float]:
-    """Seconds to publish and to receive (read and verify), and their ratio to a copy of the bytes in memory."""
+    """Seconds to publish and to receive (read and verify), and their ratio to a copy of the bytes in memory.
+
+    Both ends are in this process: what Ray takes to hand the bytes over comes on top for carrier ray.
+    """
     publishing, receiving, copying, rounds = [], [], [], []
     nbytes = 0
     with (
@@ -199,31 +202,26 @@ def _sent(sender: WeightPublisher, manifest: WeightManifest) -> WeightManifest:
 
 def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse: bool) -> dict[str, float]:
     """All figures, by `<size>/<carrier>/`, `<size>/engine/` and `sparse/<learning rate>/`."""
-    figures: dict[str, float] = {}
-
-    def add(prefix: str, measure: Callable[[], dict[str, float]]) -> None:
-        figures.update({f"{prefix}/{name}": value for name, value in measure().items()})
-
+    found: dict[str, dict[str, float]] = {}
     for size in sizes:
         weights = named_tensors(*SHAPES[size])
         for carrier in CARRIERS:
-            add(f"{size}/{carrier}", lambda c=carrier, w=weights: bench_carrier(w, carrier=c, wire_dtype=wire_dtype))  # type: ignore[misc]
-        del weights
+            found[f"{size}/{carrier}"] = bench_carrier(weights, carrier=carrier, wire_dtype=wire_dtype)
     for size in engines:
-        add(f"{size}/engine", lambda size=size: asyncio.run(bench_engine(MODELS[size])))  # type: ignore[misc]
+        found[f"{size}/engine"] = asyncio.run(bench_engine(MODELS[size]))
     for rate in RATES if sparse else ():
-        add(f"sparse/{rate}", lambda rate=rate: bench_sparse(learning_rate=rate))  # type: ignore[misc]
-    return figures
+        found[f"sparse/{rate}"] = bench_sparse(learning_rate=rate)
+    return {f"{group}/{name}": value for group, figures in found.items() for name, value in figures.items()}
 
 
 def main() -> None:
     """Measure, and print a table on standard error and one JSON object on standard output."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.bench_push", description=__doc__)
-    parser.add_argument("--sizes", nargs="*", choices=list(SHAPES), default=["1M", "100M"])
-    parser.add_argument("--engines", nargs="*", choices=list(MODELS), default=["1M"])
-    parser.add_argument("--wire-dtype", default="bfloat16")
+    parser.add_argument("--sizes", nargs="*", choices=list(SHAPES), default=["1M", "100M"], help="1B takes 7 GB")
+    parser.add_argument("--engines", nargs="*", choices=list(MODELS), default=["1M"], help="models loaded into vLLM")
+    parser.add_argument("--wire-dtype", default="float32", choices=WIRE_DTYPES)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--sparse", action="store_true")
+    parser.add_argument("--sparse", action="store_true", help="measure how much less travels in steps of reinforcement")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     figures = bench_push(given.sizes, wire_dtype=given.wire_dtype, engines=given.engines, sparse=given.sparse)

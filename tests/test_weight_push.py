@@ -16,7 +16,7 @@ from learner.carriers import open_carrier, remove_segments
 from learner.config import LearnerConfig
 from learner.publish import WeightPublisher
 from orchestrator.cluster import ROOT, Fleet, LearnerGroup
-from rollout.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors
+from rollout.manifest import WeightManifest, WholeWeightsNeeded, checksum, map_segment, require_stamp, tensors
 from rollout.manifest_delta import BLOCK, apply_changes, changes
 from rollout.trajectory import WeightVersion
 from rollout.weight_inbox import WeightInbox
@@ -204,6 +204,20 @@ def test_a_change_of_sign_or_of_one_nan_into_another_is_a_change():
     target = old.copy()
     apply_changes(target.view(np.uint8), changes(old.view(np.uint8), new.view(np.uint8), itemsize=4), itemsize=4)
     assert target.tobytes() == new.tobytes() != old.tobytes()
+
+
+def test_the_checksum_tells_every_changed_byte_and_swapped_words():
+    data = np.random.default_rng(0).integers(0, 256, 2 * 4096 + 8 + 3, dtype=np.uint8)
+    right = checksum(data)
+    for place in (0, 7, 4095, 4096, 8191, 8192, 8199, 8200, len(data) - 1):
+        for bit in (0, 7):
+            changed = data.copy()
+            changed[place] ^= 1 << bit
+            assert checksum(changed) != right
+    words = data[:8192].view(np.uint64)
+    words[[3, 4]] = words[[4, 3]]
+    assert checksum(data) != right
+    assert checksum(np.zeros(16, dtype=np.uint8)) != checksum(np.zeros(24, dtype=np.uint8))
 
 
 def test_a_carrier_that_does_not_exist_is_an_error():
