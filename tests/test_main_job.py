@@ -3,67 +3,18 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from main_job import command, finish, rows, start, wait_for_step
 from mlflow import MlflowClient
 from test_readme_example import block
 from transformers import AutoModelForCausalLM
 
-from orchestrator.metrics import MetricsRow, read_metrics
-from orchestrator.submit import submit
-
-DEMO = Path("configs/demo.yaml")
-SMALL = [
-    "model.fresh.pattern=M-*-",
-    "model.fresh.hidden_size=64",
-    "model.fresh.intermediate_size=128",
-    "model.fresh.attention_heads=2",
-    "model.fresh.key_value_heads=1",
-    "sft.batch_size=16",
-    "rl.groups_per_step=4",
-    "rl.group_size=4",
-    "rl.max_drops=2",
-    "rl.checkpoint_every=2",
-    "eval.tasks=4",
-    "eval.samples=2",
-    "rollout.limits.turn_tokens=32",
-    "rollout.engine.max_sequences=64",
-]
-DEADLINE_S = 240.0
 JUDGED = 'verdict(answer == task.spec["answer"]'
 """What the README's environment makes of an answer."""
-
-
-def command(runs: Path, *overrides: str) -> list[str]:
-    return [sys.executable, "-m", "orchestrator", "run", str(DEMO), f"runs_dir={runs}", "name=job", *SMALL, *overrides]
-
-
-def finish(job: "subprocess.Popen[str]") -> tuple[int, str]:
-    output, _ = job.communicate(timeout=DEADLINE_S)
-    return job.returncode, output
-
-
-def start(arguments: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def rows(run: Path, stage: str) -> list[MetricsRow]:
-    return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage]
-
-
-def wait_for_step(job: "subprocess.Popen[str]", run: Path, stage: str, step: int) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not any(row.step >= step for row in rows(run, stage)):
-        assert job.poll() is None, finish(job)
-        assert time.monotonic() < deadline, f"{stage} did not reach step {step}"
-        time.sleep(0.2)
 
 
 def trajectories(run: Path) -> list[dict[str, Any]]:
@@ -166,31 +117,3 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_with_a_killed_drive
     assert [row.step for row in steps] == [1, 2, 3, 4, 5]
     assert all(row.values["train/lag_max"] == 0 for row in steps)
     assert all(row.values["train/logprob_gap"] < 1e-4 for row in steps)
-
-
-@pytest.mark.timeout(600)
-def test_a_rollout_worker_that_is_killed_ends_the_run_with_its_name(tmp_path: Path) -> None:
-    job = start(command(tmp_path, "stages=[init,rl]", "rl.steps=500"))
-    wait_for_step(job, tmp_path / "job", "rl", 2)
-    (worker,) = [
-        process
-        for process in psutil.Process(job.pid).children(recursive=True)
-        if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::RolloutWorker")
-    ]
-    engines = worker.children(recursive=True)
-    assert engines
-    worker.kill()
-    status, output = finish(job)
-    assert status == 1, output
-    assert "fault: ProcessDied: rollout worker 0 died; the same command continues" in output
-    _, alive = psutil.wait_procs(engines, timeout=20)
-    assert not alive
-
-
-@pytest.mark.timeout(600)
-def test_a_submitted_run_leaves_its_results_in_the_callers_folder(tmp_path: Path) -> None:
-    overrides = [f"runs_dir={tmp_path}", "name=job", "stages=[init,sft]", "sft.steps=2", *SMALL]
-    assert submit(DEMO, overrides, None) == 0
-    assert [row.step for row in rows(tmp_path / "job", "sft")] == [1, 2]
-    with pytest.raises(ValueError, match="batch_size=-1"):
-        submit(DEMO, [*overrides, "sft.batch_size=-1"], None)

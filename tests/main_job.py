@@ -1,0 +1,52 @@
+"""The main job as a process: how the tests start it, wait for it and read what it leaves."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from orchestrator.metrics import MetricsRow, read_metrics
+
+DEMO = Path("configs/demo.yaml")
+SMALL = [
+    "model.fresh.pattern=M-*-",
+    "model.fresh.hidden_size=64",
+    "model.fresh.intermediate_size=128",
+    "model.fresh.attention_heads=2",
+    "model.fresh.key_value_heads=1",
+    "sft.batch_size=16",
+    "rl.groups_per_step=4",
+    "rl.group_size=4",
+    "rl.max_drops=2",
+    "rl.checkpoint_every=2",
+    "eval.tasks=4",
+    "eval.samples=2",
+    "rollout.limits.turn_tokens=32",
+    "rollout.engine.max_sequences=64",
+]
+DEADLINE_S = 240.0
+
+
+def command(runs: Path, *overrides: str) -> list[str]:
+    return [sys.executable, "-m", "orchestrator", "run", str(DEMO), f"runs_dir={runs}", "name=job", *SMALL, *overrides]
+
+
+def finish(job: "subprocess.Popen[str]") -> tuple[int, str]:
+    output, _ = job.communicate(timeout=DEADLINE_S)
+    return job.returncode, output
+
+
+def start(arguments: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def rows(run: Path, stage: str) -> list[MetricsRow]:
+    return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage]
+
+
+def wait_for_step(job: "subprocess.Popen[str]", run: Path, stage: str, step: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(row.step >= step for row in rows(run, stage)):
+        assert job.poll() is None, finish(job)
+        assert time.monotonic() < deadline, f"{stage} did not reach step {step}"
+        time.sleep(0.2)
