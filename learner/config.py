@@ -23,6 +23,7 @@ KL_PLACES = ("loss", "reward")
 DECOUPLED_RANGE = (0.0, 5.0)
 """The range of trainer / rollout outside of which decoupled drops a token."""
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
+RECOMPUTED = ("none", "selective", "full")
 CARRIERS = ("shared_memory", "ray")
 
 
@@ -218,6 +219,11 @@ class LearnerConfig:
     """Whether to compute in bfloat16 (with float32 master weights); needs zero_stage 1, 2 or 3."""
     micro_batch_tokens: int = 8192
     """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""
+    logit_tokens: int = 4096
+    """Tokens whose logits exist at once: with more of them in a pass they are computed in pieces, twice."""
+    recompute: str = "none"
+    """What is computed again in the backward pass instead of kept: none, selective (the insides of Mamba-2 scans; fused
+    attention keeps none) or full (whole layers; needs shared_prompts=false)."""
     threads: int = 1
     """CPU threads of a rank that has the machine to itself."""
     threads_beside: int = 1
@@ -235,6 +241,7 @@ class LearnerConfig:
         for name, value in (
             ("ranks", self.ranks),
             ("micro_batch_tokens", self.micro_batch_tokens),
+            ("logit_tokens", self.logit_tokens),
             ("threads", self.threads),
             ("threads_beside", self.threads_beside),
         ):
@@ -243,6 +250,12 @@ class LearnerConfig:
             raise ValueError(f"learner.zero_stage={self.zero_stage}: must be 0, 1, 2 or 3")
         if self.bf16 and self.zero_stage == 0:
             raise ValueError("learner.bf16=true with learner.zero_stage=0: set zero_stage to 1, 2 or 3")
+        _one_of("learner.recompute", self.recompute, RECOMPUTED)
+        if self.recompute == "full" and self.shared_prompts:
+            raise ValueError(
+                "learner.recompute=full with learner.shared_prompts=true: a layer that runs again would add to the "
+                "prompt's cache again; set learner.shared_prompts=false, or recompute=selective"
+            )
         _one_of("learner.wire_dtype", self.wire_dtype, WIRE_DTYPES)
         _one_of("learner.carrier", self.carrier, CARRIERS)
 

@@ -1,7 +1,6 @@
-"""The only module that knows DeepSpeed: one model under training, partitioned over the ranks by ZeRO.
+"""The home of DeepSpeed: one model under training, partitioned over the ranks by ZeRO.
 
-Every method is collective: all ranks call it together, in the same order. Suffixes: `_BT` sequence and token, `_BTV`
-vocabulary entry too.
+Every method is collective: all ranks call it together, in the same order.
 """
 
 import gc
@@ -26,9 +25,9 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
+from learner.optimizer_state import OptimizerState
 from learner.prompt_cache import require_shareable
-from learner.prompts import Prompts
-from learner.shared_prompt import causal_logits
+from learner.scorer import Scorer
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed
@@ -37,7 +36,6 @@ compatible_ops["deepspeed_shm_comm"] = False  # else a C++ compiler is started, 
 
 GATHER_BYTES = 256 * 2**20
 """Parameters that ZeRO-3 gathers at once, in bytes."""
-STATE_TAG = "state"
 
 
 def join_ranks(*, timeout_seconds: float) -> None:
@@ -81,13 +79,10 @@ class DeepSpeedEngine:
             dist_init_required=False,
         )
         self.device = self.engine.device
+        self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
+        self.scorer = Scorer(self.engine, model, tokens=learner.logit_tokens, whole_graph=learner.zero_stage == 3)
         if learner.zero_stage == 3:
             _register_convolutions(model)
-
-    def logits(self, ids_BT: torch.Tensor, prompts: Prompts | None = None) -> torch.Tensor:
-        """Logits of shape (B, T, V) of sequences, or of answers to `prompts`, which run once; padded on the right."""
-        ids_BT = ids_BT.to(self.device)
-        return causal_logits(self.engine, self.model.config, ids_BT, prompts, whole_graph=self.zero_stage == 3)
 
     def train(self, mode: bool) -> None:
         self.engine.train(mode)
@@ -164,17 +159,13 @@ class DeepSpeedEngine:
             }
             self.model.save_pretrained(directory, state_dict=state | buffers)
 
-    def save_state(self, directory: Path) -> None:
-        """Write optimiser state and master weights, each rank its part."""
-        self.engine.save_checkpoint(str(directory), tag=STATE_TAG, save_latest=False)
-        for script in directory.glob("zero_to_*.py"):  # deepspeed adds programs; a checkpoint holds data only
-            script.unlink(missing_ok=True)
+    def save_state(self, directory: Path, *, write: bool) -> None:
+        """Write the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
+        self._state.save(directory, write=write)
 
     def load_state(self, directory: Path) -> None:
-        """Read what `save_state` wrote. The files are pickles: verify the checkpoint's manifest before."""
-        path, _ = self.engine.load_checkpoint(str(directory), tag=STATE_TAG)
-        if path is None:
-            raise ValueError(f"{directory} holds no optimiser state; remove this checkpoint to use the one before")
+        """Read what `save_state` wrote, with any number of ranks and any ZeRO stage."""
+        self._state.load(directory)
 
     def close(self) -> None:
         """Free the model and its optimiser state, so that another can be loaded in this process."""
@@ -186,7 +177,7 @@ class DeepSpeedEngine:
                 parameter.data = torch.empty(0)
                 parameter.ds_tensor = None
             vars(self.engine.optimizer).clear()
-        del self.engine, self.model
+        del self.engine, self.model, self.scorer, self._state
         gc.collect()
 
 

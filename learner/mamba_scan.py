@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from transformers.models.nemotron_h import modeling_nemotron_h
+
+REFERENCE: Callable[..., Any] = modeling_nemotron_h.mamba2_chunk_scan
 
 
 def chunk_scan(
@@ -137,32 +140,37 @@ def match_engine(model: torch.nn.Module) -> None:
             module.time_step_limit = (float(low), float(high))
 
 
-def install() -> None:
-    """Let transformers' Nemotron-H use these scans where it would fall back to its reference path."""
-    reference: Callable[..., Any] = modeling_nemotron_h.mamba2_chunk_scan
-    if torch.cuda.is_available() or getattr(reference, "is_temper", False):
+def install(*, recompute: bool = False) -> None:
+    """Let transformers' Nemotron-H use these scans where it would fall back to its reference path.
+
+    With `recompute` a scan keeps its arguments only, and runs again in the backward pass.
+    """
+    if torch.cuda.is_available():
         return
+    modeling_nemotron_h.mamba2_chunk_scan = _recomputed_scan if recompute else _scan
 
-    def scan(
-        x: torch.Tensor,
-        dt: torch.Tensor,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor,
-        chunk_size: int,
-        **rest: Any,
-    ) -> Any:
-        if rest.get("D") is None:
-            return reference(x, dt, a, b, c, chunk_size, **rest)
-        low, high = rest.get("dt_limit", (0.0, float("inf")))
-        biased = dt + rest["dt_bias"] if rest.get("dt_bias") is not None else dt
-        positive = functional.softplus(biased) if rest.get("dt_softplus") else biased
-        values = (x.float(), positive.clamp(low, high).float(), a, b.float(), c.float())
-        initial = rest.get("initial_states")
-        if initial is None and not rest.get("return_final_states"):
-            return chunk_scan(*values, chunk_size=chunk_size, d_H=rest["D"])
-        y, final = continued_scan(*values, chunk_size=chunk_size, d_H=rest["D"], initial_BHPN=initial)
-        return (y, final) if rest.get("return_final_states") else y
 
-    scan.is_temper = True  # type: ignore[attr-defined]
-    modeling_nemotron_h.mamba2_chunk_scan = scan
+def _scan(
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    chunk_size: int,
+    **rest: Any,
+) -> Any:
+    if rest.get("D") is None:
+        return REFERENCE(x, dt, a, b, c, chunk_size, **rest)
+    low, high = rest.get("dt_limit", (0.0, float("inf")))
+    biased = dt + rest["dt_bias"] if rest.get("dt_bias") is not None else dt
+    positive = functional.softplus(biased) if rest.get("dt_softplus") else biased
+    values = (x.float(), positive.clamp(low, high).float(), a, b.float(), c.float())
+    initial = rest.get("initial_states")
+    if initial is None and not rest.get("return_final_states"):
+        return chunk_scan(*values, chunk_size=chunk_size, d_H=rest["D"])
+    y, final = continued_scan(*values, chunk_size=chunk_size, d_H=rest["D"], initial_BHPN=initial)
+    return (y, final) if rest.get("return_final_states") else y
+
+
+def _recomputed_scan(*args: Any, **rest: Any) -> Any:
+    return checkpoint(_scan, *args, use_reentrant=False, **rest)

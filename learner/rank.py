@@ -15,16 +15,17 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import logging as transformers_logging
 
-from learner import mamba_scan
 from learner.batch import MicroBatch, Sequence, TrainBatch
 from learner.carriers import open_carrier
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.deepspeed_engine import DeepSpeedEngine, join_ranks
-from learner.loss import Loss, nll_loss, policy_loss, token_entropies, token_logprobs
+from learner.loss import Loss, nll_loss, policy_loss
+from learner.mamba_scan import match_engine
 from learner.objective import objective
 from learner.optimizer import learning_rate
 from learner.publish import WeightPublisher
-from learner.shared_prompt import causal_logits
+from learner.recompute import recompute
+from learner.scorer import Scorer
 from rollout.manifest import WeightManifest
 
 COLLECTIVE_TIMEOUT = 600.0
@@ -55,7 +56,6 @@ class Rank:
             MASTER_PORT=str(master_port),
         )
         torch.set_num_threads(config.threads)
-        mamba_scan.install()
         transformers_logging.set_verbosity_error()  # on a CPU it warns that GPU kernels are absent
         transformers_logging.disable_progress_bar()
         join_ranks(timeout_seconds=COLLECTIVE_TIMEOUT)
@@ -64,7 +64,7 @@ class Rank:
         self.steps = 0  # updates done, which is what the schedule counts
         self.parameter_count = 0
         self.engine: DeepSpeedEngine | None = None
-        self.reference: PreTrainedModel | None = None
+        self.reference: Scorer | None = None
         self.publisher: WeightPublisher | None = None
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int) -> int:
@@ -81,6 +81,7 @@ class Rank:
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0
+        recompute(model, self.config.recompute)
         self.engine = DeepSpeedEngine(model, optim=optim, learner=self.config)
         return self.parameter_count
 
@@ -123,8 +124,9 @@ class Rank:
         values = []
         with torch.no_grad():
             for sequence in sequences:
-                ids_BT = torch.tensor([sequence.ids])
-                values.append(token_logprobs(engine.logits(ids_BT).cpu(), ids_BT)[0].tolist())
+                ids_BT = torch.tensor([sequence.ids], device=engine.device)
+                scores = engine.scorer(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
+                values.append(scores.logprobs_BT[0].tolist())
         return values
 
     def save(self, directory: str) -> None:
@@ -134,15 +136,15 @@ class Rank:
         target.mkdir(parents=True, exist_ok=True)
         engine.save_model(target, write=self.rank == 0)
         state = target / STATE_FOLDER
-        engine.save_state(state)
+        state.mkdir(exist_ok=True)
+        engine.save_state(state, write=self.rank == 0)
         save_file({"cpu": torch.get_rng_state()}, state / f"rng-{self.rank}.safetensors")
         if self.rank == 0:
             for name, content in self.tokenizer_files.items():
                 (target / name).write_bytes(content)
             facts = {
                 "steps": self.steps,
-                "ranks": self.config.ranks,
-                "zero_stage": self.config.zero_stage,
+                "bf16": self.config.bf16,
                 "reference": os.path.relpath(self.reference_dir, target.parent),  # a run's folder may be moved
             }
             (state / "facts.json").write_text(json.dumps(facts), encoding="ascii")
@@ -154,15 +156,17 @@ class Rank:
     def restore(self, directory: str) -> int:
         """Continue from a checkpoint of this model; returns the number of updates done. Call `load` before.
 
-        Raises `ValueError` where it was written by another number of ranks or another ZeRO stage.
+        The number of ranks and the ZeRO stage may be others than those that wrote it. Raises `ValueError` where its
+        optimiser state is not that of what is trained now, or computed in another type.
         """
         state = Path(directory) / STATE_FOLDER
         facts = json.loads((state / "facts.json").read_text(encoding="ascii"))
-        for name, value in (("ranks", self.config.ranks), ("zero_stage", self.config.zero_stage)):
-            if facts[name] != value:
-                raise ValueError(f"{directory} was written with learner.{name}={facts[name]}, not {value}; use that")
+        if facts["bf16"] != self.config.bf16:
+            raise ValueError(f"{directory} was written with learner.bf16={str(facts['bf16']).lower()}; use that")
         self._engine().load_state(state)
-        torch.set_rng_state(load_file(state / f"rng-{self.rank}.safetensors")["cpu"])
+        own = state / f"rng-{self.rank}.safetensors"
+        if own.exists():  # a rank that was not there then keeps its own
+            torch.set_rng_state(load_file(own)["cpu"])
         self.reference_dir = (Path(directory).parent / facts["reference"]).resolve()
         self.steps = int(facts["steps"])
         return self.steps
@@ -199,12 +203,13 @@ class Rank:
             self.engine = None
         self.reference = None
 
-    def _reference(self) -> PreTrainedModel:
+    def _reference(self) -> Scorer:
         """The weights that the stage began with, frozen; read at their first use."""
         if self.reference is None:
             dtype = torch.bfloat16 if self.config.bf16 else torch.float32
             model = _read_model(self.reference_dir).to(device=self._engine().device, dtype=dtype)
-            self.reference = model.eval().requires_grad_(False)
+            model.eval().requires_grad_(False)
+            self.reference = Scorer(model, model, tokens=self.config.logit_tokens)
         return self.reference
 
     def _close_publisher(self) -> None:
@@ -219,28 +224,27 @@ class Rank:
 
 
 def micro_batch_loss(
-    engine: DeepSpeedEngine, micro_batch: MicroBatch, *, config: LossConfig, reference: PreTrainedModel | None = None
+    engine: DeepSpeedEngine, micro_batch: MicroBatch, *, config: LossConfig, reference: Scorer | None = None
 ) -> Loss:
     """Forward pass and loss of one micro-batch; `reference` is what the policy should stay near, None where it is free."""
     ids_BT = torch.from_numpy(micro_batch.ids_BT).to(engine.device)
     weights_BT = torch.from_numpy(micro_batch.weights_BT).to(engine.device)
-    logits_BTV = engine.logits(ids_BT, micro_batch.prompts)
-    logprobs_BT = token_logprobs(logits_BTV, ids_BT)
+    trained_BT = weights_BT > 0
+    scores = engine.scorer(ids_BT, trained_BT, micro_batch.prompts, entropy=config.entropy_bonus > 0)
     if config.objective == "nll":
-        return nll_loss(logprobs_BT, weights_BT)
+        return nll_loss(scores.logprobs_BT, weights_BT)
     ref_BT = None
     if reference is not None:
         with torch.no_grad():
-            logits_ref_BTV = causal_logits(reference, reference.config, ids_BT, micro_batch.prompts)
-            ref_BT = token_logprobs(logits_ref_BTV, ids_BT)
+            ref_BT = reference(ids_BT, trained_BT, micro_batch.prompts).logprobs_BT
     return policy_loss(
-        logprobs_BT,
+        scores.logprobs_BT,
         weights_BT,
         torch.from_numpy(micro_batch.advantages_BT).to(engine.device),
         torch.from_numpy(micro_batch.behaviour_BT).to(engine.device),
         objective=objective(config),
         ref_BT=ref_BT,
-        entropy_BT=token_entropies(logits_BTV) if config.entropy_bonus else None,
+        entropy_BT=scores.entropies_BT if config.entropy_bonus else None,
     )
 
 
@@ -251,7 +255,7 @@ def _read_model(directory: Path) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
     )
-    mamba_scan.match_engine(model)
+    match_engine(model)
     return model
 
 

@@ -5,6 +5,7 @@ an answer is the last token of its prompt, so that no log-probability needs the 
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from transformers import PreTrainedConfig
 
 from learner.prompt_cache import prompt_cache
 from learner.prompts import Prompts
+
+AS_IT_IS = nullcontext()
 
 
 def causal_logits(
@@ -21,19 +24,28 @@ def causal_logits(
     prompts: Prompts | None,
     *,
     whole_graph: bool = False,
+    reading: AbstractContextManager[None] = AS_IT_IS,
 ) -> torch.Tensor:
     """Logits of shape (B, T, V): of whole sequences, or of answers that continue from `prompts`.
 
-    Padding on the right needs no mask: in a causal model nothing before it sees it.
+    Padding on the right needs no mask: in a causal model nothing before it sees it. `reading` is entered for the pass
+    whose logits are returned.
     """
     if prompts is None:
-        logits_BTV: torch.Tensor = model(input_ids=ids_BT, use_cache=False).logits
+        with reading:
+            logits_BTV: torch.Tensor = model(input_ids=ids_BT, use_cache=False).logits
         return logits_BTV
-    return _answer_logits(model, config, ids_BT, prompts, whole_graph=whole_graph)
+    return _answer_logits(model, config, ids_BT, prompts, whole_graph=whole_graph, reading=reading)
 
 
 def _answer_logits(
-    model: Callable[..., Any], config: PreTrainedConfig, ids_BT: torch.Tensor, prompts: Prompts, *, whole_graph: bool
+    model: Callable[..., Any],
+    config: PreTrainedConfig,
+    ids_BT: torch.Tensor,
+    prompts: Prompts,
+    *,
+    whole_graph: bool,
+    reading: AbstractContextManager[None],
 ) -> torch.Tensor:
     """The logits that each answer has in one sequence with its prompt.
 
@@ -53,7 +65,8 @@ def _answer_logits(
         **before,
     )
     cache.reorder_cache(of_B)
-    logits_BTV: torch.Tensor = model(input_ids=ids_BT, past_key_values=cache, use_cache=True, **after).logits
+    with reading:
+        logits_BTV: torch.Tensor = model(input_ids=ids_BT, past_key_values=cache, use_cache=True, **after).logits
     return logits_BTV + 0.0 * output.logits.sum() if whole_graph else logits_BTV
 
 

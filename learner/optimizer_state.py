@@ -1,0 +1,147 @@
+"""Optimiser state as whole tensors by parameter name, whatever the number of ranks and the ZeRO stage.
+
+What one checkpoint holds any learner can continue from, and no file is a pickle. Files are safetensors, one for each
+`SHARD_BYTES`, with tensors named `<kind>/<parameter>`: `master` (the float32 weight, where training computes in
+bfloat16), and what the optimiser keeps, for Adam `exp_avg` and `exp_avg_sq`. `step` is how many updates it has counted.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+)
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+SHARD_BYTES = 2**30
+MASTER = "master"
+STEP = "step"
+
+
+class OptimizerState:
+    """The state of one engine of DeepSpeed. Every method is collective over its ranks."""
+
+    def __init__(self, engine: Any, *, zero_stage: int, bf16: bool) -> None:
+        self._zero = engine.optimizer if zero_stage else None
+        self._optimizer: torch.optim.Optimizer = engine.basic_optimizer
+        self._trained = {name: p for name, p in engine.module.named_parameters() if p.requires_grad}
+        self._stage = zero_stage
+        self._bf16 = bf16
+
+    def save(self, directory: Path, *, write: bool) -> None:
+        """Write the files to a directory where `write` is set: on one rank."""
+        self._link()
+        shard: dict[str, torch.Tensor] = {STEP: torch.tensor(self._steps())}
+        number = size = 0
+        for name, tensor in self._tensors():
+            if not write:
+                continue
+            if size + tensor.nbytes > SHARD_BYTES and size:
+                save_file(shard, _shard(directory, number))
+                shard, number, size = {}, number + 1, 0
+            shard[name] = tensor.detach().to("cpu", copy=True).contiguous()
+            size += tensor.nbytes
+        if write:
+            save_file(shard, _shard(directory, number))
+
+    def load(self, directory: Path) -> None:
+        """Read the files. Raises `ValueError` where they are not those of this model and optimiser."""
+        places = {name: path for path in sorted(directory.glob("optimizer-*.safetensors")) for name in _names(path)}
+        if STEP not in places:
+            raise ValueError(f"{directory} holds no optimiser state; remove this checkpoint to use the one before")
+        kinds = sorted({name.split("/", 1)[0] for name in places} - {STEP, MASTER})
+        ours = {name.split("/", 1)[1] for name in places if name != STEP}
+        if ours - set(self._trained):
+            raise ValueError(f"{directory} has the state of {min(ours - set(self._trained))}, which is not trained now")
+        if not kinds:
+            return  # no update was made yet
+        step = float(_read(places[STEP], STEP))
+        self._prepare(kinds, step=step)
+        for name, parameter in self._trained.items():
+            for kind in (MASTER, *kinds):
+                key = f"{kind}/{name}"
+                if key in places:
+                    self._set(parameter, kind, _read(places[key], key))
+            if self._zero is None:
+                self._count(parameter, step)
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every whole tensor of the state; gathered one at a time."""
+        for name, parameter in self._trained.items():
+            for kind in ([MASTER] if self._bf16 else []) + self._kinds(parameter):
+                yield f"{kind}/{name}", self._get(parameter, kind)
+
+    def _kinds(self, parameter: torch.nn.Parameter) -> list[str]:
+        """What the optimiser keeps of a parameter's shape. Above stage 0 that is the same for all."""
+        state = self._optimizer.state
+        held = state.get(parameter, {}) if self._zero is None else next(iter(state.values()), {})
+        return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
+
+    def _get(self, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:
+        if self._zero is None:
+            whole: torch.Tensor = self._optimizer.state[parameter][kind]
+            return whole
+        gathered = (
+            safe_get_full_fp32_param(parameter) if kind == MASTER else safe_get_full_optimizer_state(parameter, kind)
+        )
+        assert gathered is not None
+        return gathered
+
+    def _set(self, parameter: torch.nn.Parameter, kind: str, value: torch.Tensor) -> None:
+        if self._zero is None:
+            self._optimizer.state[parameter][kind] = value.to(parameter.device)
+        elif kind == MASTER:
+            safe_set_full_fp32_param(parameter, value)
+        else:
+            safe_set_full_optimizer_state(parameter, value, kind)
+
+    def _steps(self) -> float:
+        """Updates that the optimiser has counted, the same for every parameter with such a count."""
+        counts = {float(state[STEP]) for state in self._optimizer.state.values() if STEP in state}
+        assert len(counts) < 2, counts
+        return max(counts, default=0.0)
+
+    def _prepare(self, kinds: list[str], *, step: float) -> None:
+        """Give an optimiser that has made no step yet the tensors that it would make at its first one."""
+        if self._zero is None:
+            return
+        flat = (
+            self._zero.fp32_partitioned_groups_flat if self._stage == 3 else self._zero.single_partition_of_fp32_groups
+        )
+        for partition in flat:
+            self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in kinds}
+            self._optimizer.state[partition][STEP] = torch.tensor(step, device=partition.device)
+        self._link()
+
+    def _link(self) -> None:
+        """Let DeepSpeed find each parameter's part of the state; its own look, in the first step, sees one group only."""
+        if self._zero is not None and self._stage < 3 and self._optimizer.state:
+            self._zero._hp_optimizer_states_linked = False
+            self._zero._lazy_init_hp_params_optimizer_state()
+
+    def _count(self, parameter: torch.nn.Parameter, step: float) -> None:
+        """The number of updates, in the form in which each optimiser counts them: torch as a tensor, Muon's Adam as int."""
+        state = self._optimizer.state[parameter]
+        if "exp_avg" in state:
+            state[STEP] = torch.tensor(step) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)
+
+
+def _shard(directory: Path, number: int) -> Path:
+    return directory / f"optimizer-{number:05d}.safetensors"
+
+
+def _names(path: Path) -> list[str]:
+    with safe_open(path, framework="pt") as file:
+        return list(file.keys())
+
+
+def _read(path: Path, name: str) -> torch.Tensor:
+    with safe_open(path, framework="pt") as file:
+        tensor: torch.Tensor = file.get_tensor(name)
+        return tensor

@@ -1,0 +1,118 @@
+"""A causal language model as a function from ids to the log-probability, and the entropy, of each token.
+
+Suffixes: `_BT` sequence and token, `_BT2` a pair of scores, `_BTD` hidden size, `_N` one entry per scored token.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from learner.loss import token_entropies, token_logprobs
+from learner.prompts import Prompts
+from learner.shared_prompt import causal_logits
+from learner.vocabulary import vocabulary_scores
+
+SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+"""Settings of models that change their logits after the output layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Of each token given those before it, float32, shape (B, T); 0 where none was asked for. Entropies are in nats."""
+
+    logprobs_BT: torch.Tensor
+    entropies_BT: torch.Tensor
+
+
+class Scorer:
+    """Scores tokens with a model; `forward` is the model itself or what wraps it.
+
+    The model's output layer is changed: within a call it turns hidden states into scores itself, of the wanted tokens
+    only and with at most `tokens` rows of logits at once, so that the logits of a whole pass never exist. It does so in
+    its own forward call, because under ZeRO-3 it has its weight no longer than that. At other times it is as it was.
+    A model whose logits are more than what a linear output layer returns computes all of them.
+    """
+
+    def __init__(
+        self, forward: Callable[..., Any], model: PreTrainedModel, *, tokens: int, whole_graph: bool = False
+    ) -> None:
+        self._forward = forward
+        self._config = model.config
+        self._tokens = tokens
+        self._whole_graph = whole_graph
+        self._request: _Request | None = None
+        self._layer = output_layer(model)
+        if self._layer is not None:
+            self._plain = self._layer.forward
+            self._layer.forward = self._read  # type: ignore[assignment, method-assign]
+
+    def __call__(
+        self, ids_BT: torch.Tensor, wanted_BT: torch.Tensor, prompts: Prompts | None = None, *, entropy: bool = False
+    ) -> Scores:
+        """Scores of the wanted tokens of sequences, or of answers to `prompts`, which run once; padded on the right."""
+        request = _Request(next_BT=ids_BT[:, 1:], wanted_BT=wanted_BT[:, 1:], entropy=entropy)
+        output = causal_logits(
+            self._forward,
+            self._config,
+            ids_BT,
+            prompts,
+            whole_graph=self._whole_graph,
+            reading=self._answering(request),
+        )
+        if self._layer is None:
+            logprobs_BT = token_logprobs(output, ids_BT)
+            entropies_BT = token_entropies(output) if entropy else torch.zeros_like(logprobs_BT)
+            return Scores(logprobs_BT=logprobs_BT * wanted_BT, entropies_BT=entropies_BT * wanted_BT)
+        logprobs_BT, entropies_BT = output.unbind(-1)
+        return Scores(logprobs_BT=logprobs_BT, entropies_BT=entropies_BT)
+
+    @contextmanager
+    def _answering(self, request: "_Request") -> Iterator[None]:
+        self._request = request
+        try:
+            yield
+        finally:
+            self._request = None
+
+    def _read(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
+        """What the output layer returns: logits, or in a call of this scorer scores of shape (B, T, 2)."""
+        request = self._request
+        if request is None:
+            logits_BTV: torch.Tensor = self._plain(hidden_BTD)
+            return logits_BTV
+        layer = self._layer
+        assert layer is not None
+        scores_N = vocabulary_scores(
+            hidden_BTD[:, :-1][request.wanted_BT],
+            layer.weight,
+            layer.bias,
+            request.next_BT[request.wanted_BT],
+            entropy=request.entropy,
+            tokens=self._tokens,
+        )
+        scores_BT2 = torch.zeros(*hidden_BTD.shape[:2], 2, dtype=torch.float32, device=hidden_BTD.device)
+        places_BT = functional.pad(request.wanted_BT, (1, 0))
+        return scores_BT2.index_put((places_BT,), torch.stack(scores_N, dim=-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """The token after each position but the last, and whether it is scored."""
+
+    next_BT: torch.Tensor
+    wanted_BT: torch.Tensor
+    entropy: bool
+
+
+def output_layer(model: PreTrainedModel) -> torch.nn.Linear | None:
+    """The layer whose outputs are the model's logits; None where they are scaled, capped, or not from a linear layer."""
+    layer = model.get_output_embeddings()
+    settings = vars(model.config)
+    if type(layer) is not torch.nn.Linear or any(settings.get(name) not in (None, 1.0) for name in SCALES):
+        return None
+    return layer

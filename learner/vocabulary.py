@@ -1,0 +1,98 @@
+"""Log-probabilities and entropies of tokens from the hidden states before them, without the logits of a whole pass.
+
+Suffixes: `_N` one entry per token that is scored, `_ND` hidden size too, `_NV` vocabulary entry too, `_VD` both.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def vocabulary_scores(
+    hidden_ND: torch.Tensor,
+    weight_VD: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    targets_N: torch.Tensor,
+    *,
+    entropy: bool,
+    tokens: int,
+) -> Pair:
+    """Log-probability of each target and entropy in nats (zeros without `entropy`) under softmax(hidden weight^T + bias).
+
+    Both of shape (N,) and float32. At most `tokens` rows of logits exist at once: with more rows they are computed in
+    pieces, and once more in the backward pass, which costs a third of the layer's operations and saves its memory.
+    """
+    if len(targets_N) <= tokens:
+        logits_NV = functional.linear(hidden_ND, weight_VD, bias_V).float()
+        return _scores(logits_NV, targets_N, entropy=entropy)
+    logprobs_N, entropies_N = _InPieces.apply(hidden_ND, weight_VD, bias_V, targets_N, entropy, tokens)
+    return logprobs_N, entropies_N
+
+
+def _scores(logits_NV: torch.Tensor, targets_N: torch.Tensor, *, entropy: bool) -> Pair:
+    chosen_N = logits_NV.gather(-1, targets_N[:, None])[:, 0]
+    if not entropy:
+        logprobs_N = chosen_N - logits_NV.logsumexp(-1)
+        return logprobs_N, torch.zeros_like(logprobs_N)
+    logs_NV = logits_NV.log_softmax(-1)
+    return chosen_N - logits_NV.logsumexp(-1), -(logs_NV.exp() * logs_NV).sum(-1)
+
+
+class _InPieces(torch.autograd.Function):
+    """The same a piece at a time. With p the softmax of a row's logits z, y its target and H its entropy,
+    d log p_y / dz = onehot(y) - p and dH / dz = -p (log p + H).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_ND: torch.Tensor,
+        weight_VD: torch.Tensor,
+        bias_V: torch.Tensor | None,
+        targets_N: torch.Tensor,
+        entropy: bool,
+        tokens: int,
+    ) -> Pair:
+        pieces = []
+        for start in range(0, len(targets_N), tokens):
+            rows = slice(start, start + tokens)
+            logits_NV = functional.linear(hidden_ND[rows], weight_VD, bias_V).float()
+            pieces.append(_scores(logits_NV, targets_N[rows], entropy=entropy))
+        entropies_N = torch.cat([piece[1] for piece in pieces])
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, entropies_N)
+        ctx.entropy, ctx.tokens = entropy, tokens
+        return torch.cat([piece[0] for piece in pieces]), entropies_N
+
+    @staticmethod
+    def backward(ctx: Any, d_logprobs_N: torch.Tensor, d_entropies_N: torch.Tensor) -> tuple[Any, ...]:
+        hidden_ND, weight_VD, bias_V, targets_N, entropies_N = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        d_hidden_ND = torch.empty_like(hidden_ND) if needs_hidden else None
+        d_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if needs_weight else None
+        d_bias_V = torch.zeros_like(bias_V, dtype=torch.float32) if needs_bias else None
+        for start in range(0, len(targets_N), ctx.tokens):
+            rows = slice(start, start + ctx.tokens)
+            logs_NV = functional.linear(hidden_ND[rows], weight_VD, bias_V).float().log_softmax(-1)
+            p_NV = logs_NV.exp()
+            d_logits_NV = -d_logprobs_N[rows, None] * p_NV
+            d_logits_NV.scatter_add_(1, targets_N[rows, None], d_logprobs_N[rows, None])
+            if ctx.entropy:
+                d_logits_NV -= d_entropies_N[rows, None] * p_NV * (logs_NV + entropies_N[rows, None])
+            d_out_NV = d_logits_NV.to(hidden_ND.dtype)
+            if d_hidden_ND is not None:
+                d_hidden_ND[rows] = d_out_NV @ weight_VD
+            if d_weight_VD is not None:
+                d_weight_VD += d_out_NV.T @ hidden_ND[rows]
+            if d_bias_V is not None:
+                d_bias_V += d_logits_NV.sum(0)
+        return (
+            d_hidden_ND,
+            None if d_weight_VD is None else d_weight_VD.to(weight_VD.dtype),
+            None if d_bias_V is None else d_bias_V.to(bias_V.dtype),
+            None,
+            None,
+            None,
+        )

@@ -1,0 +1,183 @@
+"""Log-probabilities and entropies without the logits of a whole pass, against plain computations."""
+
+import pytest
+import torch
+from tiny_models import llama, nemotron_h, qwen3
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, PreTrainedModel
+
+from learner import mamba_scan
+from learner.loss import token_entropies, token_logprobs
+from learner.prompts import Prompts
+from learner.recompute import recompute
+from learner.scorer import Scorer
+from learner.shared_prompt import causal_logits
+from learner.vocabulary import vocabulary_scores
+
+FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "llama": llama}
+V, D, N = 37, 8, 23
+
+
+def layer(dtype: torch.dtype) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    hidden_ND = torch.randn(N, D, generator=draw, dtype=torch.float64)
+    weight_VD = torch.randn(V, D, generator=draw, dtype=torch.float64)
+    bias_V = torch.randn(V, generator=draw, dtype=torch.float64)
+    return [value.to(dtype).requires_grad_() for value in (hidden_ND, weight_VD, bias_V)]
+
+
+def gradient(tensor: torch.Tensor) -> torch.Tensor:
+    assert tensor.grad is not None
+    return tensor.grad.double()
+
+
+def weighed(scores: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """A sum in which every token's two scores count differently."""
+    factors = torch.linspace(-1.0, 2.0, N, dtype=scores[0].dtype)
+    return (factors * scores[0]).sum() + (factors.flip(0) * scores[1]).sum()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("tokens", [1, 5, 22, 23, 100])
+def test_scores_in_pieces_and_their_gradients_are_those_of_float64(tokens, bias):
+    targets_N = torch.arange(N) * 5 % V
+    used = 3 if bias else 2
+    exact = layer(torch.float64)[:used]
+    logs_NV = torch.nn.functional.linear(*exact).log_softmax(-1)
+    expected = (logs_NV[torch.arange(N), targets_N], -(logs_NV.exp() * logs_NV).sum(-1))
+    weighed(expected).backward()
+
+    single = layer(torch.float32)[:used]
+    hidden_ND, weight_VD = single[:2]
+    bias_V = single[2] if bias else None
+    found = vocabulary_scores(hidden_ND, weight_VD, bias_V, targets_N, entropy=True, tokens=tokens)
+    weighed(found).backward()
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours.double(), theirs, atol=1e-5)
+    for ours, theirs in zip(single, exact, strict=True):
+        assert torch.allclose(gradient(ours), gradient(theirs), rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_weights_get_no_gradient():
+    hidden_ND, weight_VD, _ = layer(torch.float32)
+    weight_VD.requires_grad_(False)
+    logprobs_N, _ = vocabulary_scores(hidden_ND, weight_VD, None, torch.zeros(N).long(), entropy=False, tokens=4)
+    logprobs_N.sum().backward()
+    assert weight_VD.grad is None
+    assert gradient(hidden_ND).abs().sum() > 0
+
+
+class Rows(TorchDispatchMode):
+    """Remembers the most rows of any tensor of logits, and of nothing that has the output layer's transposed shape."""
+
+    def __init__(self, hidden: int, vocabulary: int) -> None:
+        super().__init__()
+        self.weight = (hidden, vocabulary)
+        self.vocabulary = vocabulary
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor) and tensor.shape[-1:] == (self.vocabulary,) != tensor.shape:
+                rows = tensor.shape[:-1].numel() if tuple(tensor.shape) != self.weight else 0
+                self.most = max(self.most, rows)
+        return result
+
+
+def model_of(family: str, folder) -> PreTrainedModel:
+    mamba_scan.install()
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(FAMILIES[family](folder / family), dtype=torch.float32)
+    mamba_scan.match_engine(model)
+    return model
+
+
+def gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def a_batch() -> tuple[torch.Tensor, torch.Tensor, Prompts]:
+    """Five answers of up to 12 tokens to two prompts; about two thirds of the tokens are trained."""
+    draw = torch.Generator().manual_seed(1)
+    ids_BT = torch.randint(0, 200, (5, 12), generator=draw)
+    wanted_BT = torch.rand(5, 12, generator=draw) > 0.3
+    prompts = Prompts.padded([list(range(9)), list(range(20, 26))], rows_P=[3, 2], pad_id=0)
+    return ids_BT, wanted_BT, prompts
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_scorer_has_the_scores_of_all_logits_and_their_gradients(family, shared, tmp_path):
+    model = model_of(family, tmp_path).train()
+    ids_BT, wanted_BT, prompts = a_batch()
+    behind = prompts if shared else None
+    wanted_BT[:, 0] = False
+    logits_BTV = causal_logits(model, model.config, ids_BT, behind)
+    expected = torch.stack([token_logprobs(logits_BTV, ids_BT), token_entropies(logits_BTV)]) * wanted_BT
+    (expected[0].sum() + 0.3 * expected[1].sum()).backward()
+    plain = gradients(model)
+
+    model.zero_grad()
+    scorer = Scorer(model, model, tokens=7)
+    with Rows(model.config.hidden_size, model.config.vocab_size) as rows:
+        scores = scorer(ids_BT, wanted_BT, behind, entropy=True)
+        (scores.logprobs_BT.sum() + 0.3 * scores.entropies_BT.sum()).backward()
+    assert torch.allclose(torch.stack([scores.logprobs_BT, scores.entropies_BT]), expected, atol=1e-5)
+    for name, found in gradients(model).items():
+        assert torch.allclose(found, plain[name], rtol=1e-4, atol=1e-5), name
+    assert rows.most <= 7  # of 34 tokens with a score
+    assert model(input_ids=ids_BT, use_cache=False).logits.shape == (5, 12, model.config.vocab_size)
+
+
+def kept(model: PreTrainedModel, ids_BT: torch.Tensor, kind: str) -> tuple[float, int]:
+    """The loss of a batch after its backward pass, and the bytes that the forward pass kept for it."""
+    recompute(model, kind)
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = Scorer(model, model, tokens=100)(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool)).logprobs_BT.mean()
+    loss.backward()
+    return loss.item(), sum(t.untyped_storage().nbytes() for place, t in saved.items() if place not in own)
+
+
+@pytest.mark.parametrize(("family", "kind"), [("nemotron_h", "selective"), *((name, "full") for name in FAMILIES)])
+def test_recomputed_activations_change_no_gradient_and_take_less_memory(family, kind, tmp_path):
+    ids_BT = torch.randint(0, 200, (4, 96), generator=torch.Generator().manual_seed(2))
+    models = {what: model_of(family, tmp_path).train() for what in ("none", kind)}
+    found = {what: kept(model, ids_BT, what) for what, model in models.items()}
+    assert found[kind][0] == pytest.approx(found["none"][0], rel=1e-6)
+    assert found[kind][1] < 0.8 * found["none"][1]
+    plain = gradients(models["none"])
+    for name, again in gradients(models[kind]).items():
+        assert torch.allclose(again, plain[name], rtol=1e-4, atol=1e-6), name
+
+
+def test_a_scan_is_recomputed_behind_shared_prompts_too(tmp_path):
+    ids_BT, wanted_BT, prompts = a_batch()
+    found = []
+    for kind in ("none", "selective"):
+        model = model_of("nemotron_h", tmp_path).train()
+        recompute(model, kind)
+        scores = Scorer(model, model, tokens=100)(ids_BT, wanted_BT, prompts)
+        scores.logprobs_BT.sum().backward()
+        found.append((scores.logprobs_BT.detach(), gradients(model)))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
+    for name, kept_one in found[0][1].items():
+        assert torch.allclose(kept_one, found[1][1][name], rtol=1e-4, atol=1e-6), name
+
+
+def test_a_model_that_scales_its_logits_is_scored_with_all_of_them():
+    shape = {"vocab_size": 200, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1}
+    model = GraniteForCausalLM(GraniteConfig(**shape, **heads, logits_scaling=8.0))
+    ids_BT, wanted_BT, _ = a_batch()
+    scores = Scorer(model, model, tokens=8)(ids_BT, wanted_BT, entropy=True)
+    logits_BTV = model(input_ids=ids_BT).logits
+    assert torch.equal(scores.logprobs_BT, token_logprobs(logits_BTV, ids_BT) * wanted_BT)
+    assert torch.equal(scores.entropies_BT, token_entropies(logits_BTV) * wanted_BT)
