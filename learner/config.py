@@ -23,6 +23,7 @@ KL_PLACES = ("loss", "reward")
 DECOUPLED_RANGE = (0.0, 5.0)
 """The range of trainer / rollout outside of which decoupled drops a token."""
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
+OFFLOADS = ("none", "cpu", "nvme")
 RECOMPUTED = ("none", "selective", "full")
 CARRIERS = ("shared_memory", "ray")
 
@@ -208,6 +209,20 @@ class LossConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters beside the linear layers, trained in place of the weights; engines get the sum of both."""
+
+    rank: int = 0
+    """Rank of an adapter; 0 trains the weights themselves."""
+    alpha: int = 32
+    """An adapter counts alpha / rank times."""
+
+    def __post_init__(self) -> None:
+        _not_negative("learner.lora.rank", self.rank)
+        _positive("learner.lora.alpha", self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
     """How the learner is spread over processes and how it computes."""
 
@@ -217,6 +232,14 @@ class LearnerConfig:
     """What DeepSpeed partitions over the ranks: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too."""
     bf16: bool = False
     """Whether to compute in bfloat16 (with float32 master weights); needs zero_stage 1, 2 or 3."""
+    offload: str = "none"
+    """Where ZeRO keeps what it partitions between its uses: none (on the device), cpu (in main memory) or nvme (in files
+    under offload_dir); cpu needs zero_stage 1, 2 or 3, nvme needs 3."""
+    offload_dir: str | None = None
+    """Folder on a fast disk, for nvme."""
+    frozen: list[str] = field(default_factory=list)
+    """Regular expressions; a parameter in whose name one is found is not trained, for example [embed, router]."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
     micro_batch_tokens: int = 8192
     """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""
     logit_tokens: int = 4096
@@ -250,6 +273,22 @@ class LearnerConfig:
             raise ValueError(f"learner.zero_stage={self.zero_stage}: must be 0, 1, 2 or 3")
         if self.bf16 and self.zero_stage == 0:
             raise ValueError("learner.bf16=true with learner.zero_stage=0: set zero_stage to 1, 2 or 3")
+        _one_of("learner.offload", self.offload, OFFLOADS)
+        least = {"none": 0, "cpu": 1, "nvme": 3}[self.offload]
+        if self.zero_stage < least:
+            raise ValueError(
+                f"learner.offload={self.offload} with learner.zero_stage={self.zero_stage}: needs {least} or more"
+            )
+        if (self.offload == "nvme") != (self.offload_dir is not None):
+            raise ValueError(
+                f"learner.offload_dir={self.offload_dir} with learner.offload={self.offload}: name a folder for nvme, "
+                f"and none otherwise"
+            )
+        if self.lora.rank and (self.zero_stage == 3 or self.frozen):
+            raise ValueError(
+                f"learner.lora.rank={self.lora.rank} with zero_stage={self.zero_stage} and frozen={self.frozen}: adapters "
+                f"freeze all else, and are small; set learner.zero_stage to 0, 1 or 2 and learner.frozen=[]"
+            )
         _one_of("learner.recompute", self.recompute, RECOMPUTED)
         if self.recompute == "full" and self.shared_prompts:
             raise ValueError(

@@ -19,10 +19,12 @@ if not torch.cuda.is_available():
 
 import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
+from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from learner.adapters import merged, merged_names, save_adapters
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
 from learner.optimizer_state import OptimizerState
@@ -34,6 +36,7 @@ logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", category=FutureWarning)
 compatible_ops["deepspeed_shm_comm"] = False  # else a C++ compiler is started, and needed, at the first run on a CPU
 
+ADAPTERS_FILE = "adapters.safetensors"
 GATHER_BYTES = 256 * 2**20
 """Parameters that ZeRO-3 gathers at once, in bytes."""
 
@@ -69,9 +72,12 @@ class DeepSpeedEngine:
         self.model = model
         self.ranks = learner.ranks
         self.zero_stage = learner.zero_stage
+        self.has_adapters = learner.lora.rank > 0
         require_together(optim, learner)
         if learner.shared_prompts:
             require_shareable(model.config)
+        if learner.offload == "nvme":
+            _require_nvme()
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -109,9 +115,14 @@ class DeepSpeedEngine:
         return applied, float("nan") if norm is None or not applied else float(norm)
 
     def parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Whole parameters by name, a bucket at a time; tied ones once. Valid until the next bucket is asked for."""
+        """Whole parameters by name, a bucket at a time; tied ones once. Valid until the next bucket is asked for.
+
+        Adapters are added to the weights that they stand beside.
+        """
         if self.zero_stage < 3:
-            yield {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+            whole = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+            with torch.no_grad():
+                yield merged(self.model, whole) if self.has_adapters else whole
             return
         for bucket in self._buckets():
             with deepspeed.zero.GatheredParameters(list(bucket.values())):
@@ -138,14 +149,14 @@ class DeepSpeedEngine:
         """Shape of each tensor that `checkpoint_parameters` yields."""
         shapes = {
             name: tuple(parameter.ds_shape) if self.zero_stage == 3 else tuple(parameter.shape)
-            for name, parameter in self.model.named_parameters()
+            for name, parameter in merged_names(self.model)
         }
         meta = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
     def save_model(self, directory: Path, *, write: bool) -> None:
         """Write the model in Hugging Face format (safetensors) where `write` is set: on one rank."""
-        if self.zero_stage < 3:
+        if self.zero_stage < 3 and not self.has_adapters:
             if write:
                 self.model.save_pretrained(directory)
             return
@@ -162,6 +173,8 @@ class DeepSpeedEngine:
     def save_state(self, directory: Path, *, write: bool) -> None:
         """Write the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
         self._state.save(directory, write=write)
+        if self.has_adapters and write:
+            save_adapters(self.model, directory / ADAPTERS_FILE)
 
     def load_state(self, directory: Path) -> None:
         """Read what `save_state` wrote, with any number of ranks and any ZeRO stage."""
@@ -213,5 +226,25 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
             "overlap_comm": False,
             "reduce_bucket_size": min(count, 500_000_000),  # allocated in full beforehand
             "stage3_param_persistence_threshold": min(count // 100, 100_000),  # smaller ones stay whole on every rank
+            **_offload(learner),
         },
     }
+
+
+def _offload(learner: LearnerConfig) -> dict[str, Any]:
+    """Where optimiser state, and at stage 3 parameters, are between their uses."""
+    if learner.offload == "none":
+        return {}
+    place = {"device": learner.offload, "pin_memory": torch.cuda.is_available()}
+    if learner.offload_dir is not None:
+        place["nvme_path"] = learner.offload_dir
+    return {"offload_optimizer": place} | ({"offload_param": place} if learner.zero_stage == 3 else {})
+
+
+def _require_nvme() -> None:
+    """Raises `ValueError` where DeepSpeed has no asynchronous file access on this machine."""
+    if not AsyncIOBuilder().is_compatible(verbose=False):
+        raise ValueError(
+            "learner.offload=nvme: DeepSpeed's async_io can't be built here; install libaio with its headers and a C++ "
+            "compiler, or set learner.offload=cpu"
+        )

@@ -5,6 +5,7 @@ a chunk, H heads, P channels of a head, N state, G groups of heads that share B 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,30 +148,35 @@ def install(*, recompute: bool = False) -> None:
     """
     if torch.cuda.is_available():
         return
-    modeling_nemotron_h.mamba2_chunk_scan = _recomputed_scan if recompute else _scan
+    scan = _replacement()
+    if recompute:
+        modeling_nemotron_h.mamba2_chunk_scan = partial(checkpoint, scan, use_reentrant=False)
+    else:
+        modeling_nemotron_h.mamba2_chunk_scan = scan
 
 
-def _scan(
-    x: torch.Tensor,
-    dt: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
-    chunk_size: int,
-    **rest: Any,
-) -> Any:
-    if rest.get("D") is None:
-        return REFERENCE(x, dt, a, b, c, chunk_size, **rest)
-    low, high = rest.get("dt_limit", (0.0, float("inf")))
-    biased = dt + rest["dt_bias"] if rest.get("dt_bias") is not None else dt
-    positive = functional.softplus(biased) if rest.get("dt_softplus") else biased
-    values = (x.float(), positive.clamp(low, high).float(), a, b.float(), c.float())
-    initial = rest.get("initial_states")
-    if initial is None and not rest.get("return_final_states"):
-        return chunk_scan(*values, chunk_size=chunk_size, d_H=rest["D"])
-    y, final = continued_scan(*values, chunk_size=chunk_size, d_H=rest["D"], initial_BHPN=initial)
-    return (y, final) if rest.get("return_final_states") else y
+def _replacement() -> Callable[..., Any]:
+    """A function with the signature of transformers' own."""
 
+    def scan(
+        x: torch.Tensor,
+        dt: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        chunk_size: int,
+        **rest: Any,
+    ) -> Any:
+        if rest.get("D") is None:
+            return REFERENCE(x, dt, a, b, c, chunk_size, **rest)
+        low, high = rest.get("dt_limit", (0.0, float("inf")))
+        biased = dt + rest["dt_bias"] if rest.get("dt_bias") is not None else dt
+        positive = functional.softplus(biased) if rest.get("dt_softplus") else biased
+        values = (x.float(), positive.clamp(low, high).float(), a, b.float(), c.float())
+        initial = rest.get("initial_states")
+        if initial is None and not rest.get("return_final_states"):
+            return chunk_scan(*values, chunk_size=chunk_size, d_H=rest["D"])
+        y, final = continued_scan(*values, chunk_size=chunk_size, d_H=rest["D"], initial_BHPN=initial)
+        return (y, final) if rest.get("return_final_states") else y
 
-def _recomputed_scan(*args: Any, **rest: Any) -> Any:
-    return checkpoint(_scan, *args, use_reentrant=False, **rest)
+    return scan

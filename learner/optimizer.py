@@ -1,6 +1,7 @@
-"""Optimisers that refuse a broken gradient, their parameter groups, and the learning-rate schedule."""
+"""What is trained, optimisers that refuse a broken gradient, their parameter groups, and the learning-rate schedule."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,24 @@ class GuardedAdamW(GradientGuard, torch.optim.AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         if not self.guard or self.accept(grad_clip=self.grad_clip):
             super().step(closure)
+
+
+def freeze(model: PreTrainedModel, patterns: list[str]) -> None:
+    """Freeze the parameters in whose names one of the regular expressions is found.
+
+    Raises `ValueError` for one that is found nowhere, and where nothing is left to train.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not any(re.search(pattern, name) for name in names):
+            raise ValueError(
+                f"learner.frozen has {pattern!r}, which no parameter's name contains, such as {names[0]!r}"
+            )
+    for name, parameter in model.named_parameters():
+        if any(re.search(pattern, name) for pattern in patterns):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"learner.frozen={patterns} leaves no parameter to train")
 
 
 def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:

@@ -15,14 +15,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import logging as transformers_logging
 
+from learner.adapters import add_adapters, load_adapters
 from learner.batch import MicroBatch, Sequence, TrainBatch
 from learner.carriers import open_carrier
 from learner.config import LearnerConfig, LossConfig, OptimConfig
-from learner.deepspeed_engine import DeepSpeedEngine, join_ranks
+from learner.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.loss import Loss, nll_loss, policy_loss
 from learner.mamba_scan import match_engine
 from learner.objective import objective
-from learner.optimizer import learning_rate
+from learner.optimizer import freeze, learning_rate
 from learner.publish import WeightPublisher
 from learner.recompute import recompute
 from learner.scorer import Scorer
@@ -73,17 +74,27 @@ class Rank:
         Returns its parameter count. What was loaded before is freed. Raises `ValueError` for a directory that holds no
         such model.
         """
-        self.close()
-        model = _read_model(Path(model_dir))
-        self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
-        self.reference_dir = Path(model_dir)
-        self.tokenizer_files = _read_tokenizer(Path(model_dir))
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0
-        recompute(model, self.config.recompute)
-        self.engine = DeepSpeedEngine(model, optim=optim, learner=self.config)
+        self.tokenizer_files = _read_tokenizer(Path(model_dir))
+        self._begin(Path(model_dir))
         return self.parameter_count
+
+    def _begin(self, model_dir: Path, adapters: Path | None = None) -> None:
+        """Make the engine of a model, with adapters as a checkpoint holds them, or new ones, where they are trained."""
+        self.close()
+        model = _read_model(model_dir)
+        self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
+        self.reference_dir = model_dir
+        freeze(model, self.config.frozen)
+        lora = self.config.lora
+        if lora.rank:
+            add_adapters(model, rank=lora.rank, alpha=lora.alpha)
+        if adapters is not None:
+            load_adapters(model, adapters)
+        recompute(model, self.config.recompute)
+        self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
 
     def use_threads(self, threads: int) -> None:
         """Compute with this many CPU threads from now on."""
@@ -163,11 +174,14 @@ class Rank:
         facts = json.loads((state / "facts.json").read_text(encoding="ascii"))
         if facts["bf16"] != self.config.bf16:
             raise ValueError(f"{directory} was written with learner.bf16={str(facts['bf16']).lower()}; use that")
+        reference = (Path(directory).parent / facts["reference"]).resolve()
+        if self.config.lora.rank:  # the checkpoint's model is the sum of weights and adapters
+            self._begin(reference, state / ADAPTERS_FILE)
+        self.reference_dir = reference
         self._engine().load_state(state)
         own = state / f"rng-{self.rank}.safetensors"
         if own.exists():  # a rank that was not there then keeps its own
             torch.set_rng_state(load_file(own)["cpu"])
-        self.reference_dir = (Path(directory).parent / facts["reference"]).resolve()
         self.steps = int(facts["steps"])
         return self.steps
 

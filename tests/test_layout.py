@@ -18,6 +18,7 @@ HOMES = {
         "rollout/thought_processor.py",
         "rollout/server.py",
     ),
+    "peft": ("learner/adapters.py",),
     "deepspeed": ("learner/deepspeed_engine.py", "learner/optimizer_state.py"),
     "mlflow": ("orchestrator/tracking.py",),
     "omegaconf": ("orchestrator/config.py",),

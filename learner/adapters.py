@@ -1,0 +1,70 @@
+"""Low-rank adapters beside the linear layers of a model. The home of peft."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from peft.tuners.lora import Linear as LoraLinear
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+ADAPTER = "default"
+BASE = "base_layer."
+
+
+def add_adapters(model: PreTrainedModel, *, rank: int, alpha: int) -> None:
+    """Put a low-rank adapter beside each linear layer inside the model, and train these alone.
+
+    W x becomes W x + (alpha / rank) B A x with B = 0 at first. Hu et al., "LoRA: Low-Rank Adaptation of Large Language
+    Models", section 4.1, 2021. The output layer has none, and neither do output projections of Mamba layers, whose fused
+    kernel reads the weight without calling the layer.
+    """
+    targets = [name for name, module in model.named_modules() if _takes_adapter(model, name, module)]
+    peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets), model, ADAPTER)
+
+
+def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -> bool:
+    if not isinstance(module, torch.nn.Linear) or module is model.get_output_embeddings():
+        return False
+    parent = model.get_submodule(name.rpartition(".")[0])
+    return not (name.endswith("out_proj") and "conv1d" in dict(parent.named_children()))
+
+
+def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The parameters by the names of a model without adapters, these added to the weights that they stand beside."""
+    whole = {name.replace(BASE, ""): tensor for name, tensor in parameters.items() if ".lora_" not in name}
+    for name, layer in _adapters(model):
+        weight = f"{name}.weight"
+        whole[weight] = whole[weight] + layer.get_delta_weight(ADAPTER).to(whole[weight].dtype)
+    return whole
+
+
+def merged_names(model: PreTrainedModel) -> list[tuple[str, Any]]:
+    """The parameters but for adapters, by the names that `merged` gives them."""
+    return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if ".lora_" not in name]
+
+
+def save_adapters(model: PreTrainedModel, path: Path) -> None:
+    """Write the adapters' weights (safetensors)."""
+    save_file({name: p.detach().cpu() for name, p in model.named_parameters() if ".lora_" in name}, path)
+
+
+def load_adapters(model: PreTrainedModel, path: Path) -> None:
+    """Read what `save_adapters` wrote. Raises `ValueError` where the adapters are others, or of another rank."""
+    ours = {name: p for name, p in model.named_parameters() if ".lora_" in name}
+    saved = load_file(path)
+    if {name: t.shape for name, t in saved.items()} != {name: p.shape for name, p in ours.items()}:
+        raise ValueError(
+            f"{path} holds other adapters than learner.lora.rank makes; use the rank that it was written with"
+        )
+    with torch.no_grad():
+        for name, parameter in ours.items():
+            parameter.copy_(saved[name])
+
+
+def _adapters(model: PreTrainedModel) -> Iterator[tuple[str, LoraLinear]]:
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLinear):
+            yield name, module
