@@ -6,10 +6,10 @@ PY := .venv/bin/python
 PACKAGES := rewards envs rollout learner orchestrator
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo budget-demo sft self_sft rl eval report ui submit test test-long check bench bench-envs clean
+.PHONY: help setup demo budget-demo sft self_sft rl eval report ui submit test test-long check bench bench-growth bench-envs clean
 
 help:  ## list the targets
-	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stack
 	@bash requirements/install.sh
@@ -58,6 +58,9 @@ check: setup  ## ruff (rules and format) and mypy
 
 bench: setup  ## measure rollout, learner and weight push with the model of CONFIG
 	@$(PY) -m orchestrator bench $(CONFIG) $(ARGS)
+
+bench-growth: setup  ## measure how the cost of a step grows, with figures in runs/bench
+	@$(PY) -m orchestrator bench-growth $(CONFIG) $(ARGS)
 
 bench-envs: setup  ## measure grading and the sandbox; ARGS="--tasks code=humaneval.jsonl"
 	@$(PY) -m orchestrator bench-envs $(ARGS)

@@ -28,6 +28,7 @@ RUN_COMMANDS = {
     "eval": "evaluate the newest model on held-out tasks",
     "report": "write report.html and report.json",
     "bench": "measure the engines and the loop with the model of a configuration",
+    "bench-growth": "measure how the cost grows with answers, workers, model size and context; figures in runs/bench",
     "submit": "submit a run to a Ray cluster and follow its log",
 }
 

@@ -11,22 +11,24 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from learner.batch import Sequence, make_batch
+from learner.batch import sequences_from_groups
 from learner.config import LossConfig
 from learner.fresh_model import make_model
+from orchestrator.bench_envs import bench_steps
 from orchestrator.bench_loop import bench_loop
 from orchestrator.bench_rollout import bench_rollout, same_length
+from orchestrator.bench_training import bench_training
 from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config
-from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.dialogues import Demonstrations
 from orchestrator.mixture import Mixture
 from rollout.manifest import read_weights
-from rollout.renderer import Renderer, load_tokenizer, pad_id
+from rollout.renderer import load_tokenizer, pad_id
 from rollout.thought import ThoughtTags
 from rollout.trajectory import WeightVersion
 
 REPEATS = 3
+STEPPED = 64
+"""Tasks whose environments are stepped."""
 
 
 async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
@@ -44,12 +46,15 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         learner = await LearnerGroup.start(config.learner)
         await learner.load(model, optim=config.rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
         figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
-        figures |= await bench_rollout(fleet, mixture, config)
-        figures |= await _learning(learner, model, mixture, config)
+        sampling, groups = await bench_rollout(fleet, mixture, config)
+        pad = pad_id(load_tokenizer(model))
+        sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
+        figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
+        tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
+        figures |= bench_steps(tasks, threads=config.rollout.env_threads)
         figures |= await _pushing(fleet, learner)
         await learner.load(model, optim=config.rl.optim, loss=config.rl.loss, total_steps=100)
         await learner.use_threads(config.learner.threads_beside)
-        pad = pad_id(load_tokenizer(model))
         figures |= await bench_loop(fleet, learner, mixture, config, pad_id=pad, version=REPEATS)
         await learner.close()
         await fleet.close()
@@ -57,26 +62,6 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
     finally:
         stop_ray()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _learning(learner: LearnerGroup, model: Path, mixture: Mixture, config: Config) -> dict[str, float]:
-    """Trained sequences' tokens a second, forward, backward and update."""
-    tokenizer = load_tokenizer(model)
-    writer = DialogueWriter(Renderer(tokenizer), None, config.rollout.thought)
-    source = Demonstrations(mixture)
-    rows = [writer.ids(source.dialogue(number)) for number in range(config.sft.batch_size)]
-    batch = make_batch(
-        [Sequence.supervised(ids=ids, trained_T=trained) for ids, trained in rows],
-        ranks=config.learner.ranks,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-        pad_id=pad_id(tokenizer),
-    )
-    best = 0.0
-    for _ in range(REPEATS):
-        began = time.monotonic()
-        await learner.step(batch)
-        best = max(best, batch.tokens / (time.monotonic() - began))
-    return {"learner/tokens_per_s": best}
 
 
 async def _pushing(fleet: Fleet, learner: LearnerGroup) -> dict[str, float]:

@@ -3,11 +3,13 @@
 import itertools
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from envs.catalog import ENVIRONMENTS
+from envs.catalog import ENVIRONMENTS, environment
 from envs.environment import Environment
 from envs.sandbox_bench import measure
+from envs.script import score
 from envs.task import Task
 from orchestrator.envcheck import generated_tasks
 from orchestrator.scoring_pool import ScoringPool, Script
@@ -31,6 +33,19 @@ def bench_envs(files: Mapping[str, Sequence[Task]], *, seconds: float, programs:
                     rate = _rate(pool, _scripts(env, tasks), seconds=seconds)
                     result["gradings_per_s"].setdefault(env_id, {})[f"{workers}_workers"] = round(rate, 1)
     return result
+
+
+def bench_steps(tasks: Sequence[Task], *, threads: int, seconds: float = 3.0) -> dict[str, float]:
+    """Steps a second of environments that are given right answers, in as many threads as a rollout worker has."""
+    scripts = [(task, gold(task)) for task in tasks if (gold := environment(task.kind).gold) is not None]
+    done = 0
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda script: score(*script), scripts[:WARM_UP]))
+        start = time.monotonic()
+        while time.monotonic() - start < seconds:
+            list(pool.map(lambda script: score(*script), scripts))
+            done += sum(len(turns) for _, turns in scripts)
+    return {"env/steps_per_s": done / (time.monotonic() - start)}
 
 
 def _generated(env: Environment) -> list[Task]:

@@ -16,12 +16,13 @@ GROUPS = 24
 REPEATS = 3
 
 
-async def bench_rollout(fleet: Fleet, mixture: Mixture, config: Config) -> dict[str, float]:
+async def bench_rollout(fleet: Fleet, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
     """Tokens a second through episodes and environments, and two ratios; the ways take turns, the best of each counts.
 
-    The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same length.
+    Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same length.
     """
     budget, free, enforced, bare = enforced_budget(config), 0.0, 0.0, 0.0
+    groups: list[Group] = []
     for repeat in range(REPEATS):
         tasks = [mixture.task(mixture.draw()) for _ in range(GROUPS)]
         first = 2 * repeat * GROUPS
@@ -31,11 +32,12 @@ async def bench_rollout(fleet: Fleet, mixture: Mixture, config: Config) -> dict[
         limited = [replace(task, thinking=up_to(budget)) for task in tasks]
         _, speed = await _episodes(fleet, limited, config, first=first + GROUPS)
         enforced = max(enforced, speed)
-    return {
+    figures = {
         "rollout/tokens_per_s": free,
         "rollout/times_bare_engine": free / bare,
         "rollout/enforced_times_free": enforced / free,
     }
+    return figures, groups
 
 
 def enforced_budget(config: Config) -> int:

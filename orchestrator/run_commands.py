@@ -3,9 +3,11 @@
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from learner.checkpoint import DamagedCheckpointError
 from orchestrator.bench import bench, print_bench
+from orchestrator.bench_growth import bench_growth, write_growth
 from orchestrator.config import STAGES, load_config
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
@@ -21,6 +23,13 @@ def execute(given: argparse.Namespace) -> int:
             return submit(given.config, given.overrides, given.address)
         if given.command == "bench":
             print_bench(asyncio.run(bench(config, open_mixture(config.envs, {}, split="train", seed=config.seed))))
+            return 0
+        if given.command == "bench-growth":
+            mixture = open_mixture(config.envs, {}, split="train", seed=config.seed)
+            growths = asyncio.run(
+                bench_growth(config, mixture, lambda text: print(f"measuring: {text}", file=sys.stderr))
+            )
+            write_growth(growths, Path(config.runs_dir) / "bench")
             return 0
         only = given.command if given.command in STAGES else None
         return asyncio.run(run_pipeline(config, only=only))
