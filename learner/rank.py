@@ -20,9 +20,11 @@ from learner.batch import MicroBatch, Sequence, TrainBatch
 from learner.carriers import open_carrier
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.deepspeed_engine import DeepSpeedEngine, join_ranks
+from learner.kl import distillation_advantages
 from learner.loss import Loss, nll_loss, policy_loss, token_entropies, token_logprobs
 from learner.objective import objective
 from learner.optimizer import learning_rate
+from learner.preferences import pair_loss
 from learner.publish import WeightPublisher
 from learner.shared_prompt import causal_logits
 from rollout.manifest import WeightManifest
@@ -67,16 +69,17 @@ class Rank:
         self.reference: PreTrainedModel | None = None
         self.publisher: WeightPublisher | None = None
 
-    def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int) -> int:
+    def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> int:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
-        Returns its parameter count. What was loaded before is freed. Raises `ValueError` for a directory that holds no
-        such model.
+        The reference is the model itself as it is now, or a teacher. Returns the parameter count. What was loaded before
+        is freed. Raises `ValueError` for a directory that holds no such model.
         """
         self.close()
         model = _read_model(Path(model_dir))
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
-        self.reference_dir = Path(model_dir)
+        self.teacher_dir = None if teacher_dir is None else Path(teacher_dir)
+        self.reference_dir = self.teacher_dir or Path(model_dir)
         self.tokenizer_files = _read_tokenizer(Path(model_dir))
         self.optim = optim
         self.total_steps = total_steps
@@ -96,7 +99,7 @@ class Rank:
         engine = self._engine()
         start = time.monotonic()
         engine.train(True)
-        reference = self._reference() if loss.kl_coefficient else None
+        reference = self._reference() if loss.needs_reference else None
         totals: dict[str, torch.Tensor] = {}
         for micro_batch in batch.micro_batches[self.rank]:
             result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference)
@@ -163,7 +166,7 @@ class Rank:
                 raise ValueError(f"{directory} was written with learner.{name}={facts[name]}, not {value}; use that")
         self._engine().load_state(state)
         torch.set_rng_state(load_file(state / f"rng-{self.rank}.safetensors")["cpu"])
-        self.reference_dir = (Path(directory).parent / facts["reference"]).resolve()
+        self.reference_dir = self.teacher_dir or (Path(directory).parent / facts["reference"]).resolve()
         self.steps = int(facts["steps"])
         return self.steps
 
@@ -200,7 +203,7 @@ class Rank:
         self.reference = None
 
     def _reference(self) -> PreTrainedModel:
-        """The weights that the stage began with, frozen; read at their first use."""
+        """The weights that the stage began with, or a teacher's, frozen; read at their first use."""
         if self.reference is None:
             dtype = torch.bfloat16 if self.config.bf16 else torch.float32
             model = _read_model(self.reference_dir).to(device=self._engine().device, dtype=dtype)
@@ -221,7 +224,7 @@ class Rank:
 def micro_batch_loss(
     engine: DeepSpeedEngine, micro_batch: MicroBatch, *, config: LossConfig, reference: PreTrainedModel | None = None
 ) -> Loss:
-    """Forward pass and loss of one micro-batch; `reference` is what the policy should stay near, None where it is free."""
+    """Forward pass and loss of one micro-batch; `reference` is what the model is held against, if anything."""
     ids_BT = torch.from_numpy(micro_batch.ids_BT).to(engine.device)
     weights_BT = torch.from_numpy(micro_batch.weights_BT).to(engine.device)
     logits_BTV = engine.logits(ids_BT, micro_batch.prompts)
@@ -233,10 +236,17 @@ def micro_batch_loss(
         with torch.no_grad():
             logits_ref_BTV = causal_logits(reference, reference.config, ids_BT, micro_batch.prompts)
             ref_BT = token_logprobs(logits_ref_BTV, ids_BT)
+    if config.objective == "dpo":
+        assert ref_BT is not None
+        return pair_loss(logprobs_BT, weights_BT, ref_BT, beta=config.beta)
+    advantages_BT = torch.from_numpy(micro_batch.advantages_BT).to(engine.device)
+    if config.objective == "distill":
+        assert ref_BT is not None
+        advantages_BT = distillation_advantages(logprobs_BT, ref_BT, clip=config.advantage_clip)
     return policy_loss(
         logprobs_BT,
         weights_BT,
-        torch.from_numpy(micro_batch.advantages_BT).to(engine.device),
+        advantages_BT,
         torch.from_numpy(micro_batch.behaviour_BT).to(engine.device),
         objective=objective(config),
         ref_BT=ref_BT,
