@@ -97,9 +97,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     whole = batch(plain, tokens=10**6)
     ((micro_batch,),) = whole.micro_batches
     micro = micro_batch_loss(engine, micro_batch, config=DISTILL, reference=rank._reference())
-    (micro.total / whole.denominator).backward()
+    engine.backward(micro.total / whole.denominator)
     found = gradient(engine.model)
-    engine.model.zero_grad()
 
     rank.load(str(folder / "student"), optim=OPTIM, total_steps=9, teacher_dir=teacher)
     steps = [rank.train_step(batch(plain), loss=DISTILL) for _ in range(2)]
@@ -124,11 +123,10 @@ def test_the_gradient_is_that_of_a_plain_computation(story: dict[str, Any]) -> N
     assert story["steps"][0]["grad_norm"] == pytest.approx(story["plain"].norm().item(), rel=1e-4)
 
 
-def test_the_metric_is_the_reverse_divergence_of_a_token_and_it_falls(story: dict[str, Any]) -> None:
-    values = [step["kl"] for step in story["steps"]]
-    assert values[0] == pytest.approx(story["divergence"], abs=1e-5)
-    assert values == sorted(values, reverse=True)
-    assert values[-1] < values[0] - 0.01
+def test_the_metric_is_the_reverse_divergence_of_a_token_and_the_student_comes_nearer(story: dict[str, Any]) -> None:
+    first, *_, last = story["steps"]
+    assert first["kl"] == pytest.approx(story["divergence"], abs=1e-5)
+    assert last["advantage_abs"] < 0.9 * first["advantage_abs"]
 
 
 def test_a_continued_stage_keeps_its_teacher(story: dict[str, Any]) -> None:
