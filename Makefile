@@ -6,7 +6,8 @@ PY := .venv/bin/python
 PACKAGES := rewards envs rollout learner orchestrator
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo budget-demo sft self_sft rl eval report ui submit test test-long check bench bench-growth bench-envs clean
+.PHONY: help setup demo budget-demo sft self_sft dpo rl distill eval report ui submit test test-long check bench bench-growth \
+	bench-envs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,11 +26,13 @@ budget-demo: setup  ## train under thinking budgets and without, SEED=1, and com
 	@$(PY) -m orchestrator compare --runs "under budgets=runs/budgets-$(SEED)" \
 	  --runs "without=runs/free-$(SEED)" --out runs/budget-demo-$(SEED).html
 
-sft rl self_sft eval report: setup
+sft rl self_sft dpo distill eval report: setup
 	@$(PY) -m orchestrator $@ $(CONFIG) $(ARGS)
 
 sft:  ## run the supervised stage of CONFIG
 self_sft:  ## train on the model's own right answers
+dpo:  ## train on preferred answers against others
+distill:  ## train on what a teacher makes of the model's answers
 rl:  ## run the reinforcement learning stage of CONFIG
 eval:  ## evaluate the checkpoints of CONFIG
 report:  ## write report.html and report.json of CONFIG

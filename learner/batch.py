@@ -216,8 +216,8 @@ def make_batch(
         ranks=ranks,
         budget=micro_batch_tokens,
     )
-    micro_batches = _filled_up(
-        [[_micro_batch(pack, trained, pad_id=pad_id, aggregation=aggregation) for pack in packs] for packs in plan]
+    micro_batches = filled_up(
+        [[micro_batch(pack, trained, pad_id=pad_id, aggregation=aggregation) for pack in packs] for packs in plan]
     )
     trained_tokens = sum(sequence.trained_tokens for sequence in trained)
     denominators = {"token": trained_tokens, "sequence": len(trained), "constant": len(sequences) * constant_length}
@@ -232,7 +232,8 @@ def make_batch(
     )
 
 
-def _micro_batch(pack: Pack, all_sequences: Seq[Sequence], *, pad_id: int, aggregation: str) -> MicroBatch:
+def micro_batch(pack: Pack, all_sequences: Seq[Sequence], *, pad_id: int, aggregation: str = "token") -> MicroBatch:
+    """The arrays of a pack's sequences, which are named by their places in `all_sequences`; padded with `pad_id`."""
     rows = [(all_sequences[row], piece.prompt) for piece in pack for row in piece.rows]
     shape = (len(rows), max(piece.length for piece in pack))
     ids_BT = np.full(shape, pad_id, dtype=np.int64)
@@ -259,8 +260,10 @@ def _micro_batch(pack: Pack, all_sequences: Seq[Sequence], *, pad_id: int, aggre
     )
 
 
-def _filled_up(built: list[list[MicroBatch]]) -> tuple[tuple[MicroBatch, ...], ...]:
+def filled_up(built: list[list[MicroBatch]], *, rows: int = 1) -> tuple[tuple[MicroBatch, ...], ...]:
     """The same number of micro-batches with prompts on each rank, and after them of those without.
+
+    What is added has `rows` rows, which count for nothing.
 
     Ranks must call the model's modules in the same order: under ZeRO-3 each call gathers parameters from all of them.
     """
@@ -269,16 +272,16 @@ def _filled_up(built: list[list[MicroBatch]]) -> tuple[tuple[MicroBatch, ...], .
         kinds = [[m for m in share if (m.prompts is not None) == shared] for share in built]
         rounds = max(len(kind) for kind in kinds)
         for share, kind, mine in zip(filled, kinds, built, strict=True):
-            share += [*kind, *[_weightless(mine[0], shared=shared)] * (rounds - len(kind))]
+            share += [*kind, *[_weightless(mine[0], rows=rows, shared=shared)] * (rounds - len(kind))]
     return tuple(tuple(share) for share in filled)
 
 
-def _weightless(micro_batch: MicroBatch, *, shared: bool) -> MicroBatch:
-    """Two tokens of a micro-batch, neither of which counts; with `shared` behind a prompt of one."""
+def _weightless(like: MicroBatch, *, rows: int, shared: bool) -> MicroBatch:
+    """Two tokens of each of the first rows, none of which counts; with `shared` behind a prompt of one."""
     return MicroBatch(
-        ids_BT=micro_batch.ids_BT[:1, :2],
-        weights_BT=np.zeros_like(micro_batch.weights_BT[:1, :2]),
-        advantages_BT=micro_batch.advantages_BT[:1, :2],
-        behaviour_BT=micro_batch.behaviour_BT[:1, :2],
-        prompts=Prompts.padded([micro_batch.ids_BT[0, :1].tolist()], rows_P=[1], pad_id=0) if shared else None,
+        ids_BT=like.ids_BT[:rows, :2],
+        weights_BT=np.zeros_like(like.weights_BT[:rows, :2]),
+        advantages_BT=like.advantages_BT[:rows, :2],
+        behaviour_BT=like.behaviour_BT[:rows, :2],
+        prompts=Prompts.padded([like.ids_BT[0, :1].tolist()], rows_P=[rows], pad_id=0) if shared else None,
     )

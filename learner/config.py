@@ -6,7 +6,7 @@ from rollout.trajectory import TurnFault
 
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "linear", "cosine")
-OBJECTIVES = ("policy", "nll")
+OBJECTIVES = ("policy", "nll", "distill", "dpo")
 ADVANTAGES = ("loo", "mean", "grpo", "reinforce_pp", "reinforce_pp_baseline")
 USUAL_CLIPS = {
     "ppo": (0.2, 0.28),
@@ -75,14 +75,17 @@ class OptimConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The objective: a surrogate of the policy's objective with its corrections, or the negative log-likelihood.
+    """The objective: a surrogate of the policy's objective with its corrections, or what a supervised stage minimises.
 
     Below, pi is the trainer's probability of a token, mu that of the engine that sampled it, A the advantage, r the
     policy ratio. DAPO is ppo with aggregation token, rl.shaping.overlong_buffer, and groups without signal dropped.
     """
 
     objective: str = "policy"
-    """policy (reinforcement learning) or nll (supervised: minus the log-probability of each trained token)."""
+    """policy (reinforcement learning), nll (supervised: minus the log-probability of each trained token), distill (policy
+    with the advantage log pi_teacher - log pi of each token) or dpo (preferred answers against others)."""
+    beta: float = 0.1
+    """Of dpo: what an answer's log pi - log pi_ref is multiplied by; the smaller, the further pi may go from the reference."""
     advantage: str = "loo"
     """Reward minus a baseline: loo (mean of the other answers, RLOO), mean (mean of the group, Dr. GRPO), grpo (likewise,
     divided by the group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++),
@@ -145,6 +148,7 @@ class LossConfig:
             _one_of("loss.old_policy", self.old_policy, OLD_POLICIES)
         if self.decoupled and self.against_rollout:
             raise ValueError("loss.surrogate=decoupled with loss.old_policy=rollout: take trainer, or surrogate=ppo")
+        _positive("loss.beta", self.beta)
         _positive("loss.advantage_clip", self.advantage_clip)
         _not_negative("loss.importance_cap", self.importance_cap)
         _not_negative("loss.negative_guard", self.negative_guard)
@@ -176,6 +180,11 @@ class LossConfig:
                 raise ValueError(f"loss.{name}={bounds}: give the lowest and the highest value, or [] for none")
         if self.error_guard and self.error_guard <= 1:
             raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether frozen weights are held beside those that are trained."""
+        return self.kl_coefficient > 0 or self.objective in ("distill", "dpo")
 
     @property
     def decoupled(self) -> bool:
@@ -310,11 +319,12 @@ def require_together(optim: OptimConfig, learner: LearnerConfig) -> None:
 
 def require_reference_fits(loss: LossConfig, learner: LearnerConfig) -> None:
     """Raises `ValueError` where each rank would have to hold a whole reference beside its part of the model."""
-    if loss.kl_coefficient and learner.zero_stage == 3:
-        raise ValueError(
-            f"loss.kl_coefficient={loss.kl_coefficient} with learner.zero_stage=3: a rank holds its reference whole; "
-            f"set learner.zero_stage to 0, 1 or 2, or loss.kl_coefficient=0"
-        )
+    if not loss.needs_reference or learner.zero_stage != 3:
+        return
+    asked, remedy = f"the stage {loss.objective}", "set learner.zero_stage to 0, 1 or 2"
+    if loss.kl_coefficient:
+        asked, remedy = f"loss.kl_coefficient={loss.kl_coefficient}", f"{remedy}, or loss.kl_coefficient=0"
+    raise ValueError(f"{asked} with learner.zero_stage=3: a rank holds its reference whole; {remedy}")
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

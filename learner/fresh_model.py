@@ -77,6 +77,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
+def padded_size(tokenizer: PreTrainedTokenizerFast) -> int:
+    """How many ids a fresh model knows: those of its tokenizer, and more up to a multiple of 8."""
+    return -(-len(tokenizer) // 8) * 8
+
+
 def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
     """Write a fresh model with its tokenizer to `directory`; returns the number of parameters.
 
@@ -94,7 +99,7 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
 def _hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> NemotronHConfig:
     head_dim = 32
     return NemotronHConfig(
-        vocab_size=-(-len(tokenizer) // 8) * 8,
+        vocab_size=padded_size(tokenizer),
         hidden_size=config.hidden_size,
         layers_block_type=[LAYER_TYPES[letter] for letter in config.pattern],
         intermediate_size=config.intermediate_size,

@@ -42,13 +42,15 @@ def penalised_advantages(
     return advantages_BT - coefficient * to_come_BT
 
 
-def distillation_advantages(logprobs_BT: torch.Tensor, teacher_BT: torch.Tensor) -> torch.Tensor:
-    """log pi_teacher - log pi of each token that the student sampled, as a constant.
+def distillation_advantages(
+    logprobs_BT: torch.Tensor, teacher_BT: torch.Tensor, *, clip: float = MAX_LOG_RATIO
+) -> torch.Tensor:
+    """log pi_teacher - log pi of each token that the student sampled, held between -`clip` and `clip`, as a constant.
 
     The reverse divergence from a teacher, token by token. Gu et al., "MiniLLM: Knowledge Distillation of Large Language
     Models", 2024; with this advantage: Lu, "On-Policy Distillation", 2025.
     """
-    return (teacher_BT - logprobs_BT).detach()
+    return (teacher_BT - logprobs_BT).detach().clamp(-clip, clip)
 
 
 def _gap(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:

@@ -66,13 +66,18 @@ def cheapest_plan(lengths: Seq[int], families: Seq[Family], *, ranks: int, budge
 
 
 def plain_plan(lengths: Seq[int], *, ranks: int, budget: int) -> Plan:
-    """Each sequence in full, like lengths together, dealt to and fro so that the ranks get nearly the same lengths."""
+    """Each sequence in full."""
     pieces = [Piece(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths)]
-    pieces.sort(key=lambda piece: -piece.length)
+    return dealt(pieces, ranks=ranks, budget=budget)
+
+
+def dealt(pieces: Iterable[Piece], *, ranks: int, budget: int) -> Plan:
+    """Pieces without prompts, like lengths together, dealt to and fro so that the ranks get nearly the same lengths."""
+    longest_first = sorted(pieces, key=lambda piece: -piece.length)
     shares: list[list[Piece]] = [[] for _ in range(ranks)]
-    for start in range(0, len(pieces), ranks):
+    for start in range(0, len(longest_first), ranks):
         order = range(ranks) if (start // ranks) % 2 == 0 else range(ranks - 1, -1, -1)
-        for rank, piece in zip(order, pieces[start : start + ranks]):  # noqa: B905 - the last row may be shorter
+        for rank, piece in zip(order, longest_first[start : start + ranks]):  # noqa: B905 - the last row may be shorter
             shares[rank].append(piece)
     return [_filled(share, budget=budget) for share in shares]
 

@@ -1,4 +1,8 @@
-"""Losses over pairs of answers of which one is preferred. Pure functions of tensors; suffix: `_B` one entry per pair."""
+"""Losses over pairs of answers of which one is preferred. Pure functions of tensors.
+
+Suffixes: `_B` one entry per pair, `_RT` per row of a micro-batch of pairs and token: a pair's rows follow each other, the
+preferred answer first (`learner/pairs.py`).
+"""
 
 import torch
 
@@ -27,3 +31,12 @@ def dpo_loss(
         "accuracy": (margin_B.detach() > 0).float().sum(),
     }
     return Loss(total=total, sums=sums)
+
+
+def pair_loss(logprobs_RT: torch.Tensor, weights_RT: torch.Tensor, ref_RT: torch.Tensor, *, beta: float) -> Loss:
+    """`dpo_loss` of a micro-batch of pairs; a pair whose weights are all 0 only fills up, and counts for nothing."""
+    trained_RT = weights_RT > 0
+    sums_R, ref_R = (torch.where(trained_RT, values_RT, 0.0).sum(-1) for values_RT in (logprobs_RT, ref_RT))
+    real_B = trained_RT.any(-1)[0::2]
+    chosen_B, rejected_B = sums_R[0::2][real_B], sums_R[1::2][real_B]
+    return dpo_loss(chosen_B, rejected_B, ref_R[0::2][real_B], ref_R[1::2][real_B], beta=beta)

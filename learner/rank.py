@@ -12,17 +12,15 @@ import numpy as np
 import torch
 import torch.distributed
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from learner.adapters import add_adapters, load_adapters
-from learner.batch import MicroBatch, Sequence, TrainBatch
+from learner.batch import Sequence, TrainBatch
 from learner.carriers import open_carrier
 from learner.config import LearnerConfig, LossConfig, OptimConfig
 from learner.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
-from learner.loss import Loss, nll_loss, policy_loss
-from learner.mamba_scan import match_engine
-from learner.objective import objective
+from learner.forward import micro_batch_loss
+from learner.model_files import read_model, read_tokenizer
 from learner.optimizer import freeze, learning_rate
 from learner.publish import WeightPublisher
 from learner.recompute import recompute
@@ -33,14 +31,6 @@ COLLECTIVE_TIMEOUT = 600.0
 """Seconds that a rank waits for the others in one operation before it fails."""
 STATE_FOLDER = "learner"
 """Folder of a checkpoint for what Hugging Face's format has no place for."""
-TOKENIZER_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template*",
-)
 
 
 class Rank:
@@ -68,25 +58,26 @@ class Rank:
         self.reference: Scorer | None = None
         self.publisher: WeightPublisher | None = None
 
-    def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int) -> int:
+    def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> int:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
-        Returns its parameter count. What was loaded before is freed. Raises `ValueError` for a directory that holds no
-        such model.
+        The reference is the model itself as it is now, or a teacher. Returns the parameter count. What was loaded before
+        is freed. Raises `ValueError` for a directory that holds no such model.
         """
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0
-        self.tokenizer_files = _read_tokenizer(Path(model_dir))
+        self.teacher_dir = None if teacher_dir is None else Path(teacher_dir)
+        self.tokenizer_files = read_tokenizer(Path(model_dir))
         self._begin(Path(model_dir))
         return self.parameter_count
 
     def _begin(self, model_dir: Path, adapters: Path | None = None) -> None:
         """Make the engine of a model, with adapters as a checkpoint holds them, or new ones, where they are trained."""
         self.close()
-        model = _read_model(model_dir)
+        model = read_model(model_dir)
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
-        self.reference_dir = model_dir
+        self.start_dir = model_dir
         freeze(model, self.config.frozen)
         lora = self.config.lora
         if lora.rank:
@@ -108,7 +99,7 @@ class Rank:
         engine = self._engine()
         start = time.monotonic()
         engine.train(True)
-        reference = self._reference() if loss.kl_coefficient else None
+        reference = self._reference() if loss.needs_reference else None
         totals: dict[str, torch.Tensor] = {}
         for micro_batch in batch.micro_batches[self.rank]:
             result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference)
@@ -156,7 +147,7 @@ class Rank:
             facts = {
                 "steps": self.steps,
                 "bf16": self.config.bf16,
-                "reference": os.path.relpath(self.reference_dir, target.parent),  # a run's folder may be moved
+                "start": os.path.relpath(self.start_dir, target.parent),  # a run's folder may be moved
             }
             (state / "facts.json").write_text(json.dumps(facts), encoding="ascii")
 
@@ -174,10 +165,10 @@ class Rank:
         facts = json.loads((state / "facts.json").read_text(encoding="ascii"))
         if facts["bf16"] != self.config.bf16:
             raise ValueError(f"{directory} was written with learner.bf16={str(facts['bf16']).lower()}; use that")
-        reference = (Path(directory).parent / facts["reference"]).resolve()
+        start = (Path(directory).parent / facts["start"]).resolve()
         if self.config.lora.rank:  # the checkpoint's model is the sum of weights and adapters
-            self._begin(reference, state / ADAPTERS_FILE)
-        self.reference_dir = reference
+            self._begin(start, state / ADAPTERS_FILE)
+        self.start_dir = start
         self._engine().load_state(state)
         own = state / f"rng-{self.rank}.safetensors"
         if own.exists():  # a rank that was not there then keeps its own
@@ -218,10 +209,10 @@ class Rank:
         self.reference = None
 
     def _reference(self) -> Scorer:
-        """The weights that the stage began with, frozen; read at their first use."""
+        """The weights that the stage began with, or a teacher's, frozen; read at their first use."""
         if self.reference is None:
             dtype = torch.bfloat16 if self.config.bf16 else torch.float32
-            model = _read_model(self.reference_dir).to(device=self._engine().device, dtype=dtype)
+            model = read_model(self.teacher_dir or self.start_dir).to(device=self._engine().device, dtype=dtype)
             model.eval().requires_grad_(False)
             self.reference = Scorer(model, model, tokens=self.config.logit_tokens)
         return self.reference
@@ -237,42 +228,6 @@ class Rank:
         return self.engine
 
 
-def micro_batch_loss(
-    engine: DeepSpeedEngine, micro_batch: MicroBatch, *, config: LossConfig, reference: Scorer | None = None
-) -> Loss:
-    """Forward pass and loss of one micro-batch; `reference` is what the policy should stay near, None where it is free."""
-    ids_BT = torch.from_numpy(micro_batch.ids_BT).to(engine.device)
-    weights_BT = torch.from_numpy(micro_batch.weights_BT).to(engine.device)
-    trained_BT = weights_BT > 0
-    scores = engine.scorer(ids_BT, trained_BT, micro_batch.prompts, entropy=config.entropy_bonus > 0)
-    if config.objective == "nll":
-        return nll_loss(scores.logprobs_BT, weights_BT)
-    ref_BT = None
-    if reference is not None:
-        with torch.no_grad():
-            ref_BT = reference(ids_BT, trained_BT, micro_batch.prompts).logprobs_BT
-    return policy_loss(
-        scores.logprobs_BT,
-        weights_BT,
-        torch.from_numpy(micro_batch.advantages_BT).to(engine.device),
-        torch.from_numpy(micro_batch.behaviour_BT).to(engine.device),
-        objective=objective(config),
-        ref_BT=ref_BT,
-        entropy_BT=scores.entropies_BT if config.entropy_bonus else None,
-    )
-
-
-def _read_model(directory: Path) -> PreTrainedModel:
-    """A model in float32 that computes what the engines compute. Raises `ValueError` where the directory holds none."""
-    if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
-        raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
-    )
-    match_engine(model)
-    return model
-
-
 def _sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:
     """The sums of all ranks added up. Every rank has the same names, in the same order."""
     values = torch.stack(list(totals.values()))
@@ -286,8 +241,3 @@ def _means(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
     """The loss over the batch's denominator, everything else over the weight of its tokens."""
     weight = sums.pop("weight")
     return {name: value / (denominator if name == "loss" else weight) for name, value in sums.items()}
-
-
-def _read_tokenizer(directory: Path) -> dict[str, bytes]:
-    """The tokenizer's files, kept here: the checkpoint that a run continues from may be gone when it saves the next."""
-    return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}

@@ -50,6 +50,7 @@ async def bench_loop(
             into.append(report)
 
         loop = Loop(
+            stage="bench",
             rollouts=fleet,
             learner=learner,
             mixture=mixture,

@@ -38,18 +38,20 @@ class Buffer:
         groups_per_step: int,
         max_lag: int,
         max_drops: int,
+        fewest: int = 2,
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
     ) -> None:
-        """`overridden` are the faults of a turn that have an advantage of their own: they are a signal too."""
+        """A group needs `fewest` answers. `overridden` are faults of a turn with an advantage of their own: a signal too."""
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
             raise ValueError(
-                f"rl.groups_per_step={groups_per_step} must be at least 1, "
+                f"groups_per_step={groups_per_step} must be at least 1, "
                 f"max_lag={max_lag} and max_drops={max_drops} at least 0"
             )
         self._per_step = groups_per_step
         self._max_lag = max_lag
         self._max_drops = max_drops
+        self._fewest = fewest
         self._overridden = overridden
         self._slots: dict[int, _Slot] = {}
         self._training: list[int] = []
@@ -74,12 +76,12 @@ class Buffer:
             return ticket
 
     async def put(self, group: Group) -> None:
-        """A finished group. One without signal or without two answers frees its slot, up to `max_drops` a step.
+        """A finished group. One without signal or without enough answers frees its slot.
 
-        Past that limit groups without signal are kept, so that a step always comes to an end.
+        From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end.
         """
         async with self._changed:
-            lost = len(group.trajectories) < 2
+            lost = len(group.trajectories) < self._fewest
             if lost:
                 self.dropped.failed += 1
                 del self._slots[group.ticket.number]

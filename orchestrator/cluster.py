@@ -171,10 +171,13 @@ class LearnerGroup:
         ranks = [actor.remote(rank, config.ranks, "127.0.0.1", port, config) for rank in range(config.ranks)]
         return cls(ranks, segment=f"/dev/shm/temper-{os.getpid()}-{port}-")
 
-    async def load(self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int) -> int:
-        """Load a model with a fresh optimiser; returns its number of parameters."""
+    async def load(
+        self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
+    ) -> int:
+        """Load a model with a fresh optimiser, to learn from a teacher if one is given; returns its parameters' number."""
         self._loss = loss
-        counts = await self._all(lambda rank: rank.load.remote(str(model_dir), optim=optim, total_steps=total_steps))
+        told = {"optim": optim, "total_steps": total_steps, "teacher_dir": None if teacher is None else str(teacher)}
+        counts = await self._all(lambda rank: rank.load.remote(str(model_dir), **told))
         count: int = counts[0]
         return count
 

@@ -13,15 +13,17 @@ from omegaconf.errors import OmegaConfBaseException
 from envs.catalog import configured
 from envs.sandbox import SandboxConfig
 from envs.source import EnvConfig
-from envs.thinking import ThinkingMix
-from learner.config import LearnerConfig, LossConfig, OptimConfig, require_reference_fits, require_together
+from learner.config import LearnerConfig, OptimConfig, require_reference_fits, require_together
 from learner.fresh_model import FreshModelConfig
+from orchestrator.distillation import DistillConfig
+from orchestrator.loop_config import LoopConfig, RlConfig
 from orchestrator.own_answers import SelfSftConfig
+from orchestrator.preferences import DpoConfig
 from orchestrator.sft_data import SftDataConfig
-from orchestrator.shaping import ShapingConfig, require_buffer_fits
+from orchestrator.shaping import require_buffer_fits
 from rollout.worker import RolloutConfig
 
-STAGES = ("init", "sft", "self_sft", "rl", "eval", "report")
+STAGES = ("init", "sft", "self_sft", "dpo", "rl", "distill", "eval", "report")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,52 +63,6 @@ class SftConfig:
             )
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f"sft.on_error={self.on_error!r} must be raise or skip")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RlConfig:
-    """Reinforcement learning on the mixture of environments."""
-
-    steps: int = 100
-    """Optimiser steps."""
-    groups_per_step: int = 24
-    """Groups that are trained on in a step."""
-    group_size: int = 8
-    """Answers to each task."""
-    shares: dict[str, float] = field(default_factory=dict)
-    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
-    thinking: ThinkingMix = field(default_factory=ThinkingMix)
-    """Shares of the modes of thinking among the tasks; the answers to one task share its mode."""
-    max_lag: int = 1
-    """How many versions a group may be behind when it is trained on; 0 is synchronous."""
-    max_drops: int = 64
-    """Most groups without signal that are dropped and replaced in a step."""
-    max_failures: float = 0.5
-    """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
-    checkpoint_every: int = 25
-    """Steps between checkpoints; the last step always has one."""
-    timeout_s: float = 300.0
-    """Deadline of each wait in the loop, in seconds."""
-    shaping: ShapingConfig = field(default_factory=ShapingConfig)
-    """Rewards for short thoughts and answers."""
-    loss: LossConfig = field(default_factory=LossConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.groups_per_step < 1 or self.checkpoint_every < 1:
-            raise ValueError(
-                f"rl.steps={self.steps}, groups_per_step={self.groups_per_step} and "
-                f"checkpoint_every={self.checkpoint_every} must be at least 1"
-            )
-        if self.group_size < 2:
-            raise ValueError(f"rl.group_size={self.group_size} must be at least 2: a baseline needs other answers")
-        if self.thinking.budget and not self.thinking.names_budgets:
-            raise ValueError(
-                f"rl.thinking.budget={self.thinking.budget} without budgets: give rl.thinking.budgets, for example "
-                f"[16, 32], or budget_range"
-            )
-        if self.max_lag < 0 or self.timeout_s <= 0:
-            raise ValueError(f"rl.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +127,9 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     sft: SftConfig = field(default_factory=SftConfig)
     self_sft: SelfSftConfig = field(default_factory=SelfSftConfig)
+    dpo: DpoConfig = field(default_factory=DpoConfig)
     rl: RlConfig = field(default_factory=RlConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -182,33 +140,55 @@ class Config:
         for stage in self.stages:
             if stage not in STAGES:
                 raise ValueError(f"stages: {stage!r} is no stage; there are {', '.join(STAGES)}")
+            self.require_stage(stage)
         if not self.envs:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
         for name, env in self.envs.items():
             configured(env.kind or name, env.options)
-        for stage, shares in (("sft", self.sft.shares), ("self_sft", self.self_sft.shares), ("rl", self.rl.shares)):
-            for env_id, share in shares.items():
+        trained: dict[str, SftConfig | SelfSftConfig | DpoConfig | LoopConfig] = {
+            "sft": self.sft,
+            "self_sft": self.self_sft,
+            "dpo": self.dpo,
+            "rl": self.rl,
+            "distill": self.distill,
+        }
+        for stage, part in trained.items():
+            require_together(part.optim, self.learner)
+            for env_id, share in part.shares.items():
                 if env_id not in self.envs:
                     raise ValueError(f"{stage}.shares.{env_id}: not among the run's envs, {', '.join(self.envs)}")
                 if not share >= 0:
                     raise ValueError(f"{stage}.shares.{env_id}={share} must be 0 or more")
         if not self.name or "/" in self.name:
             raise ValueError(f"name={self.name!r} must be a plain folder name")
-        for stage, size in (("sft", self.sft.batch_size), ("self_sft", self.self_sft.batch_size)):
+        for stage, size in (
+            ("sft", self.sft.batch_size),
+            ("self_sft", self.self_sft.batch_size),
+            ("dpo", self.dpo.batch_size),
+        ):
             if size % self.learner.ranks:
                 raise ValueError(
                     f"{stage}.batch_size={size} can't be shared by learner.ranks={self.learner.ranks}; "
                     f"take a multiple of the ranks"
                 )
-        for optim in (self.sft.optim, self.self_sft.optim, self.rl.optim):
-            require_together(optim, self.learner)
         require_reference_fits(self.rl.loss, self.learner)
         require_buffer_fits(self.rl.shaping, turn_tokens=self.rollout.limits.turn_tokens)
-        require_room(self.rl.thinking.largest_budget if self.rl.thinking.budget else None, self.rollout)
+        for loop in (self.rl, self.distill):
+            require_room(loop.thinking.largest_budget if loop.thinking.budget else None, self.rollout)
+            if loop.answers_per_step < self.learner.ranks:
+                raise ValueError(
+                    f"{loop.stage}: {loop.answers_per_step} answers in a step can't be shared by "
+                    f"learner.ranks={self.learner.ranks}"
+                )
         require_room(max(self.eval.budgets, default=None), self.rollout)
-        answers = self.rl.groups_per_step * self.rl.group_size
-        if answers < self.learner.ranks:
-            raise ValueError(f"rl: {answers} answers in a step can't be shared by learner.ranks={self.learner.ranks}")
+
+    def require_stage(self, stage: str) -> None:
+        """Raises `ValueError` where a stage could not run, which matters only where it is to run."""
+        if stage == "distill":
+            require_reference_fits(self.distill.loss, self.learner)
+            self.distill.teacher_dir()
+        if stage == "dpo":
+            require_reference_fits(self.dpo.loss, self.learner)
 
 
 def require_room(budget: int | None, rollout: RolloutConfig) -> None:

@@ -1,6 +1,5 @@
 """Dialogues to learn from: the experts of the environments, or the rows of a chat file."""
 
-import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from envs.catalog import environment
 from envs.rows import read_rows
 from envs.task import Message, Task
 from envs.thinking import LOW_EFFORT, OFF, UNLIMITED, Thinking
+from orchestrator.epochs import Epochs
 from orchestrator.mixture import Draw, Mixture
 
 
@@ -49,16 +49,14 @@ class ChatFile:
 
     def __init__(self, path: Path, *, on_error: str, seed: int) -> None:
         self._rows, self.skipped = read_rows(path, parse=parse_chat, on_error=on_error)
-        self._seed = seed
         if not self._rows:
             raise ValueError(f"{path} holds no usable row; each needs `messages` with an assistant's message")
+        self._epochs = Epochs(len(self._rows), seed=f"{seed}/epoch")
 
     def dialogue(self, index: int) -> Dialogue:
         """The dialogue at a position, epoch after epoch."""
-        epoch, place = divmod(index, len(self._rows))
-        order = list(range(len(self._rows)))
-        random.Random(f"{self._seed}/epoch/{epoch}").shuffle(order)
-        return self._rows[order[place]]
+        *_, row = self._epochs.at(index)
+        return self._rows[row]
 
 
 def parse_chat(row: dict[str, Any], number: int) -> Dialogue:

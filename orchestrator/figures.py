@@ -66,6 +66,18 @@ CURVES = (
         metrics={"train/loss": "loss"},
     ),
     Curve(
+        title="Preference",
+        note="Share of pairs whose preferred answer gained more than the other one, against the model at the beginning.",
+        stage="dpo",
+        metrics={"train/accuracy": "share of pairs"},
+    ),
+    Curve(
+        title="Distance from the teacher",
+        note="Mean of log pi - log pi_teacher over the sampled tokens, in nats: the reverse divergence of a token.",
+        stage="distill",
+        metrics={"train/kl": "divergence"},
+    ),
+    Curve(
         title="Throughput in RL",
         note="Tokens sampled per second of the whole step: waiting, learning and pushing weights included.",
         stage="rl",
@@ -99,10 +111,18 @@ CURVES = (
 )
 
 
+REWARDS = {
+    "rl": "Mean reward of the groups trained on (those without signal are dropped); the bold line is a running mean.",
+    "distill": "Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
+}
+"""The stages that have rewards, and what is said of them."""
+
+
 def plots(record: RunRecord) -> list[Plot]:
     """Every figure that the run has data for."""
     with matplotlib.rc_context(STYLE):
-        made = [_evaluations(record), _rewards(record), *(_curve(record, curve) for curve in CURVES)]
+        rewards = (_rewards(record, stage, note) for stage, note in REWARDS.items())
+        made = [_evaluations(record), *rewards, *(_curve(record, curve) for curve in CURVES)]
     return [plot for plot in made if plot is not None]
 
 
@@ -145,19 +165,19 @@ def _evaluations(record: RunRecord) -> Plot | None:
     )
 
 
-def _rewards(record: RunRecord) -> Plot | None:
-    envs = record.envs_of("rl")
+def _rewards(record: RunRecord, stage: str, note: str) -> Plot | None:
+    envs = record.envs_of(stage)
     if not envs:
         return None
     figure, axes = _axes(WIDE)
     for number, env in enumerate(envs):
-        steps, values = record.series("rl", f"env/{env}/reward")
+        steps, values = record.series(stage, f"env/{env}/reward")
         _line(axes, steps, values, label=env, colour=COLOURS[number % len(COLOURS)], smooth=True)
-    axes.set_xlabel("RL step")
+    axes.set_xlabel(f"{stage.upper()} step")
     axes.set_ylabel("mean reward")
     axes.legend(ncols=len(envs))
-    note = "Mean reward of the groups trained on (those without signal are dropped); the bold line is a running mean."
-    return Plot(title="Reward by environment", note=note, svg=inline_svg(figure), wide=True)
+    title = "Reward by environment" if stage == "rl" else f"Reward by environment, {stage}"
+    return Plot(title=title, note=note, svg=inline_svg(figure), wide=True)
 
 
 def _curve(record: RunRecord, curve: Curve) -> Plot | None:

@@ -1,4 +1,4 @@
-"""The training loop of reinforcement learning. Read this file first.
+"""The training loop of the stages in which the model samples: `rl` and `distill`. Read this file first.
 
     mixture --draw--> buffer.admit --ticket--> rollouts.run_group: N episodes of one task, at once
                           ^                          |      env <-text-> renderer <-tokens-> engine
@@ -63,12 +63,13 @@ class StepReport:
 
 @dataclass(kw_only=True)
 class Loop:
-    """Everything that a step needs.
+    """Everything that a step needs. `stage` names the loop in messages.
 
     `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
     metrics and checkpoints, and the buffer's state is whole when it runs.
     """
 
+    stage: str
     rollouts: Rollouts
     learner: Learner
     mixture: Mixture
@@ -107,15 +108,13 @@ class Loop:
         await self.buffer.put(self.on_group(group))
 
     async def _learn(self, step: int) -> StepReport:
-        start = monotonic()
+        start, stage = monotonic(), f"{self.stage} step {step}"
         taking = self.stop.wait_or(self.buffer.take(self.version.value))
-        groups = await within(self.timeout_s, taking, stage=f"rl step {step}", waiting_for=self.buffer.waiting_for)
+        groups = await within(self.timeout_s, taking, stage=stage, waiting_for=self.buffer.waiting_for)
         taken = monotonic()
         lag = self.version.value.step - min(group.ticket.admitted.step for group in groups)
         training = self.learner.step(self.make_batch(groups))
-        metrics = await within(
-            self.timeout_s, training, stage=f"rl step {step}", waiting_for=lambda: "the learner's step"
-        )
+        metrics = await within(self.timeout_s, training, stage=stage, waiting_for=lambda: "the learner's step")
         trained = monotonic()
         await self._push(step)
         pushed = monotonic()
@@ -134,7 +133,7 @@ class Loop:
 
     async def _push(self, step: int) -> None:
         target = WeightVersion(step=self.version.value.step + 1)
-        stage = f"rl step {step}"
+        stage = f"{self.stage} step {step}"
         manifest = await within(
             self.timeout_s, self.learner.publish(target), stage=stage, waiting_for=lambda: "the learner's weights"
         )

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import torch
 
+from learner.fresh_model import byte_tokenizer, padded_size
 from orchestrator.config import Config
+from orchestrator.distillation import check_teacher, known_ids
 from rollout.renderer import Renderer, load_tokenizer
 from rollout.thought import ThoughtTags
 
@@ -20,10 +22,29 @@ def check_model(model: Path, config: Config) -> None:
         Renderer(tokenizer, config.rollout.thought).check_modes()
 
 
+def check_before(config: Config, stages: list[str]) -> None:
+    """What would fail hours later. Raises `FileNotFoundError` or `ValueError` where a stage of these could not run."""
+    for stage in stages:
+        config.require_stage(stage)
+    if "distill" not in stages:
+        return
+    path = config.model.path
+    student = None if path is None else Path(path).resolve()
+    tokenizer = byte_tokenizer() if student is None else load_tokenizer(student)
+    check_teacher(
+        config.distill.teacher_dir(),
+        student="that the run makes" if student is None else str(student),
+        tokenizer=tokenizer,
+        ids=padded_size(tokenizer) if student is None else known_ids(student),
+        shared_prompts=config.learner.shared_prompts,
+    )
+
+
 def limits_thoughts(config: Config) -> bool:
     """Whether a stage of the run closes thoughts at a budget."""
     by_stage = {
         "rl": config.rl.thinking.budget > 0,
+        "distill": config.distill.thinking.budget > 0,
         "self_sft": config.self_sft.thinking.budget > 0,
         "eval": bool(config.eval.budgets or config.eval.budget_shares),
     }
@@ -35,6 +56,7 @@ def leaves_thoughts_out(config: Config) -> bool:
     by_stage = {
         "sft": config.sft.thoughts.thinking.no_thought > 0,
         "rl": config.rl.thinking.no_thought > 0,
+        "distill": config.distill.thinking.no_thought > 0,
         "eval": config.eval.no_thought,
     }
     off = any(not env.reasoning for env in config.envs.values())

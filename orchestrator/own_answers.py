@@ -9,6 +9,7 @@ from typing import Any
 from envs.thinking import Mode, ThinkingMix, up_to
 from learner.batch import Sequence
 from learner.config import OptimConfig
+from orchestrator.epochs import Epochs
 from orchestrator.mixture import Draw, Mixture
 from rollout.record import turn_to_json
 from rollout.renderer import Renderer
@@ -70,6 +71,16 @@ def read_answers(path: Path) -> list[OwnAnswer]:
     return [OwnAnswer(draw=Draw(**row["draw"]), turns=row["turns"]) for row in rows]
 
 
+def whole_ids(turns: list[dict[str, Any]]) -> tuple[list[int], list[bool]]:
+    """The ids of an answer as the engine saw and sampled them, and which are trained: those that the model sampled."""
+    ids: list[int] = []
+    trained: list[bool] = []
+    for turn in turns:
+        ids += [*turn["context_ids"], *turn["sampled_ids"]]
+        trained += [False] * len(turn["context_ids"]) + [not forced for forced in turn["forced"]]
+    return ids, trained
+
+
 class OwnAnswers:
     """Batches of the model's own answers, in an order shuffled anew in each epoch.
 
@@ -90,6 +101,7 @@ class OwnAnswers:
         seed: int,
     ) -> None:
         self._answers = answers
+        self._epochs = Epochs(len(answers), seed=f"{seed}/own")
         self._mixture = mixture
         self._renderer = renderer
         self._tags = tags
@@ -104,10 +116,8 @@ class OwnAnswers:
         return [self._sequence(first + offset) for offset in range(self._config.batch_size)]
 
     def _sequence(self, index: int) -> Sequence:
-        epoch, place = divmod(index, len(self._answers))
-        order = list(range(len(self._answers)))
-        random.Random(f"{self._seed}/own/{epoch}").shuffle(order)
-        answer, rng = self._answers[order[place]], random.Random(f"{self._seed}/own/{epoch}/{place}")
+        epoch, place, number = self._epochs.at(index)
+        answer, rng = self._answers[number], random.Random(f"{self._seed}/own/{epoch}/{place}")
         ids, trained = self.ids(answer, budget=self._draw_budget(answer, rng))
         return Sequence.supervised(ids=ids[: self._max_tokens], trained_T=trained[: self._max_tokens])
 
@@ -122,23 +132,24 @@ class OwnAnswers:
 
     def ids(self, answer: OwnAnswer, *, budget: int | None) -> tuple[list[int], list[bool]]:
         """Ids of an answer under a budget, and which are trained: those that the model sampled."""
+        if budget is None:
+            return whole_ids(answer.turns)
         ids: list[int] = []
         trained: list[bool] = []
         left = budget
         for number, turn in enumerate(answer.turns):
             context = turn["context_ids"] if number else self._prompt(answer, budget)
-            said, own = (turn["sampled_ids"], [not forced for forced in turn["forced"]])
-            if left is not None:
-                said, own, thought = self._cut(turn["sampled_ids"], own, budget=left)
-                left = max(0, left - thought) if self._thought.scope == "episode" else left
+            own = [not forced for forced in turn["forced"]]
+            said, own, thought = self._cut(turn["sampled_ids"], own, budget=left)
+            left = max(0, left - thought) if self._thought.scope == "episode" else left
             ids += [*context, *said]
             trained += [False] * len(context) + own
         return ids, trained
 
-    def _prompt(self, answer: OwnAnswer, budget: int | None) -> list[int]:
-        """The prompt as the engine saw it; with the announcement of the budget where there is one."""
+    def _prompt(self, answer: OwnAnswer, budget: int) -> list[int]:
+        """The prompt as the engine saw it, with the announcement of the budget where budgets are announced."""
         seen: list[int] = answer.turns[0]["context_ids"]
-        if budget is None or not self._thought.announce:
+        if not self._thought.announce:
             return seen
         task = self._mixture.task(answer.draw)
         if list(self._renderer.prompt_ids(task)) != seen:

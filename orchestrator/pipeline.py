@@ -11,18 +11,20 @@ from learner.fresh_model import make_model
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
 from orchestrator.deadline import StopFlag, StopRequested
-from orchestrator.model_checks import check_model
+from orchestrator.model_checks import check_before, check_model
 from orchestrator.progress import Progress
 from orchestrator.report import write_report
 from orchestrator.run import Run, check_continuation, redacted
 from orchestrator.run_dir import RunDir
+from orchestrator.stage_distill import run_distill
+from orchestrator.stage_dpo import run_dpo
 from orchestrator.stage_eval import run_eval
 from orchestrator.stage_rl import run_rl
 from orchestrator.stage_self_sft import run_self_sft
 from orchestrator.stage_sft import run_sft
 from orchestrator.tracking import MlflowTracker
 
-TRAINING = {"sft", "self_sft", "rl"}
+TRAINING = {"sft", "self_sft", "dpo", "rl", "distill"}
 STOPPED = 130
 """Exit status of a run that a signal stopped."""
 
@@ -35,14 +37,16 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     folder.open()
     try:
+        ahead = config.stages[folder.state().done :] if only is None else [only]
+        check_before(config, ahead)
         check_continuation(config, folder)
         with Progress(config.name) as progress:
-            return await _tracked(config, folder, progress, only)
+            return await _tracked(config, folder, progress, only, ahead)
     finally:
         folder.close()
 
 
-async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str | None) -> int:
+async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str | None, ahead: list[str]) -> int:
     tracker = MlflowTracker(
         run_name=config.name,
         experiment=config.tracking.experiment,
@@ -53,7 +57,6 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
     )
     tracker.params(redacted(flat_config(config)))
     stop = StopFlag()
-    ahead = config.stages[folder.state().done :] if only is None else [only]
     will_train = not TRAINING.isdisjoint(ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     finished = False
@@ -144,7 +147,9 @@ STAGE_FUNCTIONS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "init": _init,
     "sft": _training("sft", run_sft),
     "self_sft": _training("self_sft", run_self_sft),
+    "dpo": _training("dpo", run_dpo),
     "rl": _training("rl", run_rl),
+    "distill": _training("distill", run_distill),
     "eval": _eval,
     "report": _report,
 }

@@ -24,7 +24,18 @@ START_TIMEOUT_S = 300.0
 """Deadline for starting an engine or a learner, in seconds."""
 BYTES_PER_PARAMETER = 16
 """A checkpoint's size: the weights and AdamW's two moments in float32, and the master weights of bf16."""
-MAY_CHANGE = ("stages", "runs_dir", "name", "tracking.", "sft.steps", "rl.steps", "eval.", "learner.threads")
+MAY_CHANGE = (
+    "stages",
+    "runs_dir",
+    "name",
+    "tracking.",
+    "sft.steps",
+    "rl.steps",
+    "distill.steps",
+    "dpo.steps",
+    "eval.",
+    "learner.threads",
+)
 """What may differ when a run is continued. A change of anything else would make its parts disagree."""
 
 
@@ -78,16 +89,26 @@ class Run:
         self.progress.update(step, metrics)
 
     async def learning(
-        self, *, stage: str, optim: OptimConfig, loss: LossConfig, steps: int, beside_engines: bool
+        self,
+        *,
+        stage: str,
+        optim: OptimConfig,
+        loss: LossConfig,
+        steps: int,
+        beside_engines: bool,
+        teacher: Path | None = None,
     ) -> tuple[LearnerGroup, int]:
-        """The learner, ready to train `stage`, and the step that was done last (0 for a fresh start)."""
+        """The learner, ready to train `stage`, and the step that was done last (0 for a fresh start).
+
+        A loss that compares with frozen weights takes those of `teacher`, without one those that the stage began with.
+        """
         learner, config = await self._learner(stage), self.config.learner
         await learner.use_threads(config.threads_beside if beside_engines else config.threads)
         checkpoint = latest(self.folder.checkpoints(stage))
         base = checkpoint or self.model_dir
         self._parameters = await within(
             START_TIMEOUT_S,
-            learner.load(base, optim=optim, loss=loss, total_steps=steps),
+            learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher),
             stage=stage,
             waiting_for=lambda: f"the learner to load {base}",
         )

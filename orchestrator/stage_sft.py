@@ -6,7 +6,7 @@ from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import ChatFile, Demonstrations
 from orchestrator.run import Run
 from orchestrator.sft_data import SftData
-from orchestrator.supervised import train_supervised
+from orchestrator.supervised import sequence_batches, train_supervised
 from rollout.renderer import Renderer, load_tokenizer
 from rollout.thought import ThoughtTags
 
@@ -22,7 +22,7 @@ async def run_sft(run: Run) -> Path:
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
-        batch=_data(run).batch,
+        batch=sequence_batches(run, _data(run).batch),
     )
 
 

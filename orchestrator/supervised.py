@@ -12,6 +12,19 @@ from orchestrator.run import Run
 from rollout.renderer import load_tokenizer, pad_id
 
 STEP_TIMEOUT_S = 600.0
+NLL = LossConfig(objective="nll")
+
+
+def sequence_batches(run: Run, sequences: Callable[[int], list[Sequence]]) -> Callable[[int], TrainBatch]:
+    """The batches of the steps whose sequences a function gives, for the run's learner."""
+    learner, pad = run.config.learner, pad_id(load_tokenizer(run.model_dir))
+
+    def batch(step: int) -> TrainBatch:
+        return make_batch(
+            sequences(step), ranks=learner.ranks, micro_batch_tokens=learner.micro_batch_tokens, pad_id=pad
+        )
+
+    return batch
 
 
 async def train_supervised(
@@ -21,13 +34,12 @@ async def train_supervised(
     optim: OptimConfig,
     steps: int,
     checkpoint_every: int,
-    batch: Callable[[int], list[Sequence]],
+    batch: Callable[[int], TrainBatch],
+    loss: LossConfig = NLL,
 ) -> Path:
     """Train on `batch(step)` for `steps`, from where the stage was interrupted; returns the last step's checkpoint."""
-    learner, done = await run.learning(
-        stage=stage, optim=optim, loss=LossConfig(objective="nll"), steps=steps, beside_engines=False
-    )
-    batches = _Ahead(run, batch)
+    learner, done = await run.learning(stage=stage, optim=optim, loss=loss, steps=steps, beside_engines=False)
+    batches = _Ahead(batch)
     run.metrics.truncate(stage, done)
     run.progress.stage(stage, steps)
     for step in range(done + 1, steps + 1):
@@ -50,23 +62,13 @@ async def train_supervised(
 class _Ahead:
     """Builds the batch of the step after the one that was taken."""
 
-    def __init__(self, run: Run, batch: Callable[[int], list[Sequence]]) -> None:
-        self._learner = run.config.learner
+    def __init__(self, batch: Callable[[int], TrainBatch]) -> None:
         self._batch = batch
-        self._pad_id = pad_id(load_tokenizer(run.model_dir))
         self._next: tuple[int, asyncio.Task[TrainBatch]] | None = None
 
     async def take(self, step: int) -> TrainBatch:
         if self._next is None or self._next[0] != step:
-            self._next = (step, asyncio.create_task(asyncio.to_thread(self._build, step)))
+            self._next = (step, asyncio.create_task(asyncio.to_thread(self._batch, step)))
         batch = await self._next[1]
-        self._next = (step + 1, asyncio.create_task(asyncio.to_thread(self._build, step + 1)))
+        self._next = (step + 1, asyncio.create_task(asyncio.to_thread(self._batch, step + 1)))
         return batch
-
-    def _build(self, step: int) -> TrainBatch:
-        return make_batch(
-            self._batch(step),
-            ranks=self._learner.ranks,
-            micro_batch_tokens=self._learner.micro_batch_tokens,
-            pad_id=self._pad_id,
-        )

@@ -33,7 +33,7 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
         ("rl.stepz=7", ["rl.stepz", "steps"]),
         ("rl.steps=many", ["rl.steps", "many"]),
         ("rl.group_size=1", ["rl.group_size=1", "at least 2"]),
-        ("stages=[init,sleep]", ["sleep", "init, sft, self_sft, rl, eval, report"]),
+        ("stages=[init,sleep]", ["sleep", "init, sft, self_sft, dpo, rl, distill, eval, report"]),
         ("envs.maths.share=1", ["maths", "math"]),
         ("sft.batch_size=33 learner.ranks=2", ["sft.batch_size=33", "learner.ranks=2"]),
         ("rollout.limits.total_tokens=4096", ["total_tokens=4096", "max_model_len"]),

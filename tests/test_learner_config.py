@@ -12,9 +12,10 @@ from learner.config import LearnerConfig, LossConfig, OptimConfig, require_refer
         (OptimConfig, "learning_rate", float("nan"), "optim.learning_rate=nan"),
         (OptimConfig, "beta2", 1.0, "optim.beta2=1.0"),
         (LossConfig, "advantage", "rloo", "loo, mean, grpo"),
+        (LossConfig, "beta", 0.0, "loss.beta=0.0"),
         (LossConfig, "dual_clip", 0.5, "above 1, or 0"),
         (LossConfig, "importance_floor", 3.0, "loss.importance_cap=2.0"),
-        (LossConfig, "objective", "sft", "policy, nll"),
+        (LossConfig, "objective", "sft", "policy, nll, distill, dpo"),
         (LossConfig, "surrogate", "trpo", "ppo, gspo, cispo, decoupled, reinforce"),
         (LossConfig, "old_policy", "engine", "trainer, rollout"),
         (LossConfig, "aggregation", "constant", "loss.constant_length=0 with loss.aggregation=constant"),
@@ -56,3 +57,6 @@ def test_a_reference_is_refused_where_a_rank_could_not_hold_it():
         require_reference_fits(LossConfig(kl_coefficient=0.1), LearnerConfig(zero_stage=3))
     require_reference_fits(LossConfig(kl_coefficient=0.1), LearnerConfig(zero_stage=2))
     require_reference_fits(LossConfig(), LearnerConfig(zero_stage=3))
+    for objective in ("distill", "dpo"):
+        with pytest.raises(ValueError, match=f"the stage {objective} with learner.zero_stage=3.*0, 1 or 2$"):
+            require_reference_fits(LossConfig(objective=objective), LearnerConfig(zero_stage=3))

@@ -1,6 +1,7 @@
 """The main job through the command line, on the real engines: Ray, vLLM, DeepSpeed, MLflow."""
 
 import json
+import math
 import os
 import signal
 from collections import Counter
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_models
 from main_job import command, finish, rows, start, wait_for_step
 from mlflow import MlflowClient
 from test_readme_example import block
@@ -32,15 +34,24 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     (tmp_path / "pleased.py").write_text(
         block("python").replace("backwards", "pleased").replace(JUDGED, "verdict(True")
     )
+    (tmp_path / "torn.py").write_text(
+        block("python").replace("backwards", "torn").replace(JUDGED, "verdict(len(answer) % 2 == 0")
+    )
+    teacher = tiny_models.qwen3(tmp_path / "teacher")  # of another family, with the same tokenizer
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     arguments = command(
         tmp_path,
-        "stages=[init,sft,self_sft,eval,rl,eval,report]",
+        "stages=[init,sft,self_sft,eval,rl,distill,dpo,eval,report]",
         "sft.steps=4",
         "rl.steps=12",
         "envs.spelling.kind=backwards",
         "envs.easy={kind: pleased, reasoning: false}",
-        "self_sft={tasks: 24, samples: 4, steps: 2, batch_size: 4, shares: {math: 0, code: 0, tool_use: 0, spelling: 0}}",
+        "envs.coin={kind: torn, reasoning: false}",
+        "self_sft={tasks: 24, samples: 4, steps: 2, batch_size: 4}",
+        "self_sft.shares={math: 0, code: 0, tool_use: 0, spelling: 0, coin: 0}",
+        f"distill={{teacher: {teacher}, steps: 2, groups_per_step: 4, group_size: 2}}",
+        "dpo={tasks: 24, samples: 4, steps: 3, batch_size: 4, optim: {learning_rate: 1.0e-3, warmup_steps: 0}}",
+        "dpo.shares={math: 0, code: 0, tool_use: 0, spelling: 0, easy: 0}",
         "rl.thinking={budget: 0.9, budgets: [4, 8], no_thought: 0.1}",
         "rl.loss.malformed_thought=-1.0",
         "eval.budgets=[4]",
@@ -67,8 +78,19 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
 
     report = json.loads((run / "report.json").read_text())
-    assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy"}
+    assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy", "coin"}
     assert [row.step for row in rows(run, "self_sft")] == [1, 2]
+    distilled, preferred = rows(run, "distill"), rows(run, "dpo")
+    assert [row.step for row in distilled] == [1, 2]
+    assert all(row.values["train/kl"] > 0.1 for row in distilled)  # from a teacher that knows nothing
+    assert all(row.values["train/kl"] == pytest.approx(row.values["train/loss"], rel=0.2) for row in distilled)
+    assert all(row.values["rollout/answers"] == 8 for row in distilled)
+    assert any("/reward" in name for name in distilled[0].values)
+    assert [row.step for row in preferred] == [1, 2, 3]
+    assert preferred[0].values["train/loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert preferred[0].values["train/margin"] == pytest.approx(0.0, abs=1e-6)
+    assert all(0 <= row.values["train/accuracy"] <= 1 and row.values["train/grad_norm"] > 0 for row in preferred)
+    assert preferred[-1].values["train/margin"] != 0.0
     assert "<svg" in (run / "report.html").read_text() or "data:image" in (run / "report.html").read_text()
     model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "rl" / "000012")
     assert model.config.model_type == "nemotron_h"

@@ -1,0 +1,44 @@
+"""The forward pass of a micro-batch, up to its loss."""
+
+import torch
+
+from learner.batch import MicroBatch
+from learner.config import LossConfig
+from learner.deepspeed_engine import DeepSpeedEngine
+from learner.kl import distillation_advantages
+from learner.loss import Loss, nll_loss, policy_loss
+from learner.objective import objective
+from learner.preferences import pair_loss
+from learner.scorer import Scorer
+
+
+def micro_batch_loss(
+    engine: DeepSpeedEngine, micro_batch: MicroBatch, *, config: LossConfig, reference: Scorer | None = None
+) -> Loss:
+    """Forward pass and loss of one micro-batch; `reference` is what the model is held against, if anything."""
+    ids_BT = torch.from_numpy(micro_batch.ids_BT).to(engine.device)
+    weights_BT = torch.from_numpy(micro_batch.weights_BT).to(engine.device)
+    trained_BT = weights_BT > 0
+    scores = engine.scorer(ids_BT, trained_BT, micro_batch.prompts, entropy=config.entropy_bonus > 0)
+    if config.objective == "nll":
+        return nll_loss(scores.logprobs_BT, weights_BT)
+    ref_BT = None
+    if reference is not None:
+        with torch.no_grad():
+            ref_BT = reference(ids_BT, trained_BT, micro_batch.prompts).logprobs_BT
+    if config.objective == "dpo":
+        assert ref_BT is not None
+        return pair_loss(scores.logprobs_BT, weights_BT, ref_BT, beta=config.beta)
+    advantages_BT = torch.from_numpy(micro_batch.advantages_BT).to(engine.device)
+    if config.objective == "distill":
+        assert ref_BT is not None
+        advantages_BT = distillation_advantages(scores.logprobs_BT, ref_BT, clip=config.advantage_clip)
+    return policy_loss(
+        scores.logprobs_BT,
+        weights_BT,
+        advantages_BT,
+        torch.from_numpy(micro_batch.behaviour_BT).to(engine.device),
+        objective=objective(config),
+        ref_BT=ref_BT,
+        entropy_BT=scores.entropies_BT if config.entropy_bonus else None,
+    )

@@ -1,0 +1,33 @@
+"""Model directories in Hugging Face format: the model that is trained from one, and its tokenizer's files."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from learner.mamba_scan import match_engine
+
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+)
+
+
+def read_model(directory: Path) -> PreTrainedModel:
+    """A model in float32 that computes what the engines compute. Raises `ValueError` where the directory holds none."""
+    if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
+        raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+    )
+    match_engine(model)
+    return model
+
+
+def read_tokenizer(directory: Path) -> dict[str, bytes]:
+    """The tokenizer's files, kept here: the checkpoint that a run continues from may be gone when it saves the next."""
+    return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}

@@ -1,0 +1,49 @@
+"""Pairs of answers of which one is preferred, as training batches: the two always run in the same micro-batch."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from learner.batch import Sequence, TrainBatch, filled_up, micro_batch
+from learner.packing import Piece, dealt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two answers to one prompt, each with the prompt before it: the one that should become likelier, and the other."""
+
+    chosen: Sequence
+    rejected: Sequence
+
+    @property
+    def usable(self) -> bool:
+        """Whether both answers have a token that carries loss."""
+        return bool(self.chosen.trained_tokens and self.rejected.trained_tokens)
+
+
+def make_pair_batch(pairs: Seq[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int) -> TrainBatch:
+    """One step's batch of pairs; its denominator is the number of pairs.
+
+    In a micro-batch a pair's rows follow each other, the preferred answer first. Pairs of like length run together, at
+    most `micro_batch_tokens` with padding at once; a pair over that runs alone. They are dealt evenly over the ranks, and
+    a rank with fewer micro-batches than another gets pairs of weight 0. A pair of which an answer has no trained token is
+    left out. Raises `ValueError` where fewer pairs than ranks are left.
+    """
+    used = [pair for pair in pairs if pair.usable]
+    if len(used) < max(ranks, 1):
+        raise ValueError(
+            f"a batch of {len(pairs)} pairs, {len(used)} of them with trained tokens in both answers, can not be shared "
+            f"by {ranks} ranks; give each rank at least one"
+        )
+    rows = [sequence for pair in used for sequence in (pair.chosen, pair.rejected)]
+    pieces = [
+        Piece(rows=(2 * place, 2 * place + 1), prompt=0, length=max(len(pair.chosen.ids), len(pair.rejected.ids)))
+        for place, pair in enumerate(used)
+    ]
+    plan = dealt(pieces, ranks=ranks, budget=micro_batch_tokens)
+    return TrainBatch(
+        micro_batches=filled_up([[micro_batch(pack, rows, pad_id=pad_id) for pack in packs] for packs in plan], rows=2),
+        denominator=float(len(used)),
+        sequences=len(rows),
+        tokens=sum(len(sequence.ids) for sequence in rows),
+        trained_tokens=sum(sequence.trained_tokens for sequence in rows),
+    )

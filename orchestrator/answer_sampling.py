@@ -1,0 +1,73 @@
+"""What a model answers before a stage trains on it: sampled once, written to a file whole or not at all."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.deadline import within
+from orchestrator.mixture import Draw, Mixture
+from orchestrator.run import Run
+from rollout.trajectory import Group, Ticket
+
+WAVE = 64
+"""Groups that are sampled at once."""
+FIRST_TICKETS = {"self_sft": 2 * 10**9, "dpo": 4 * 10**9}
+"""Where the tickets of each stage that samples so start, so that their seeds are those of no other stage."""
+
+
+class Sampling(Protocol):
+    """How much is sampled: tasks, answers to each, and the deadline of a wave in seconds."""
+
+    @property
+    def tasks(self) -> int: ...
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def timeout_s(self) -> float: ...
+
+
+async def sample_once(
+    run: Run,
+    sampling: Sampling,
+    mixture: Mixture,
+    *,
+    stage: str,
+    lines: Callable[[Draw, Group], list[str]],
+    wanted: str,
+) -> Path:
+    """The file of what the run's newest model answers, with the `lines` of each group; made where there is none yet.
+
+    `wanted` says what a line holds. Raises `ValueError` where there is none.
+    """
+    path = run.folder.root / f"{stage}.jsonl"
+    if path.exists():
+        return path
+    fleet = await run.serving(run.model_dir, stage=stage)
+    draws = [mixture.draw() for _ in range(sampling.tasks)]
+    kept: list[str] = []
+    for first in range(0, len(draws), WAVE):
+        wave = draws[first : first + WAVE]
+        tickets = [
+            Ticket(number=FIRST_TICKETS[stage] + first + place, task=mixture.task(draw), admitted=run.version)
+            for place, draw in enumerate(wave)
+        ]
+        answering = asyncio.gather(*(fleet.run_group(ticket, sampling.samples) for ticket in tickets))
+        groups: list[Group] = await run.stop.wait_or(
+            within(sampling.timeout_s, answering, stage=stage, waiting_for=lambda: "the model's own answers")
+        )
+        for draw, group in zip(wave, groups, strict=True):
+            kept += lines(draw, group)
+        run.progress.note(f"{stage}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
+    if not kept:
+        raise ValueError(
+            f"{stage}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {stage}.tasks or "
+            f"{stage}.samples"
+        )
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+    return path

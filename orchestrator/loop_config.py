@@ -1,0 +1,82 @@
+"""What a stage that runs the loop can be told: its common settings, and those of reinforcement learning."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from envs.thinking import ThinkingMix
+from learner.config import LossConfig, OptimConfig
+from orchestrator.shaping import ShapingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """A stage in which the model samples answers and is trained on them. `stage` is its name, also in messages."""
+
+    stage: ClassVar[str]
+    fewest_answers: ClassVar[int] = 1
+    """Answers to a task without which there is nothing to learn from it."""
+
+    steps: int = 100
+    """Optimiser steps."""
+    groups_per_step: int = 24
+    """Groups that are trained on in a step."""
+    group_size: int = 8
+    """Answers to each task."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
+    thinking: ThinkingMix = field(default_factory=ThinkingMix)
+    """Shares of the modes of thinking among the tasks; the answers to one task share its mode."""
+    max_lag: int = 1
+    """How many versions a group may be behind when it is trained on; 0 is synchronous."""
+    max_failures: float = 0.5
+    """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
+    checkpoint_every: int = 25
+    """Steps between checkpoints; the last step always has one."""
+    timeout_s: float = 300.0
+    """Deadline of each wait in the loop, in seconds."""
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        stage = self.stage
+        if self.steps < 1 or self.groups_per_step < 1 or self.checkpoint_every < 1:
+            raise ValueError(
+                f"{stage}.steps={self.steps}, groups_per_step={self.groups_per_step} and "
+                f"checkpoint_every={self.checkpoint_every} must be at least 1"
+            )
+        if self.group_size < self.fewest_answers:
+            why = ": a baseline needs other answers" if self.fewest_answers > 1 else ""
+            raise ValueError(f"{stage}.group_size={self.group_size} must be at least {self.fewest_answers}{why}")
+        if self.thinking.budget and not self.thinking.names_budgets:
+            raise ValueError(
+                f"{stage}.thinking.budget={self.thinking.budget} without budgets: give {stage}.thinking.budgets, for "
+                f"example [16, 32], or budget_range"
+            )
+        if self.max_lag < 0 or self.timeout_s <= 0:
+            raise ValueError(f"{stage}.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
+
+    @property
+    def answers_per_step(self) -> int:
+        """Answers that are trained on in a step."""
+        return self.groups_per_step * self.group_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlConfig(LoopConfig):
+    """Reinforcement learning on the mixture of environments."""
+
+    stage: ClassVar[str] = "rl"
+    fewest_answers: ClassVar[int] = 2
+
+    max_drops: int = 64
+    """Most groups without signal that are dropped and replaced in a step."""
+    shaping: ShapingConfig = field(default_factory=ShapingConfig)
+    """Rewards for short thoughts and answers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss.objective not in ("policy", "nll"):
+            raise ValueError(
+                f"rl.loss.objective={self.loss.objective} is what the stage {self.loss.objective} trains by; take policy, "
+                f"and name that stage in `stages`"
+            )

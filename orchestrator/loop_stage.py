@@ -1,0 +1,168 @@
+"""A stage that runs the loop of `orchestrator/loop.py`: what it samples, trains, writes and continues from."""
+
+import asyncio
+import json
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+from learner.batch import TrainBatch, make_batch, sequences_from_groups
+from learner.checkpoint import latest
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.deadline import StopRequested
+from orchestrator.loop import Loop, StepReport
+from orchestrator.loop_config import LoopConfig
+from orchestrator.rl_metrics import step_metrics
+from orchestrator.run import Run
+from orchestrator.shaping import ShapingConfig, shaped
+from rollout.record import group_lines
+from rollout.renderer import load_tokenizer, pad_id
+from rollout.trajectory import Group, Trajectory
+
+STATE_FILE = "loop.json"
+WATCHED = 64
+"""Over how many of an environment's last episodes its failures are counted."""
+FULL_TRAJECTORIES_EVERY = 10
+"""Steps between trajectory files; the last step always has one."""
+
+
+class EnvironmentDown(RuntimeError):
+    """Too many episodes of an environment failed for reasons outside the model."""
+
+
+class LoopStage:
+    """One stage of a run, from its newest checkpoint where there is one."""
+
+    def __init__(
+        self,
+        run: Run,
+        config: LoopConfig,
+        buffer: Buffer,
+        *,
+        shaping: ShapingConfig | None = None,
+        teacher: Path | None = None,
+    ) -> None:
+        """`buffer` decides which groups are trained on. `teacher` is a frozen model that the loss compares with."""
+        self._run = run
+        self._config = config
+        self._stage = config.stage
+        self._buffer = buffer
+        self._shaping = shaping or ShapingConfig()
+        self._teacher = teacher
+        self._pad_id = pad_id(load_tokenizer(run.model_dir))
+        self._mixture = run.mixture(self._config.shares, self._config.thinking)
+        self._watch = FailureWatch(self._config.max_failures)
+        self._done = 0
+
+    async def run(self) -> Path:
+        """Train for the configured steps; returns the checkpoint of the last one."""
+        run, config = self._run, self._config
+        learner, self._done = await run.learning(
+            stage=self._stage,
+            optim=config.optim,
+            loss=config.loss,
+            steps=config.steps,
+            teacher=self._teacher,
+            beside_engines=config.max_lag > 0,
+        )
+        base = latest(run.folder.checkpoints(self._stage)) or run.model_dir
+        self._restore(base)
+        fleet = await run.serving(base, stage=self._stage)
+        run.metrics.truncate(self._stage, self._done)
+        run.progress.stage(self._stage, config.steps)
+        loop = Loop(
+            stage=self._stage,
+            rollouts=fleet,
+            learner=learner,
+            mixture=self._mixture,
+            buffer=self._buffer,
+            version=VersionCell(run.version),
+            group_size=config.group_size,
+            make_batch=self._batch,
+            on_step=self._after_step,
+            on_group=self._finish,
+            stop=run.stop,
+            timeout_s=config.timeout_s,
+        )
+        self._version = loop.version
+        try:
+            await loop.run(self._done + 1, config.steps)
+        except StopRequested:
+            await self._save(self._done)
+            raise
+        return run.trained(self._stage, served=True)
+
+    def _finish(self, group: Group) -> Group:
+        self._watch.add(group)
+        return shaped(group, self._shaping, turn_tokens=self._run.config.rollout.limits.turn_tokens)
+
+    def _batch(self, groups: list[Group]) -> TrainBatch:
+        loss, learner = self._config.loss, self._run.config.learner
+        sequences = sequences_from_groups(
+            groups,
+            advantage=loss.advantage,
+            advantage_clip=loss.advantage_clip,
+            mask_truncated=loss.mask_truncated,
+            overrides=loss.overrides,
+        )
+        return make_batch(
+            sequences,
+            ranks=learner.ranks,
+            micro_batch_tokens=learner.micro_batch_tokens,
+            pad_id=self._pad_id,
+            aggregation=loss.aggregation,
+            shared_prompts=learner.shared_prompts,
+            constant_length=loss.constant_length,
+        )
+
+    async def _after_step(self, report: StepReport) -> None:
+        self._done = report.step
+        last = report.step == self._config.steps
+        self._run.log(self._stage, report.step, step_metrics(report))
+        if last or report.step % FULL_TRAJECTORIES_EVERY == 0:
+            await asyncio.to_thread(self._write_trajectories, report)
+        if last or report.step % self._config.checkpoint_every == 0:
+            await self._save(report.step)
+
+    def _write_trajectories(self, report: StepReport) -> None:
+        path = self._run.folder.trajectories / f"{self._stage}-{report.step}.jsonl"
+        lines = [line for group in report.groups for line in group_lines(group)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    async def _save(self, step: int) -> None:
+        if step == 0:
+            return
+        state = {"buffer": self._buffer.state(), "mixture": self._mixture.state(), "version": self._version.value.step}
+        self._run.folder.store(replace(self._run.folder.state(), version=self._version.value.step))
+        await self._run.save(self._stage, step, {STATE_FILE: json.dumps(state)})
+
+    def _restore(self, checkpoint: Path) -> None:
+        if not self._done:
+            return
+        state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        self._buffer.restore(state["buffer"])
+        self._mixture.restore(state["mixture"])
+
+
+class FailureWatch:
+    """Counts failed episodes by environment and halts the run where there are too many: never a silent zero."""
+
+    def __init__(self, highest_share: float) -> None:
+        self._highest = highest_share
+        self._recent: dict[str, deque[bool]] = {}
+
+    def add(self, group: Group) -> None:
+        """Raises `EnvironmentDown`, naming environment and last failure, past the share."""
+        env = group.ticket.task.env
+        recent = self._recent.setdefault(env, deque(maxlen=WATCHED))
+        recent.extend([False] * len(group.trajectories) + [True] * (len(group.failed) + group.retried))
+        if len(recent) == WATCHED and sum(recent) > self._highest * WATCHED:
+            raise EnvironmentDown(
+                f"{sum(recent)} of the last {WATCHED} episodes of environment {env!r} failed outside the model; "
+                f"the last one: {_reason(group.failed[-1] if group.failed else None)}"
+            )
+
+
+def _reason(trajectory: Trajectory | None) -> str:
+    failure = trajectory.failure if trajectory is not None else None
+    return f"{failure.kind.value}: {failure.message}" if failure is not None else "see trajectories/"

@@ -1,0 +1,81 @@
+"""Pairs on real ranks with a tiny hybrid: however they are spread the same, and continued against the same reference."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+from test_learner_pairs import pairs
+from test_learner_rank import in_processes
+
+from learner.batch import TrainBatch
+from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.pairs import make_pair_batch
+from learner.rank import Rank
+
+OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0, eps=1e-4)
+DPO = LossConfig(objective="dpo", beta=0.3)
+STEPS = 3
+
+
+def batch(*, ranks: int, tokens: int) -> TrainBatch:
+    return make_pair_batch(pairs(), ranks=ranks, micro_batch_tokens=tokens, pad_id=0)
+
+
+def training(rank: int, port: int, folder: str, config: LearnerConfig, tokens: int) -> dict[str, Any]:
+    """Steps with a checkpoint before the last one, and that step again from there."""
+    learner = Rank(rank, config.ranks, "127.0.0.1", port, config)
+    given, saved = batch(ranks=config.ranks, tokens=tokens), f"{folder}/{config.ranks}/2"
+    learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
+    steps = [learner.train_step(given, loss=DPO) for _ in range(STEPS - 1)]
+    learner.save(saved)
+    steps.append(learner.train_step(given, loss=DPO))
+    learner.load(saved, optim=OPTIM, total_steps=STEPS)
+    learner.restore(saved)
+    again = learner.train_step(given, loss=DPO)
+    learner.close()
+    return {"steps": steps, "again": again}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("dpo")
+    tiny_models.nemotron_h(Path(folder) / "model")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def alone(folder: str) -> dict[str, Any]:
+    """One rank, all pairs at once."""
+    return in_processes(training, ranks=1, arguments=(folder, LearnerConfig(), 10**6))[0]
+
+
+@pytest.fixture(scope="module")
+def shared(folder: str) -> dict[str, Any]:
+    """Two ranks, ZeRO stage 2, every pair alone: one rank has a pair fewer and gets one of weight 0."""
+    return in_processes(training, ranks=2, arguments=(folder, LearnerConfig(ranks=2, zero_stage=2), 1))[0]
+
+
+def test_a_stage_begins_undecided_and_learns_what_is_preferred(alone: dict[str, Any]) -> None:
+    first, *_, last = alone["steps"]
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert (first["margin"], first["accuracy"]) == (0.0, 0.0)
+    assert last["loss"] < first["loss"]
+    assert last["margin"] > 0
+    assert last["accuracy"] > 0.5
+
+
+def test_pairs_one_by_one_on_two_ranks_are_the_same_as_all_at_once(
+    alone: dict[str, Any], shared: dict[str, Any]
+) -> None:
+    for one, two in zip(alone["steps"], shared["steps"], strict=True):
+        for name in ("loss", "margin", "accuracy", "grad_norm"):
+            assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-5), name
+
+
+def test_a_continued_stage_keeps_the_reference_of_its_beginning(alone: dict[str, Any], shared: dict[str, Any]) -> None:
+    for result in (alone, shared):
+        for name in ("loss", "margin", "accuracy"):
+            assert result["again"][name] == result["steps"][-1][name]
+        assert result["again"]["margin"] > 0
