@@ -3,10 +3,10 @@
 import torch
 
 from learner.batch import MicroBatch
-from learner.config import LossConfig
 from learner.deepspeed_engine import DeepSpeedEngine
 from learner.kl import distillation_advantages
 from learner.loss import Loss, nll_loss, policy_loss
+from learner.loss_config import LossConfig
 from learner.objective import objective
 from learner.preferences import pair_loss
 from learner.scorer import Scorer

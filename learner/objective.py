@@ -1,8 +1,8 @@
 """The objective of `policy_loss`, as the configuration says it."""
 
-from learner.config import LossConfig
 from learner.corrections import Correction
 from learner.loss import KlPenalty, Objective
+from learner.loss_config import LossConfig
 from learner.surrogates import Clip
 
 

@@ -17,9 +17,10 @@ from transformers import logging as transformers_logging
 from learner.adapters import add_adapters, load_adapters
 from learner.batch import Sequence, TrainBatch
 from learner.carriers import open_carrier
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
 from learner.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.forward import micro_batch_loss
+from learner.loss_config import LossConfig
 from learner.model_files import read_model, read_tokenizer
 from learner.optimizer import freeze, learning_rate
 from learner.publish import WeightPublisher

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from learner.batch import sequences_from_groups
-from learner.config import LossConfig
 from learner.fresh_model import make_model
+from learner.loss_config import LossConfig
 from orchestrator.bench_envs import bench_steps
 from orchestrator.bench_loop import bench_loop
 from orchestrator.bench_rollout import bench_rollout, same_length

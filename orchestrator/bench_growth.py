@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from learner import batch
-from learner.config import LossConfig, OptimConfig
+from learner.config import OptimConfig
 from learner.fresh_model import FreshModelConfig, make_model
+from learner.loss_config import LossConfig
 from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config
 from orchestrator.figures import COLOURS, STYLE, svg_file

@@ -23,8 +23,9 @@ from safetensors.torch import load_file
 
 from learner.batch import Sequence, make_batch
 from learner.carriers import open_carrier
-from learner.config import CARRIERS, WIRE_DTYPES, LearnerConfig, LossConfig, OptimConfig
+from learner.config import CARRIERS, WIRE_DTYPES, LearnerConfig, OptimConfig
 from learner.fresh_model import FreshModelConfig, make_model
+from learner.loss_config import LossConfig
 from learner.publish import WeightPublisher
 from learner.rank import Rank
 from orchestrator.cluster import free_port

@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from learner import batch, mamba_scan
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
+from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
 

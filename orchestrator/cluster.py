@@ -14,7 +14,8 @@ from ray.exceptions import RayActorError
 
 from envs.sandbox import MIN_LEVEL_VARIABLE
 from learner.batch import TrainBatch
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
+from learner.loss_config import LossConfig
 from learner.rank import Rank
 from rollout.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.trajectory import Group, Ticket, WeightVersion

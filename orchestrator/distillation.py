@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from learner.config import LossConfig
+from learner.loss_config import LossConfig
 from learner.prompt_cache import require_shareable
 from orchestrator.loop_config import LoopConfig
 from rollout.renderer import load_tokenizer

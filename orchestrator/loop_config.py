@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from envs.thinking import ThinkingMix
-from learner.config import LossConfig, OptimConfig
+from learner.config import OptimConfig
+from learner.loss_config import LossConfig
 from orchestrator.shaping import ShapingConfig
 
 

@@ -12,7 +12,8 @@ from envs.rows import read_rows
 from envs.task import Message, Task
 from envs.thinking import OFF, UNLIMITED
 from learner.batch import Sequence
-from learner.config import LossConfig, OptimConfig
+from learner.config import OptimConfig
+from learner.loss_config import LossConfig
 from learner.pairs import Pair
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue

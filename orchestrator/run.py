@@ -9,7 +9,8 @@ from typing import Any
 from envs.catalog import environment
 from envs.thinking import ThinkingMix
 from learner.checkpoint import latest, step_of, writing
-from learner.config import LossConfig, OptimConfig
+from learner.config import OptimConfig
+from learner.loss_config import LossConfig
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
 from orchestrator.config import Config, flat_config, save_config
 from orchestrator.deadline import StopFlag, within

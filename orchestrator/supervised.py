@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from learner.batch import Sequence, TrainBatch, make_batch
-from learner.config import LossConfig, OptimConfig
+from learner.config import OptimConfig
+from learner.loss_config import LossConfig
 from orchestrator.deadline import within
 from orchestrator.run import Run
 from rollout.renderer import load_tokenizer, pad_id

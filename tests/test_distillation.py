@@ -14,9 +14,10 @@ from test_buffer import group, mixture
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from learner.batch import Sequence, TrainBatch, make_batch
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
 from learner.forward import micro_batch_loss
 from learner.fresh_model import byte_tokenizer
+from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster import free_port

@@ -11,7 +11,8 @@ import tiny_models
 import torch
 
 from learner.batch import Sequence, make_batch
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
+from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
 from rollout.engine import Completion, EngineConfig

@@ -10,7 +10,8 @@ import pytest
 import tiny_models
 
 from learner.batch import Sequence, make_batch
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
+from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
 from rollout.engine import Completion, EngineConfig

@@ -10,10 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from learner.batch import Sequence, make_batch
-from learner.config import LossConfig
 from learner.corrections import Correction, kept_weights
 from learner.fresh_model import byte_tokenizer
 from learner.loss import Loss, policy_loss, token_entropies, token_logprobs
+from learner.loss_config import LossConfig
 from learner.objective import objective
 from learner.preferences import dpo_loss
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from learner.batch import Sequence, make_batch
-from learner.config import LossConfig
 from learner.corrections import Correction
 from learner.kl import distillation_advantages, k1, k2, k3
 from learner.loss import KlPenalty, Loss, Objective, policy_loss
+from learner.loss_config import LossConfig
 from learner.objective import objective
 from learner.preferences import dpo_loss
 from learner.surrogates import SURROGATES, Clip, Surrogate, Tokens

@@ -1,7 +1,8 @@
 import pytest
 
-from learner import advantages, config, kl, surrogates
-from learner.config import LearnerConfig, LossConfig, OptimConfig, require_reference_fits
+from learner import advantages, kl, loss_config, surrogates
+from learner.config import LearnerConfig, OptimConfig, require_reference_fits
+from learner.loss_config import LossConfig
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,9 @@ def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind,
 
 
 def test_the_names_of_the_configuration_are_those_of_the_functions():
-    assert set(config.USUAL_CLIPS) == set(surrogates.SURROGATES)
-    assert set(config.ADVANTAGES) == set(advantages.ADVANTAGES)
-    assert set(config.KL_ESTIMATES) == set(kl.ESTIMATES)
+    assert set(loss_config.USUAL_CLIPS) == set(surrogates.SURROGATES)
+    assert set(loss_config.ADVANTAGES) == set(advantages.ADVANTAGES)
+    assert set(loss_config.KL_ESTIMATES) == set(kl.ESTIMATES)
 
 
 def test_what_is_decoupled_needs_a_policy_between_trainer_and_rollout():

@@ -10,7 +10,8 @@ from test_learner_pairs import pairs
 from test_learner_rank import in_processes
 
 from learner.batch import TrainBatch
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
+from learner.loss_config import LossConfig
 from learner.pairs import make_pair_batch
 from learner.rank import Rank
 

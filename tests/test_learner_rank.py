@@ -24,8 +24,9 @@ from transformers import (
 )
 
 from learner.batch import Sequence, TrainBatch, make_batch
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
 from learner.loss import token_logprobs
+from learner.loss_config import LossConfig
 from learner.rank import Rank
 from rollout.manifest import WeightManifest, read_weights
 

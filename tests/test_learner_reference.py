@@ -8,7 +8,8 @@ import pytest
 import tiny_models
 
 from learner.batch import Sequence, TrainBatch, make_batch
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
+from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
 from orchestrator.config import load_config

@@ -22,9 +22,10 @@ from transformers import (
 
 from learner import mamba_scan
 from learner.batch import MicroBatch, Sequence, TrainBatch, make_batch
-from learner.config import LearnerConfig, LossConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig
 from learner.fresh_model import FreshModelConfig, make_model
 from learner.loss import token_logprobs
+from learner.loss_config import LossConfig
 from learner.packing import cheapest_plan, pack_tokens, plain_plan, plan_cost
 from learner.prompt_cache import require_shareable
 from learner.prompts import Family, Prompts, shared_length

@@ -8,7 +8,7 @@ import pytest
 from envs.task import Task
 from envs.thinking import LOW_EFFORT, UNLIMITED, Thinking
 from learner.batch import sequences_from_group
-from learner.config import LossConfig
+from learner.loss_config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped

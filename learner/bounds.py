@@ -1,0 +1,19 @@
+"""What a setting must be. Each function raises `ValueError`, with the setting's name and value, where it is not."""
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """The value is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")
+
+
+def positive(name: str, value: float) -> None:
+    """The value is above 0."""
+    if not value > 0:
+        raise ValueError(f"{name}={value}: must be above 0")
+
+
+def not_negative(name: str, value: float) -> None:
+    """The value is 0 or more."""
+    if not value >= 0:
+        raise ValueError(f"{name}={value}: must be 0 or more")

@@ -1,0 +1,167 @@
+"""What the learner is told to minimise."""
+
+from dataclasses import dataclass, field
+
+from learner.bounds import not_negative, one_of, positive
+from rollout.trajectory import TurnFault
+
+OBJECTIVES = ("policy", "nll", "distill", "dpo")
+ADVANTAGES = ("loo", "mean", "grpo", "reinforce_pp", "reinforce_pp_baseline")
+USUAL_CLIPS = {
+    "ppo": (0.2, 0.28),
+    "gspo": (3e-4, 4e-4),
+    "cispo": (1.0, 4.0),
+    "decoupled": (0.2, 0.28),
+    "reinforce": (1.0, float("inf")),
+}
+"""The surrogates, and where each bounds the policy ratio unless told otherwise: 1 - the first to 1 + the second."""
+OLD_POLICIES = ("trainer", "rollout")
+AGGREGATIONS = ("token", "sequence", "constant")
+KL_ESTIMATES = ("k1", "k2", "k3")
+KL_PLACES = ("loss", "reward")
+DECOUPLED_RANGE = (0.0, 5.0)
+"""The range of trainer / rollout outside of which decoupled drops a token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """The objective: a surrogate of the policy's objective with its corrections, or what a supervised stage minimises.
+
+    Below, pi is the trainer's probability of a token, mu that of the engine that sampled it, A the advantage, r the
+    policy ratio. DAPO is ppo with aggregation token, rl.shaping.overlong_buffer, and groups without signal dropped.
+    """
+
+    objective: str = "policy"
+    """policy (reinforcement learning), nll (supervised: minus the log-probability of each trained token), distill (policy
+    with the advantage log pi_teacher - log pi of each token) or dpo (preferred answers against others)."""
+    beta: float = 0.1
+    """Of dpo: what an answer's log pi - log pi_ref is multiplied by; the smaller, the further pi may go from the reference."""
+    advantage: str = "loo"
+    """Reward minus a baseline: loo (mean of the other answers, RLOO), mean (mean of the group, Dr. GRPO), grpo (likewise,
+    divided by the group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++),
+    reinforce_pp_baseline (mean of the group, divided by the batch's deviation)."""
+    advantage_clip: float = 20.0
+    """Largest absolute advantage."""
+    malformed_thought: float | None = None
+    """Advantage of a turn whose thought is malformed, in place of its own; null keeps its own."""
+    invalid_call: float | None = None
+    """Advantage of a turn with an invalid tool call, in place of its own; null keeps its own."""
+    mask_truncated: bool = False
+    """Whether answers that ran into the token limit carry no loss."""
+    aggregation: str = "token"
+    """What weighs the same in a batch: token (mean over its tokens), sequence (mean over means), constant (sum over
+    tokens, divided by the number of sequences times constant_length)."""
+    constant_length: int = 0
+    """The length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
+    surrogate: str = "ppo"
+    """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, made for aggregation
+    sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo with the weight pi / mu, for old data),
+    reinforce (r A without a clip)."""
+    old_policy: str | None = None
+    """What r compares pi with: trainer (the policy that starts the update: r is 1, as a batch is used once) or rollout
+    (mu); null takes rollout for gspo and cispo, whose point is the clip, and else trainer."""
+    clip_low: float | None = None
+    """r is clipped below at 1 - clip_low; null takes what is usual: 0.2, for gspo 0.0003, for cispo no bound."""
+    clip_high: float | None = None
+    """r is clipped above at 1 + clip_high; null takes what is usual: 0.28, for gspo 0.0004, for cispo 4."""
+    dual_clip: float = 3.0
+    """Largest r that a negative advantage is multiplied by, for ppo and decoupled; 0 turns it off."""
+    importance_cap: float = 2.0
+    """Upper bound of the weight pi / mu of a token; 0 turns the weight off. Not for decoupled or old_policy rollout."""
+    importance_floor: float = 0.0
+    """Lower bound of that weight."""
+    token_range: list[float] = field(default_factory=list)
+    """Tokens whose pi / mu lies outside carry no loss (IcePop), for example [0.5, 5]; empty is off, for decoupled [0, 5]."""
+    sequence_range: list[float] = field(default_factory=list)
+    """Sequences whose geometric mean of pi / mu lies outside carry no loss, for example [0.999, 1.002]; empty is off."""
+    error_guard: float = 2.0
+    """Sequences whose exp(mean |log pi - log mu|) is above this carry no loss; 0 turns it off."""
+    negative_guard: float = 0.0
+    """Sequences with A < 0 whose mean of log mu - log pi is above this carry no loss, usually 0.5; 0 turns it off."""
+    kl_coefficient: float = 0.0
+    """Price of diverging from the weights that the stage began with; 0 is off, and then no reference is held."""
+    kl: str = "k3"
+    """Estimate of the divergence from d = log pi_ref - log pi: k1 (-d), k2 (d^2 / 2) or k3 (exp(d) - d - 1)."""
+    kl_in: str = "loss"
+    """Where it is paid: loss (a term for each token) or reward (each token's advantage loses what is still to come)."""
+    entropy_bonus: float = 0.0
+    """Coefficient of the policy's entropy, in nats, which is added to the objective; 0 is off."""
+
+    def __post_init__(self) -> None:
+        one_of("loss.objective", self.objective, OBJECTIVES)
+        one_of("loss.advantage", self.advantage, ADVANTAGES)
+        one_of("loss.aggregation", self.aggregation, AGGREGATIONS)
+        one_of("loss.surrogate", self.surrogate, tuple(USUAL_CLIPS))
+        one_of("loss.kl", self.kl, KL_ESTIMATES)
+        one_of("loss.kl_in", self.kl_in, KL_PLACES)
+        if self.old_policy is not None:
+            one_of("loss.old_policy", self.old_policy, OLD_POLICIES)
+        if self.decoupled and self.against_rollout:
+            raise ValueError("loss.surrogate=decoupled with loss.old_policy=rollout: take trainer, or surrogate=ppo")
+        positive("loss.beta", self.beta)
+        positive("loss.advantage_clip", self.advantage_clip)
+        not_negative("loss.importance_cap", self.importance_cap)
+        not_negative("loss.negative_guard", self.negative_guard)
+        not_negative("loss.kl_coefficient", self.kl_coefficient)
+        not_negative("loss.entropy_bonus", self.entropy_bonus)
+        for name, value in (("malformed_thought", self.malformed_thought), ("invalid_call", self.invalid_call)):
+            if value is not None and not value < 0:
+                raise ValueError(f"loss.{name}={value}: must be below 0, or null to keep the advantage")
+        if (self.aggregation == "constant") != (self.constant_length > 0):
+            raise ValueError(
+                f"loss.constant_length={self.constant_length} with loss.aggregation={self.aggregation}: it must be "
+                f"above 0 for constant, and 0 for any other"
+            )
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        if not 0 <= self.clip[0] <= 1:
+            raise ValueError(f"loss.clip_low={self.clip_low}: must lie between 0 and 1")
+        not_negative("loss.clip_high", self.clip[1])
+        if self.dual_clip and self.dual_clip <= 1:
+            raise ValueError(f"loss.dual_clip={self.dual_clip}: must be above 1, or 0 for none")
+        if not 0 <= self.importance_floor <= self.importance_cap:
+            raise ValueError(
+                f"loss.importance_floor={self.importance_floor}: must lie between 0 and "
+                f"loss.importance_cap={self.importance_cap}"
+            )
+        for name, bounds in (("token_range", self.token_range), ("sequence_range", self.sequence_range)):
+            if bounds and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1]):
+                raise ValueError(f"loss.{name}={bounds}: give the lowest and the highest value, or [] for none")
+        if self.error_guard and self.error_guard <= 1:
+            raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether frozen weights are held beside those that are trained."""
+        return self.kl_coefficient > 0 or self.objective in ("distill", "dpo")
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether each token's weight is pi / mu itself, inside of a range."""
+        return self.surrogate == "decoupled"
+
+    @property
+    def against_rollout(self) -> bool:
+        """Whether the policy ratio is pi / mu."""
+        usual = "rollout" if self.surrogate in ("gspo", "cispo") else "trainer"
+        return (self.old_policy or usual) == "rollout"
+
+    @property
+    def clip(self) -> tuple[float, float]:
+        """The policy ratio is held between 1 - the first and 1 + the second."""
+        low, high = USUAL_CLIPS[self.surrogate]
+        return low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high
+
+    @property
+    def token_bounds(self) -> tuple[float, float] | None:
+        """The range of pi / mu outside of which a token carries no loss."""
+        if self.token_range:
+            return self.token_range[0], self.token_range[1]
+        return DECOUPLED_RANGE if self.decoupled else None
+
+    @property
+    def overrides(self) -> dict[TurnFault, float]:
+        """The advantages that turns with a fault get in place of their own."""
+        values = {TurnFault.THOUGHT: self.malformed_thought, TurnFault.TOOL_CALL: self.invalid_call}
+        return {fault: value for fault, value in values.items() if value is not None}
