@@ -74,6 +74,7 @@ class DeepSpeedEngine:
         require_together(optim, learner)
         if learner.shared_prompts:
             require_shareable(model.config)
+        exact = {name: buffer.clone() for name, buffer in _saved_buffers(model).items()}
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -81,6 +82,11 @@ class DeepSpeedEngine:
             dist_init_required=False,
         )
         self.device = self.engine.device
+        for (
+            name,
+            buffer,
+        ) in exact.items():  # deepspeed rounds them with the weights: a router's bias decides by its digits
+            model.get_buffer(name).data = buffer.to(self.device)
         if learner.zero_stage == 3:
             _register_convolutions(model)
 
@@ -135,16 +141,21 @@ class DeepSpeedEngine:
         return buckets
 
     def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Like `parameters`, under the names and in the layout of a saved checkpoint, which engines load."""
+        """Like `parameters`, under the names and in the layout of a saved checkpoint, which engines load.
+
+        The buffers that a checkpoint holds come last: an engine that gets a part of a layer's weights loses the rest.
+        """
         for bucket in self.parameters():
             yield revert_weight_conversion(self.model, bucket)
+        if buffers := _saved_buffers(self.model):
+            yield revert_weight_conversion(self.model, buffers)
 
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each tensor that `checkpoint_parameters` yields."""
         shapes = {
             name: tuple(parameter.ds_shape) if self.zero_stage == 3 else tuple(parameter.shape)
             for name, parameter in self.model.named_parameters()
-        }
+        } | {name: tuple(buffer.shape) for name, buffer in _saved_buffers(self.model).items()}
         meta = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
@@ -159,10 +170,7 @@ class DeepSpeedEngine:
             if write:
                 state |= {name: tensor.cpu().clone() for name, tensor in bucket.items()}
         if write:
-            buffers = {
-                name: b for name, b in self.model.state_dict().items() if name in dict(self.model.named_buffers())
-            }
-            self.model.save_pretrained(directory, state_dict=state | buffers)
+            self.model.save_pretrained(directory, state_dict=state | _saved_buffers(self.model))
 
     def save_state(self, directory: Path) -> None:
         """Write optimiser state and master weights, each rank its part."""
@@ -195,6 +203,12 @@ def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -
         groups = parameter_groups(model, weight_decay=optim.weight_decay)
         return GuardedAdamW(groups, optim=optim, guard=zero_stage == 0)
     return GuardedMuon(muon_groups(model, optim=optim), optim=optim)
+
+
+def _saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The buffers that a checkpoint holds, by name, such as the bias that balances a router."""
+    buffers = dict(model.named_buffers())
+    return {name: buffers[name] for name in model.state_dict() if name in buffers}
 
 
 def _register_convolutions(model: PreTrainedModel) -> None:

@@ -24,6 +24,9 @@ from learner.loss import Loss, nll_loss, policy_loss, token_entropies, token_log
 from learner.objective import objective
 from learner.optimizer import learning_rate
 from learner.publish import WeightPublisher
+from learner.routers import prepare_routers
+from learner.routes import Routes
+from learner.routing import Routing
 from learner.shared_prompt import causal_logits
 from rollout.manifest import WeightManifest
 
@@ -64,6 +67,7 @@ class Rank:
         self.steps = 0  # updates done, which is what the schedule counts
         self.parameter_count = 0
         self.engine: DeepSpeedEngine | None = None
+        self.routing: Routing | None = None
         self.reference: PreTrainedModel | None = None
         self.publisher: WeightPublisher | None = None
 
@@ -71,10 +75,11 @@ class Rank:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
         Returns its parameter count. What was loaded before is freed. Raises `ValueError` for a directory that holds no
-        such model.
+        such model, and for one without the expert layers that the configuration is about.
         """
         self.close()
         model = _read_model(Path(model_dir))
+        prepare_routers(model, self.config)
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
         self.reference_dir = Path(model_dir)
         self.tokenizer_files = _read_tokenizer(Path(model_dir))
@@ -82,6 +87,7 @@ class Rank:
         self.total_steps = total_steps
         self.steps = 0
         self.engine = DeepSpeedEngine(model, optim=optim, learner=self.config)
+        self.routing = Routing(model, replay=self.config.router_replay, device=self.engine.device)
         return self.parameter_count
 
     def use_threads(self, threads: int) -> None:
@@ -93,12 +99,13 @@ class Rank:
 
         `skipped` is 1 where loss or gradient was not finite; nothing was changed then.
         """
-        engine = self._engine()
+        engine, routing = self._engine(), self._routing()
         start = time.monotonic()
         engine.train(True)
         reference = self._reference() if loss.kl_coefficient else None
         totals: dict[str, torch.Tensor] = {}
         for micro_batch in batch.micro_batches[self.rank]:
+            routing.follow(micro_batch.routes)
             result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference)
             engine.backward(result.total / batch.denominator)
             for name, value in result.sums.items():
@@ -106,7 +113,7 @@ class Rank:
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
-        metrics = _means(_sum_over_ranks(totals), denominator=batch.denominator)
+        metrics = _means(_sum_over_ranks(totals), denominator=batch.denominator) | routing.metrics()
         seconds = time.monotonic() - start
         return metrics | {
             "grad_norm": norm,
@@ -118,12 +125,13 @@ class Rank:
 
     def logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
         """The trainer's log-probability of each token of each sequence (0 for the first), one sequence at a time."""
-        engine = self._engine()
+        engine, routing = self._engine(), self._routing()
         engine.train(False)
         values = []
         with torch.no_grad():
             for sequence in sequences:
                 ids_BT = torch.tensor([sequence.ids])
+                routing.follow([Routes.uncounted(sequence.experts, length=len(sequence.ids))])
                 values.append(token_logprobs(engine.logits(ids_BT).cpu(), ids_BT)[0].tolist())
         return values
 
@@ -194,6 +202,7 @@ class Rank:
     def close(self) -> None:
         """Free the model and the weights held for a push. The rank can `load` again."""
         self._close_publisher()
+        self.routing = None
         if self.engine is not None:
             self.engine.close()
             self.engine = None
@@ -216,6 +225,10 @@ class Rank:
         if self.engine is None:
             raise ValueError("no model is loaded; call load first")
         return self.engine
+
+    def _routing(self) -> Routing:
+        assert self.routing is not None  # beside the engine
+        return self.routing
 
 
 def micro_batch_loss(
