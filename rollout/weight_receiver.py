@@ -17,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from rollout.expert_recorder import ExpertRecorder
 from rollout.manifest import WeightManifest, map_segment, require_stamp, tensors
 
 BACKEND = "temper_shared_memory"
@@ -69,6 +70,19 @@ class WorkerExtension:
     def end_with_parent(self) -> None:
         """Let this process end soon after the one that started it, even one that was killed: it holds gigabytes."""
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+    def record_experts(self) -> str:
+        """Record from now on which experts the model chooses; returns why that can not be, or nothing."""
+        try:
+            self.expert_recorder = ExpertRecorder(self.model_runner)  # type: ignore[attr-defined]
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def take_experts(self, request: str) -> tuple[list[int], bytes]:
+        """The recorded choices of a request: their shape, and the bytes of 16-bit integers."""
+        choices = self.expert_recorder.take(request)
+        return list(choices.shape), choices.tobytes()
 
 
 def _end_with(parent: int) -> None:
