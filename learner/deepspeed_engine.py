@@ -143,19 +143,17 @@ class DeepSpeedEngine:
     def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
         """Like `parameters`, under the names and in the layout of a saved checkpoint, which engines load.
 
-        The buffers that a checkpoint holds come last: an engine that gets a part of a layer's weights loses the rest.
+        Buffers, such as the bias that balances a router, are not trained: engines keep those that they started with.
         """
         for bucket in self.parameters():
             yield revert_weight_conversion(self.model, bucket)
-        if buffers := _saved_buffers(self.model):
-            yield revert_weight_conversion(self.model, buffers)
 
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each tensor that `checkpoint_parameters` yields."""
         shapes = {
             name: tuple(parameter.ds_shape) if self.zero_stage == 3 else tuple(parameter.shape)
             for name, parameter in self.model.named_parameters()
-        } | {name: tuple(buffer.shape) for name, buffer in _saved_buffers(self.model).items()}
+        }
         meta = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 

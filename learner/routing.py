@@ -65,7 +65,7 @@ class Routing:
 
     def _next_pass(self) -> None:
         routes = self._coming.pop(0) if self._coming else None
-        self._pass = None if routes is None else _Pass.of(routes, device=self._device)
+        self._pass = None if routes is None else _Pass.of(routes, replay=self._replay, device=self._device)
         if self._pass is not None and self._pass.experts_NLK is not None:
             layers = self._pass.experts_NLK.shape[1]
             if layers != len(self._routers):
@@ -77,7 +77,7 @@ class Routing:
             if running is None:
                 return None
             logits_NE, weights_NK, own_NK = returned
-            if running.experts_NLK is None or not self._replay:
+            if running.experts_NLK is None:
                 self._count(layer, own_NK, running.sequences_N)
                 return None
             recorded_NK = running.experts_NLK[:, layer].long()
@@ -107,8 +107,8 @@ class _Pass:
     experts_NLK: torch.Tensor | None
 
     @classmethod
-    def of(cls, routes: Routes, *, device: torch.device) -> "_Pass":
+    def of(cls, routes: Routes, *, replay: bool, device: torch.device) -> "_Pass":
         sequences_N = torch.from_numpy(routes.sequences_BT).flatten().to(device, torch.float64)
-        if routes.experts_BTLK is None:
+        if routes.experts_BTLK is None or not replay:
             return cls(sequences_N=sequences_N, experts_NLK=None)
         return cls(sequences_N=sequences_N, experts_NLK=torch.from_numpy(routes.experts_BTLK).flatten(0, 1).to(device))

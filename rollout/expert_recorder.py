@@ -34,7 +34,8 @@ class ExpertRecorder:
             layer.router.set_capture_fn(partial(self._hear, number))
         self._layers = len(layers)
         self._room = KEPT * model_runner.max_num_reqs
-        self._heard: dict[str, list[tuple[int, int, NDArray[np.int16]]]] = {}
+        self._pass = np.empty((0, self._layers, 0), dtype=np.int16)
+        self._heard: dict[str, list[tuple[int, NDArray[np.int16]]]] = {}
 
     def take(self, request: str) -> NDArray[np.int16]:
         """The choices of a request, by the id that its client gave it, and forget them; a row for each position.
@@ -43,20 +44,25 @@ class ExpertRecorder:
         """
         name = next(name for name in self._heard if name.rpartition("-")[0] == request or name == request)
         heard = self._heard.pop(name)
-        length = max(start + len(chosen) for _, start, chosen in heard)
-        choices = np.full((length, self._layers, heard[0][2].shape[1]), -1, dtype=np.int16)
-        for layer, start, chosen in heard:
-            choices[start : start + len(chosen), layer] = chosen
+        choices = np.full((max(start + len(own) for start, own in heard), *self._pass.shape[1:]), -1, dtype=np.int16)
+        for start, own in heard:
+            choices[start : start + len(own)] = own
         return choices
 
     def _hear(self, layer: int, chosen: torch.Tensor) -> None:
-        """The choices of one layer in one pass: the tokens of each request follow each other."""
+        """The choices (tokens, K) of one layer. All layers are heard in their order in every pass."""
+        if layer == 0:
+            self._pass = np.empty((chosen.shape[0], self._layers, chosen.shape[1]), dtype=np.int16)
+        self._pass[:, layer] = chosen.to("cpu", torch.int16).numpy()
+        if layer == self._layers - 1:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Share out a pass among its requests: the tokens of each follow each other."""
         batch = self._runner.input_batch
         bounds = self._runner.query_start_loc.np
-        rows = chosen.to("cpu", torch.int16).numpy()
         for place, name in enumerate(batch.req_ids):
-            start = int(batch.num_computed_tokens_cpu[place])
-            own = rows[bounds[place] : bounds[place + 1]].copy()
-            self._heard.setdefault(name, []).append((layer, start, own))
+            own = self._pass[bounds[place] : bounds[place + 1]].copy()
+            self._heard.setdefault(name, []).append((int(batch.num_computed_tokens_cpu[place]), own))
         while len(self._heard) > self._room:  # of requests that were aborted
             del self._heard[next(iter(self._heard))]
