@@ -5,7 +5,7 @@ Suffixes: `_T` one entry per token of a sequence, `_BT` per sequence and token o
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from learner.advantages import batch_advantages
 from learner.packing import Pack, cheapest_plan
 from learner.prompts import Prompts, families
+from learner.routes import Choices, Routes, joined, pack_routes
 from rollout.trajectory import Group, Trajectory, TurnFault, WeightVersion
 
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
@@ -25,7 +26,8 @@ class Sequence:
 
     `behaviour_T` is the engine's log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the
     weight versions that sampled it, None where nothing was sampled (supervised data). `group` is the same for sequences
-    that may begin with the same prompt, None for one that stands alone.
+    that may begin with the same prompt, None for one that stands alone. `experts` are the expert choices recorded for
+    its tokens (`learner/routes.py`), None where there are none.
     """
 
     ids: tuple[int, ...]
@@ -35,6 +37,7 @@ class Sequence:
     oldest: WeightVersion | None = None
     newest: WeightVersion | None = None
     group: int | None = None
+    experts: Choices | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         count = len(self.ids)
@@ -42,6 +45,7 @@ class Sequence:
             ("trained_T", len(self.trained_T)),
             ("advantages_T", len(self.advantages_T)),
             ("behaviour_T", len(self.behaviour_T)),
+            ("experts", count if self.experts is None else len(self.experts)),
         ):
             if length != count:
                 raise ValueError(f"{name} has {length} entries for {count} ids")
@@ -70,7 +74,8 @@ class Sequence:
 class MicroBatch:
     """Arrays of one forward pass, all of shape (B, T). `weights_BT` is what a token counts for, 0 if untrained.
 
-    With `prompts` a row begins with the last token of its prompt, without them with its first token.
+    With `prompts` a row begins with the last token of its prompt, without them with its first token. `routes` says how
+    the tokens of its forward passes are routed, the prompts' first; a pass that it does not name routes freely, uncounted.
     """
 
     ids_BT: NDArray[np.int64]
@@ -78,6 +83,7 @@ class MicroBatch:
     advantages_BT: NDArray[np.float32]
     behaviour_BT: NDArray[np.float32]
     prompts: Prompts | None = None
+    routes: tuple[Routes, ...] = ()
 
     def __post_init__(self) -> None:
         shapes = {a.shape for a in (self.ids_BT, self.weights_BT, self.advantages_BT, self.behaviour_BT)}
@@ -177,6 +183,7 @@ def _trajectory_sequence(
         oldest=WeightVersion(step=min(versions)) if versions else None,
         newest=WeightVersion(step=max(versions)) if versions else None,
         group=group,
+        experts=joined([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in trajectory.turns]),
     )
 
 
@@ -257,6 +264,7 @@ def micro_batch(pack: Pack, all_sequences: Seq[Sequence], *, pad_id: int, aggreg
         advantages_BT=advantages_BT,
         behaviour_BT=behaviour_BT,
         prompts=prompts,
+        routes=pack_routes(pack, [len(s.ids) for s in all_sequences], [s.experts for s in all_sequences]),
     )
 
 

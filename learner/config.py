@@ -103,6 +103,10 @@ class LearnerConfig:
     """CPU threads of a rank while engines generate beside it; threads that fight for a core cost ten times their work."""
     shared_prompts: bool = True
     """Whether the answers to a prompt share one pass over it, forward and backward, where that is faster."""
+    train_router: bool = True
+    """Whether the routers of expert layers are trained; else they stay as they were loaded."""
+    router_replay: bool = False
+    """Whether expert layers use the experts that the engine chose, as its routers recorded them."""
     wire_dtype: str = "float32"
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
     carrier: str = "shared_memory"

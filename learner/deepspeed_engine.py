@@ -78,6 +78,7 @@ class DeepSpeedEngine:
             require_shareable(model.config)
         if learner.offload == "nvme":
             _require_nvme()
+        exact = {name: buffer.clone() for name, buffer in _saved_buffers(model).items()}
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -85,6 +86,8 @@ class DeepSpeedEngine:
             dist_init_required=False,
         )
         self.device = self.engine.device
+        for name, buffer in exact.items():  # deepspeed rounds them too, and a router's bias decides by its digits
+            model.get_buffer(name).data = buffer.to(self.device)
         self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
         self.scorer = Scorer(self.engine, model, tokens=learner.logit_tokens, whole_graph=learner.zero_stage == 3)
         if learner.zero_stage == 3:
@@ -141,7 +144,10 @@ class DeepSpeedEngine:
         return buckets
 
     def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Like `parameters`, under the names and in the layout of a saved checkpoint, which engines load."""
+        """Like `parameters`, under the names and in the layout of a saved checkpoint, which engines load.
+
+        Buffers, such as the bias that balances a router, are not trained: engines keep those that they started with.
+        """
         for bucket in self.parameters():
             yield revert_weight_conversion(self.model, bucket)
 
@@ -165,10 +171,7 @@ class DeepSpeedEngine:
             if write:
                 state |= {name: tensor.cpu().clone() for name, tensor in bucket.items()}
         if write:
-            buffers = {
-                name: b for name, b in self.model.state_dict().items() if name in dict(self.model.named_buffers())
-            }
-            self.model.save_pretrained(directory, state_dict=state | buffers)
+            self.model.save_pretrained(directory, state_dict=state | _saved_buffers(self.model))
 
     def save_state(self, directory: Path, *, write: bool) -> None:
         """Write the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
@@ -199,6 +202,12 @@ def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -
         groups = parameter_groups(model, weight_decay=optim.weight_decay)
         return GuardedAdamW(groups, optim=optim, guard=zero_stage == 0)
     return GuardedMuon(muon_groups(model, optim=optim), optim=optim)
+
+
+def _saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The buffers that a checkpoint holds, by name, such as the bias that balances a router."""
+    buffers = dict(model.named_buffers())
+    return {name: buffers[name] for name in model.state_dict() if name in buffers}
 
 
 def _register_convolutions(model: PreTrainedModel) -> None:

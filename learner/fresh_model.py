@@ -17,7 +17,7 @@ TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "system", "
 FORMAT_TOKENS = ('{"name":"', '","arguments":{"', '": "', '"}}', "\\boxed{", "def f(", "    return ", ":string)")
 """Fixed strings of the answer formats, one token each: a small model spends its length on what it has to decide."""
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
-LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp"}
+LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,17 @@ class FreshModelConfig:
     """The shape of the model that `init` makes. The default has about 0.7 M parameters."""
 
     pattern: str = "M-M*-*-"
-    """One letter a layer: M Mamba-2, * attention, - MLP (the notation of the Nemotron-H papers)."""
+    """One letter a layer: M Mamba-2, * attention, - MLP, E experts (the notation of the Nemotron papers)."""
     hidden_size: int = 128
     """Width of the residual stream."""
     intermediate_size: int = 512
     """Width of an MLP layer."""
+    experts: int = 8
+    """Experts of an expert layer, beside one that every token goes to."""
+    experts_per_token: int = 2
+    """How many of them each token goes to."""
+    expert_size: int = 128
+    """Width of an expert."""
     attention_heads: int = 4
     """Query heads of an attention layer; `hidden_size` must be a multiple."""
     key_value_heads: int = 2
@@ -48,7 +54,13 @@ class FreshModelConfig:
     def __post_init__(self) -> None:
         unknown = set(self.pattern) - set(LAYER_TYPES)
         if unknown or not self.pattern:
-            raise ValueError(f"model.pattern={self.pattern!r}: use the letters M (Mamba-2), * (attention), - (MLP)")
+            raise ValueError(
+                f"model.pattern={self.pattern!r}: use the letters M (Mamba-2), * (attention), - (MLP), E (experts)"
+            )
+        if not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(
+                f"model.experts_per_token={self.experts_per_token}: must lie between 1 and model.experts={self.experts}"
+            )
         if self.hidden_size % self.attention_heads or self.attention_heads % self.key_value_heads:
             raise ValueError(
                 f"model.hidden_size={self.hidden_size} must be a multiple of attention_heads={self.attention_heads}, "
@@ -103,6 +115,10 @@ def _hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast)
         hidden_size=config.hidden_size,
         layers_block_type=[LAYER_TYPES[letter] for letter in config.pattern],
         intermediate_size=config.intermediate_size,
+        n_routed_experts=config.experts,
+        num_experts_per_tok=config.experts_per_token,
+        moe_intermediate_size=config.expert_size,
+        moe_shared_expert_intermediate_size=config.expert_size,
         num_attention_heads=config.attention_heads,
         num_key_value_heads=config.key_value_heads,
         head_dim=config.hidden_size // config.attention_heads,

@@ -25,6 +25,9 @@ from learner.model_files import read_model, read_tokenizer
 from learner.optimizer import freeze, learning_rate
 from learner.publish import WeightPublisher
 from learner.recompute import recompute
+from learner.routers import prepare_routers
+from learner.routes import Routes
+from learner.routing import Routing
 from learner.scorer import Scorer
 from rollout.manifest import WeightManifest
 
@@ -56,6 +59,7 @@ class Rank:
         self.steps = 0  # updates done, which is what the schedule counts
         self.parameter_count = 0
         self.engine: DeepSpeedEngine | None = None
+        self.routing: Routing | None = None
         self.reference: Scorer | None = None
         self.publisher: WeightPublisher | None = None
 
@@ -63,7 +67,8 @@ class Rank:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
         The reference is the model itself as it is now, or a teacher. Returns the parameter count. What was loaded before
-        is freed. Raises `ValueError` for a directory that holds no such model.
+        is freed. Raises `ValueError` for a directory that holds no such model, and for one without the expert layers that the
+        configuration is about.
         """
         self.optim = optim
         self.total_steps = total_steps
@@ -79,6 +84,7 @@ class Rank:
         model = read_model(model_dir)
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
         self.start_dir = model_dir
+        prepare_routers(model, self.config)
         freeze(model, self.config.frozen)
         lora = self.config.lora
         if lora.rank:
@@ -87,6 +93,7 @@ class Rank:
             load_adapters(model, adapters)
         recompute(model, self.config.recompute)
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
+        self.routing = Routing(model, replay=self.config.router_replay, device=self.engine.device)
 
     def use_threads(self, threads: int) -> None:
         """Compute with this many CPU threads from now on."""
@@ -97,12 +104,13 @@ class Rank:
 
         `skipped` is 1 where loss or gradient was not finite; nothing was changed then.
         """
-        engine = self._engine()
+        engine, routing = self._engine(), self._routing()
         start = time.monotonic()
         engine.train(True)
         reference = self._reference() if loss.needs_reference else None
         totals: dict[str, torch.Tensor] = {}
         for micro_batch in batch.micro_batches[self.rank]:
+            routing.follow(micro_batch.routes)
             result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference)
             engine.backward(result.total / batch.denominator)
             for name, value in result.sums.items():
@@ -110,7 +118,7 @@ class Rank:
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
-        metrics = _means(_sum_over_ranks(totals), denominator=batch.denominator)
+        metrics = _means(_sum_over_ranks(totals), denominator=batch.denominator) | routing.metrics()
         seconds = time.monotonic() - start
         return metrics | {
             "grad_norm": norm,
@@ -122,12 +130,13 @@ class Rank:
 
     def logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
         """The trainer's log-probability of each token of each sequence (0 for the first), one sequence at a time."""
-        engine = self._engine()
+        engine, routing = self._engine(), self._routing()
         engine.train(False)
         values = []
         with torch.no_grad():
             for sequence in sequences:
                 ids_BT = torch.tensor([sequence.ids], device=engine.device)
+                routing.follow([Routes.uncounted(sequence.experts, length=len(sequence.ids))])
                 scores = engine.scorer(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
                 values.append(scores.logprobs_BT[0].tolist())
         return values
@@ -204,6 +213,7 @@ class Rank:
     def close(self) -> None:
         """Free the model and the weights held for a push. The rank can `load` again."""
         self._close_publisher()
+        self.routing = None
         if self.engine is not None:
             self.engine.close()
             self.engine = None
@@ -227,6 +237,10 @@ class Rank:
         if self.engine is None:
             raise ValueError("no model is loaded; call load first")
         return self.engine
+
+    def _routing(self) -> Routing:
+        assert self.routing is not None  # beside the engine
+        return self.routing
 
 
 def _sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:

@@ -73,13 +73,24 @@ class Fleet:
         self._in_flight = [0] * len(workers)
 
     @classmethod
-    async def start(cls, config: RolloutConfig, *, model_dir: Path, version: WeightVersion, seed: int) -> "Fleet":
-        """Start every worker's engine on a model directory, whose weights count as `version`."""
+    async def start(
+        cls,
+        config: RolloutConfig,
+        *,
+        model_dir: Path,
+        version: WeightVersion,
+        seed: int,
+        record_experts: bool = False,
+    ) -> "Fleet":
+        """Start every worker's engine on a model directory, whose weights count as `version`.
+
+        With `record_experts` the engines record the experts that they choose. Raises `ValueError` where they can't.
+        """
         actor = ray.remote(RolloutWorker).options(
             num_cpus=0, num_gpus=gpus_each(), max_concurrency=CONCURRENT_CALLS, max_restarts=0
         )
         fleet = cls([actor.remote(config, seed=seed) for _ in range(config.workers)], retries=config.retries)
-        await fleet._all(lambda worker: worker.start.remote(str(model_dir), version.step))
+        await fleet._all(lambda worker: worker.start.remote(str(model_dir), version.step, record_experts))
         return fleet
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:

@@ -162,7 +162,13 @@ class Run:
     async def _start_fleet(self, model: Path, *, stage: str) -> None:
         self.progress.note(f"{stage}: starting {self.config.rollout.workers} rollout engine(s)")
         began = time.monotonic()
-        starting = Fleet.start(self.config.rollout, model_dir=model, version=self.version, seed=self.config.seed)
+        starting = Fleet.start(
+            self.config.rollout,
+            model_dir=model,
+            version=self.version,
+            seed=self.config.seed,
+            record_experts=self.config.learner.router_replay,
+        )
         waiting = within(START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the rollout engines to start")
         if self._will_train:  # both take long to start, mostly on one core each
             self.fleet, _ = await asyncio.gather(waiting, self._learner(stage))

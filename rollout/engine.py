@@ -1,8 +1,9 @@
 """What the rollout needs of an inference engine, whichever it is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from rollout.expert_choices import Choices
 from rollout.manifest import WeightManifest
 from rollout.thought import ThoughtLimit
 from rollout.trajectory import WeightVersion
@@ -35,7 +36,8 @@ class Completion:
     """What the engine generated for one prompt. `_T`: one entry per token.
 
     `finished` is true where the model ended its turn, false where the token limit cut it off. `forced_T` marks the
-    tokens that closed a thought at its limit: they were not sampled, and their log-probability is NaN.
+    tokens that closed a thought at its limit: they were not sampled, and their log-probability is NaN. `experts` are the
+    choices of an engine that records them (`rollout/expert_choices.py`), a row for each id of prompt and completion.
     """
 
     token_ids: tuple[int, ...]
@@ -43,6 +45,7 @@ class Completion:
     versions_T: tuple[int, ...]
     finished: bool
     forced_T: tuple[bool, ...] = ()
+    experts: Choices | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         count = len(self.token_ids)
@@ -58,11 +61,13 @@ class Completion:
         """The first `count` tokens; an end that lay behind them is not there."""
         if count >= len(self.token_ids):
             return self
+        cut = len(self.token_ids) - count
         return Completion(
             token_ids=self.token_ids[:count],
             logprobs_T=self.logprobs_T[:count],
             versions_T=self.versions_T[:count],
             forced_T=self.forced_T[:count],
+            experts=None if self.experts is None else self.experts[:-cut],
             finished=False,
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from envs.catalog import make_env
 from envs.dialogue import calls_are_valid, thought_is_well_formed
@@ -113,6 +114,8 @@ class EpisodeRunner:
                         reward=0.0, done=True, out_of_turns=False, outcome=Outcome.WRONG, parts={}
                     )
                 said = await self._speak(seen, task, turns, room=room, seed=_turn_seed(seed, len(turns)))
+                if turns:
+                    turns[-1] = _processed(turns[-1], context, said.completion)
                 text = self._renderer.text(said.completion.token_ids)
                 result = await self._off_loop(_step, env, text)
                 turns.append(_turn(task, context, said, text, result))
@@ -179,6 +182,7 @@ def _turn(task: Task, context: tuple[int, ...], said: Speech, text: str, result:
         TurnFault.THOUGHT: not thought_is_well_formed(text, reasoning=task.reasoning),
         TurnFault.TOOL_CALL: not calls_are_valid(text, reasoning=task.reasoning, tools=task.tools),
     }
+    experts = said.completion.experts
     return Turn(
         context_ids=context,
         sampled_ids=said.completion.token_ids,
@@ -189,7 +193,16 @@ def _turn(task: Task, context: tuple[int, ...], said: Speech, text: str, result:
         observation=result.messages,
         thought=said.thought,
         faults=tuple(fault for fault, there in faults.items() if there),
+        experts=None if experts is None else experts[-len(context) - len(said.completion.token_ids) :],
     )
+
+
+def _processed(turn: Turn, context: tuple[int, ...], said: Completion) -> Turn:
+    """The turn before, whose last id the engine processed when it went on: with the experts that it chose then."""
+    if turn.experts is None or said.experts is None:
+        return turn
+    last = len(said.experts) - len(said.token_ids) - len(context) - 1
+    return replace(turn, experts=np.concatenate([turn.experts[:-1], said.experts[last : last + 1]]))
 
 
 def _failed(task: Task, turns: list[Turn], error: Exception, *, seconds: float) -> Trajectory:

@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+from rollout.expert_choices import to_json
 from rollout.trajectory import Group, Trajectory, Turn
 
 
@@ -21,6 +22,7 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "answer_tokens": turn.thought.answer_tokens,
         "closed": turn.thought.closed.value,
         "faults": [fault.value for fault in turn.faults],
+        "experts": to_json(turn.experts),
     }
 
 

@@ -6,7 +6,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
+
 from rollout.engine import Completion
+from rollout.expert_choices import from_json
 from rollout.manifest import WeightManifest
 from rollout.thought import ThoughtLimit
 from rollout.trajectory import WeightVersion
@@ -51,14 +54,18 @@ def read_recording(path: Path) -> Recording:
     for line in path.read_text(encoding="utf-8").splitlines():
         trajectory = json.loads(line)
         seen: tuple[int, ...] = ()
+        chosen = []
         for turn in trajectory["turns"]:
             seen = (*seen, *turn["context_ids"])
+            if (own := from_json(turn.get("experts"))) is not None:
+                chosen.append(own)
             completion = Completion(
                 token_ids=tuple(turn["sampled_ids"]),
                 logprobs_T=tuple(float("nan") if value is None else value for value in turn["logprobs"]),
                 versions_T=tuple(turn["versions"]),
                 forced_T=tuple(turn["forced"]),
                 finished=trajectory["stop"] != "length" or turn is not trajectory["turns"][-1],
+                experts=np.concatenate(chosen) if chosen else None,
             )
             recording.setdefault(seen, []).append(completion)
             seen = (*seen, *turn["sampled_ids"])

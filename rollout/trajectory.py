@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import total_ordering
 
+import numpy as np
+from numpy.typing import NDArray
+
 from envs.task import Message, Task
 from rewards.parts import correctness
 from rewards.verdict import Outcome
@@ -71,6 +74,8 @@ class Turn:
     trajectory is the concatenation of `context_ids` and `sampled_ids` over its turns.
     `forced_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
     `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
+    `experts` are the expert choices that the engine recorded, of shape (ids, expert layers, experts of a token), a row for
+    each of `context_ids` and `sampled_ids`; -1 for an id that it did not process. None where it recorded none.
     """
 
     context_ids: tuple[int, ...]
@@ -82,6 +87,7 @@ class Turn:
     observation: tuple[Message, ...] = field(default=())
     thought: Thought = NO_THOUGHT
     faults: tuple[TurnFault, ...] = ()
+    experts: NDArray[np.int16] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         count = len(self.sampled_ids)
@@ -92,6 +98,9 @@ class Turn:
         ):
             if len(values) != count:
                 raise ValueError(f"{name} has {len(values)} entries for {count} sampled tokens")
+        ids = len(self.context_ids) + count
+        if self.experts is not None and len(self.experts) != ids:
+            raise ValueError(f"experts has {len(self.experts)} entries for {ids} ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

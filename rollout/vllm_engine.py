@@ -5,7 +5,10 @@ import itertools
 from math import nan
 from pathlib import Path
 
+import numpy as np
+
 from rollout.engine import Completion, EngineConfig
+from rollout.expert_choices import Choices, padded
 from rollout.manifest import WeightManifest
 from rollout.thinking_request import extra_args
 from rollout.thought import ThoughtLimit, ThoughtTags
@@ -29,11 +32,18 @@ class VllmEngine:
     """An `Engine` around vLLM's asynchronous engine, in this process and one child."""
 
     def __init__(
-        self, model_dir: Path, config: EngineConfig, *, version: WeightVersion, tags: ThoughtTags | None = None
+        self,
+        model_dir: Path,
+        config: EngineConfig,
+        *,
+        version: WeightVersion,
+        tags: ThoughtTags | None = None,
+        record_experts: bool = False,
     ) -> None:
-        """`tags` are needed where thoughts are limited."""
+        """`tags` are needed where thoughts are limited. With `record_experts` no graph is compiled or captured."""
         self._config = config
         self._tags = tags
+        self._record_experts = record_experts
         self._initial = version
         self._numbers = itertools.count()
         self._inbox = WeightInbox()
@@ -51,15 +61,22 @@ class VllmEngine:
                 logits_processors=[ThoughtProcessor],
                 weight_transfer_config=WeightTransferConfig(backend=BACKEND),
                 worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
-                **engine_arguments(),
+                **engine_arguments(eager=record_experts),
             )
         )
 
     async def start(self) -> None:
-        """Tie the engine's process to this one, open the weight transfer and label the initial weights."""
+        """Tie the engine's process to this one, open the weight transfer and label the initial weights.
+
+        Raises `ValueError` where expert choices should be recorded and can't be.
+        """
         await self._llm.collective_rpc("end_with_parent")
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
+        if self._record_experts:
+            (refusal,) = await self._llm.collective_rpc("record_experts")
+            if refusal:
+                raise ValueError(f"vLLM can't record the experts of this model, which router replay needs: {refusal}")
 
     async def generate(
         self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
@@ -93,7 +110,12 @@ class VllmEngine:
             versions_T=tuple(versions),
             forced_T=forced_T,
             finished=sampled.finish_reason == "stop",
+            experts=await self._experts(request, ids=len(prompt_ids) + len(ids)) if self._record_experts else None,
         )
+
+    async def _experts(self, request: str, *, ids: int) -> Choices:
+        ((shape, data),) = await self._llm.collective_rpc("take_experts", args=(request,))
+        return padded(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)
 
     def _forced(self, ids: tuple[int, ...], limit: ThoughtLimit | None) -> tuple[bool, ...]:
         """Which tokens were inserted. Raises `RuntimeError` where the engine did not insert what the rule says."""

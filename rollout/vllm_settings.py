@@ -32,10 +32,10 @@ def limit_cpu(*, threads: int, memory_gib: int) -> None:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(memory_gib)
 
 
-def engine_arguments() -> dict[str, Any]:
+def engine_arguments(*, eager: bool = False) -> dict[str, Any]:
     """The arguments that every engine gets; their names are the fields of vLLM's `AsyncEngineArgs`."""
     return {
-        "enforce_eager": ON_CPU,
+        "enforce_eager": ON_CPU or eager,
         "enable_prefix_caching": False,
         # vLLM can't take back a seeded request's random draw on a CPU after half a prompt: prompts stay whole.
         "enable_chunked_prefill": not ON_CPU,

@@ -9,15 +9,19 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from rollout.expert_recorder import ExpertRecorder
 from rollout.manifest import WeightManifest, map_segment, require_stamp, tensors
+from rollout.vllm_settings import ON_CPU
 
 BACKEND = "temper_shared_memory"
 PARENT_CHECK_S = 2.0
@@ -46,6 +50,8 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInit, SharedMemoryUpda
         pass
 
     def start_weight_update(self) -> None:
+        if ON_CPU:
+            _repack_experts(self.model)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
@@ -63,12 +69,33 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInit, SharedMemoryUpda
         pass
 
 
+def _repack_experts(model: torch.nn.Module) -> None:
+    """Let expert layers make their kernels anew: vLLM repacks the weights of experts for a CPU only when it does that."""
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if isinstance(method, UnquantizedFusedMoEMethod):
+            method.moe_kernel = None
+
+
 class WorkerExtension:
     """Mixed into vLLM's worker; that vLLM imports this module for it registers the engine below in that process."""
 
     def end_with_parent(self) -> None:
         """Let this process end soon after the one that started it, even one that was killed: it holds gigabytes."""
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+    def record_experts(self) -> str:
+        """Record from now on which experts the model chooses; returns why that can not be, or nothing."""
+        try:
+            self.expert_recorder = ExpertRecorder(self.model_runner)  # type: ignore[attr-defined]
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def take_experts(self, request: str) -> tuple[list[int], bytes]:
+        """The recorded choices of a request: their shape, and the bytes of 16-bit integers."""
+        choices = self.expert_recorder.take(request)
+        return list(choices.shape), choices.tobytes()
 
 
 def _end_with(parent: int) -> None:

@@ -55,8 +55,11 @@ class RolloutWorker:
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
 
-    async def start(self, model_dir: str, version: int) -> float:
-        """Start the engine on a model directory, whose weights count as `version`; returns the seconds it took."""
+    async def start(self, model_dir: str, version: int, record_experts: bool = False) -> float:
+        """Start the engine on a model directory, whose weights count as `version`; returns the seconds it took.
+
+        With `record_experts` it records the experts that it chooses, or raises `ValueError` where it can't.
+        """
         # Imported here, in the worker's own process: vLLM takes 10 to 20 s to import, and whoever only names this class
         # (the driver, a test with another engine) does not need it.
         from rollout.vllm_engine import VllmEngine
@@ -64,7 +67,13 @@ class RolloutWorker:
         began = time.monotonic()
         tokenizer = load_tokenizer(Path(model_dir))
         tags = ThoughtTags.find(tokenizer, closing=self._config.thought.closing)
-        engine = VllmEngine(Path(model_dir), self._config.engine, version=WeightVersion(step=version), tags=tags)
+        engine = VllmEngine(
+            Path(model_dir),
+            self._config.engine,
+            version=WeightVersion(step=version),
+            tags=tags,
+            record_experts=record_experts,
+        )
         await engine.start()
         self.attach(engine, Renderer(tokenizer, self._config.thought), tags)
         return time.monotonic() - began

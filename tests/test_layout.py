@@ -15,6 +15,7 @@ HOMES = {
     "vllm": (
         "rollout/vllm_engine.py",
         "rollout/weight_receiver.py",
+        "rollout/expert_recorder.py",
         "rollout/thought_processor.py",
         "rollout/server.py",
     ),

@@ -1,9 +1,17 @@
-"""Tiny models of three families with the byte-level tokenizer, made where they are needed."""
+"""Tiny models of three families, two of them with expert layers too, and the byte-level tokenizer, where they are needed."""
 
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from learner.fresh_model import FreshModelConfig, byte_tokenizer, make_model
 
@@ -17,6 +25,16 @@ DENSE = {
     "head_dim": 32,
     "max_position_embeddings": 1024,
 }
+EXPERTS = FreshModelConfig(
+    pattern="ME*E",
+    hidden_size=64,
+    intermediate_size=128,
+    attention_heads=2,
+    key_value_heads=1,
+    experts=8,
+    experts_per_token=2,
+    expert_size=32,
+)
 
 
 def nemotron_h(directory: Path) -> Path:
@@ -25,9 +43,30 @@ def nemotron_h(directory: Path) -> Path:
     return directory
 
 
+def nemotron_h_moe(directory: Path) -> Path:
+    """A hybrid with two expert layers of 8 experts, 2 of them for each token."""
+    make_model(directory, EXPERTS, seed=0)
+    return directory
+
+
 def qwen3(directory: Path) -> Path:
     """A tiny Qwen3 with an output layer of its own."""
     return _save(Qwen3ForCausalLM(Qwen3Config(vocab_size=288, tie_word_embeddings=False, **DENSE, **_ids())), directory)
+
+
+def qwen3_moe(directory: Path) -> Path:
+    """A tiny Qwen3 whose second and third layer have 8 experts, 2 of them for each token."""
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_only_layers": [0]}
+    config = Qwen3MoeConfig(
+        vocab_size=288,
+        tie_word_embeddings=False,
+        norm_topk_prob=True,
+        initializer_range=0.1,
+        **{**DENSE, "num_hidden_layers": 3},
+        **experts,
+        **_ids(),
+    )
+    return _save(Qwen3MoeForCausalLM(config), directory)
 
 
 def llama(directory: Path) -> Path:

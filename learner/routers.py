@@ -1,0 +1,91 @@
+"""The routers of a model's expert layers: which modules they are, and how they weigh the experts that a token goes to.
+
+Suffixes: `_NE` token of a pass and expert, `_NK` token and chosen expert.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+
+from learner.config import LearnerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """A router with its number of experts. `gates` are the weights of given experts, from the router's own logits.
+
+    The module returns logits (N, E), weights (N, K) and indices (N, K).
+    """
+
+    module: torch.nn.Module
+    experts: int
+    gates: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def sigmoid_gates(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalised: bool, scale: float) -> torch.Tensor:
+    """The sigmoids of the chosen experts' logits, as shares of their sum where `normalised`, times `scale`.
+
+    DeepSeek-AI, "DeepSeek-V3 Technical Report", eq. 13 to 15, 2024; Nemotron 3 has the same.
+    """
+    scores_NK = logits_NE.float().sigmoid().gather(1, choices_NK)
+    if normalised:
+        scores_NK = scores_NK / (scores_NK.sum(-1, keepdim=True) + 1e-20)
+    return scores_NK * scale
+
+
+def softmax_gates(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalised: bool) -> torch.Tensor:
+    """The chosen experts' probabilities, as shares of their sum where `normalised`.
+
+    Shazeer et al., "Outrageously Large Neural Networks", section 2.1, 2017.
+    """
+    chosen_NK = logits_NE.softmax(-1, dtype=torch.float32).gather(1, choices_NK)
+    if normalised:
+        chosen_NK = chosen_NK / chosen_NK.sum(-1, keepdim=True)
+    return chosen_NK.to(logits_NE.dtype)
+
+
+def find_routers(model: PreTrainedModel) -> list[Router]:
+    """The routers of a model in the order of its layers; none where it has no expert layers of a known kind."""
+    return [router for module in model.modules() if (router := _router(module)) is not None]
+
+
+def prepare_routers(model: PreTrainedModel, learner: LearnerConfig) -> None:
+    """Freeze the routers where they are not to be trained.
+
+    Raises `ValueError` where the configuration asks for anything of routers that the model does not have.
+    """
+    routers = find_routers(model)
+    for asked, setting, instead in (
+        (not learner.train_router, "train_router=false", "train_router=true"),
+        (learner.router_replay, "router_replay=true", "router_replay=false"),
+    ):
+        if asked and not routers:
+            raise ValueError(
+                f"learner.{setting} with a model of type {model.config.model_type}, which has no expert layers of a "
+                f"known kind (nemotron_h, qwen3_moe); set learner.{instead}"
+            )
+    if not learner.train_router:
+        for router in routers:
+            router.module.requires_grad_(False)
+
+
+def _router(module: torch.nn.Module) -> Router | None:
+    if isinstance(module, NemotronHTopkRouter):
+        normalised, scale = bool(module.norm_topk_prob), float(module.routed_scaling_factor)
+        return Router(
+            module=module,
+            experts=module.num_experts,
+            gates=lambda logits, choices: sigmoid_gates(logits, choices, normalised=normalised, scale=scale),
+        )
+    if isinstance(module, Qwen3MoeTopKRouter):
+        plain = bool(module.norm_topk_prob)
+        return Router(
+            module=module,
+            experts=module.num_experts,
+            gates=lambda logits, choices: softmax_gates(logits, choices, normalised=plain),
+        )
+    return None

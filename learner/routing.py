@@ -1,0 +1,114 @@
+"""Expert layers under training: their load is counted, and recorded choices are replayed.
+
+Ma et al., "Stabilizing MoE Reinforcement Learning by Aligning Training and Inference Routers", 2025 (R3): the trainer's
+router takes the experts that the engine's router took, and weighs them by its own scores, through which its gradient goes.
+Suffixes: `_N` token of a pass, `_NK` and chosen expert, `_NLK` and expert layer too, `_LE` expert layer and expert.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+from transformers import PreTrainedModel
+
+from learner.expert_load import load_entropy, load_max, unused
+from learner.routers import Router, find_routers
+from learner.routes import Routes
+
+Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""What a router returns: logits (N, E), weights (N, K), indices (N, K)."""
+
+
+class Routing:
+    """Hooks on the routers of one model. They use only what a router returns, so ZeRO-3 gathers what it always does."""
+
+    def __init__(self, model: PreTrainedModel, *, replay: bool, device: torch.device) -> None:
+        self._routers = find_routers(model)
+        self._replay = replay
+        self._device = device
+        self._coming: list[Routes] = []
+        self._pass: _Pass | None = None
+        self._experts = self._routers[0].experts if self._routers else 0
+        self._totals = self._nothing()  # how often each expert was chosen, then choices that moved, and those replayed
+        if self._routers:
+            model.register_forward_pre_hook(lambda *_: self._next_pass())
+        for layer, router in enumerate(self._routers):
+            router.module.register_forward_hook(self._hook(layer, router))
+
+    def follow(self, passes: Seq[Routes]) -> None:
+        """What the next forward passes of the model run, in order. Those after them route freely and are not counted."""
+        self._coming = list(passes)
+
+    def metrics(self) -> dict[str, float]:
+        """The load since the last call, over all ranks, which call this together; empty without expert layers.
+
+        `experts/rerouted`: the share of replayed choices that the router would not have made.
+        """
+        if not self._routers:
+            return {}
+        totals, self._totals = self._totals, self._nothing()
+        torch.distributed.all_reduce(totals)
+        counts_LE = totals[:-2].view(len(self._routers), self._experts).cpu()
+        moved, replayed = totals[-2:].tolist()
+        metrics = {
+            "experts/load_max": load_max(counts_LE),
+            "experts/unused": unused(counts_LE),
+            "experts/load_entropy": load_entropy(counts_LE),
+        }
+        return metrics | ({"experts/rerouted": moved / max(replayed, 1.0)} if self._replay else {})
+
+    def _nothing(self) -> torch.Tensor:
+        return torch.zeros(len(self._routers) * self._experts + 2, dtype=torch.float64, device=self._device)
+
+    def _next_pass(self) -> None:
+        routes = self._coming.pop(0) if self._coming else None
+        self._pass = None if routes is None else _Pass.of(routes, replay=self._replay, device=self._device)
+        if self._pass is not None and self._pass.experts_NLK is not None:
+            layers = self._pass.experts_NLK.shape[1]
+            if layers != len(self._routers):
+                raise ValueError(f"experts of {layers} layers were recorded, the model has {len(self._routers)}")
+
+    def _hook(self, layer: int, router: Router) -> Callable[[torch.nn.Module, Any, Returned], Returned | None]:
+        def routed(module: torch.nn.Module, inputs: Any, returned: Returned) -> Returned | None:
+            running = self._pass
+            if running is None:
+                return None
+            logits_NE, weights_NK, own_NK = returned
+            if running.experts_NLK is None:
+                self._count(layer, own_NK, running.sequences_N)
+                return None
+            recorded_NK = running.experts_NLK[:, layer].long()
+            chosen_NK = torch.where(recorded_NK < 0, own_NK, recorded_NK)
+            self._count(layer, chosen_NK, running.sequences_N)
+            self._compare(recorded_NK, own_NK, running.sequences_N)
+            return logits_NE, router.gates(logits_NE, chosen_NK).to(weights_NK.dtype), chosen_NK
+
+        return routed
+
+    def _count(self, layer: int, chosen_NK: torch.Tensor, sequences_N: torch.Tensor) -> None:
+        weights_NK = sequences_N[:, None].expand_as(chosen_NK)
+        self._totals.index_add_(0, layer * self._experts + chosen_NK.flatten(), weights_NK.flatten())
+
+    def _compare(self, recorded_NK: torch.Tensor, own_NK: torch.Tensor, sequences_N: torch.Tensor) -> None:
+        weights_NK = sequences_N[:, None] * (recorded_NK >= 0)
+        moved_NK = ~(recorded_NK[:, :, None] == own_NK[:, None, :]).any(-1)
+        self._totals[-2] += (weights_NK * moved_NK).sum()
+        self._totals[-1] += weights_NK.sum()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """`Routes` as tensors, its rows one after the other."""
+
+    sequences_N: torch.Tensor
+    experts_NLK: torch.Tensor | None
+
+    @classmethod
+    def of(cls, routes: Routes, *, replay: bool, device: torch.device) -> "_Pass":
+        sequences_N = torch.from_numpy(routes.sequences_BT).flatten().to(device, torch.float64)
+        if routes.experts_BTLK is None or not replay:
+            return cls(sequences_N=sequences_N, experts_NLK=None)
+        return cls(sequences_N=sequences_N, experts_NLK=torch.from_numpy(routes.experts_BTLK).flatten(0, 1).to(device))

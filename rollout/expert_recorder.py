@@ -1,0 +1,68 @@
+"""Records inside vLLM's worker which experts its routers choose, for each position of each request.
+
+vLLM has a recorder of its own (`enable_return_routed_experts`), which needs Triton, prefix caching and a model runner that
+takes no logits processors like ours. This one needs layers that run as Python in every pass: `enforce_eager`.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
+from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+
+KEPT = 4
+"""Requests whose choices are kept until somebody takes them, as a multiple of those that run at once."""
+
+
+class ExpertRecorder:
+    """Listens to the routers of a model. Raises `ValueError` where they can not be heard."""
+
+    def __init__(self, model_runner: Any) -> None:
+        self._runner = model_runner
+        layers = [module for module in model_runner.get_model().modules() if isinstance(module, MoERunner)]
+        layers.sort(key=lambda layer: layer.layer_id)
+        if not layers:
+            raise ValueError("the model has no expert layers")
+        if not model_runner.model_config.enforce_eager:
+            raise ValueError("vLLM replays recorded graphs, in which no router is heard")
+        for number, layer in enumerate(layers):
+            if not isinstance(layer.router, BaseRouter) or layer._quant_method.is_monolithic:
+                raise ValueError(f"{type(layer.router).__name__} chooses experts inside of a kernel")
+            layer.router.set_capture_fn(partial(self._hear, number))
+        self._layers = len(layers)
+        self._room = KEPT * model_runner.max_num_reqs
+        self._pass = np.empty((0, self._layers, 0), dtype=np.int16)
+        self._heard: dict[str, list[tuple[int, NDArray[np.int16]]]] = {}
+
+    def take(self, request: str) -> NDArray[np.int16]:
+        """The choices of a request, by the id that its client gave it, and forget them; a row for each position.
+
+        A position that was computed several times has its last choices.
+        """
+        name = next(name for name in self._heard if name.rpartition("-")[0] == request or name == request)
+        heard = self._heard.pop(name)
+        choices = np.full((max(start + len(own) for start, own in heard), *self._pass.shape[1:]), -1, dtype=np.int16)
+        for start, own in heard:
+            choices[start : start + len(own)] = own
+        return choices
+
+    def _hear(self, layer: int, chosen: torch.Tensor) -> None:
+        """The choices (tokens, K) of one layer. All layers are heard in their order in every pass."""
+        if layer == 0:
+            self._pass = np.empty((chosen.shape[0], self._layers, chosen.shape[1]), dtype=np.int16)
+        self._pass[:, layer] = chosen.to("cpu", torch.int16).numpy()
+        if layer == self._layers - 1:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Share out a pass among its requests: the tokens of each follow each other."""
+        batch = self._runner.input_batch
+        bounds = self._runner.query_start_loc.np
+        for place, name in enumerate(batch.req_ids):
+            own = self._pass[bounds[place] : bounds[place + 1]].copy()
+            self._heard.setdefault(name, []).append((int(batch.num_computed_tokens_cpu[place]), own))
+        while len(self._heard) > self._room:  # of requests that were aborted
+            del self._heard[next(iter(self._heard))]
