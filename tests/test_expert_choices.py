@@ -60,6 +60,7 @@ def test_a_trajectory_file_holds_choices_that_a_replayed_episode_has_again(tmp_p
     assert len(again.turns) == 3
     for turn, expected in zip(again.turns, trajectory.turns, strict=True):
         assert turn.experts is not None
+        assert expected.experts is not None
         assert turn.experts.dtype == np.int16
         assert np.array_equal(turn.experts, expected.experts)
 
@@ -80,6 +81,7 @@ def test_choices_reach_the_micro_batch_of_their_sequence():
                      experts=None)  # fmt: skip
     (only,) = make_batch([sequence, longer], ranks=1, micro_batch_tokens=10**6, pad_id=0).micro_batches[0]
     (routes,) = only.routes
+    assert sequence.experts is not None
     count = len(sequence.ids)
     assert routes.sequences_BT.tolist() == [[1] * (count + 1), [1] * count + [0]]
     assert routes.experts_BTLK is not None

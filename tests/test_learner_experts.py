@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ class Forced(nn.Module):
 
     def __init__(self, layer: nn.Module, choices_TK: np.ndarray) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer: Any = layer
         self.choices_TK = choices_TK
 
     def forward(self, hidden_1TH: torch.Tensor) -> torch.Tensor:
