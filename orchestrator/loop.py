@@ -49,7 +49,10 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What one step did: for the metrics, the checkpoint and the trajectory file."""
+    """What one step did: for the metrics, the checkpoint and the trajectory file.
+
+    `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights.
+    """
 
     step: int
     groups: list[Group]
@@ -59,6 +62,8 @@ class StepReport:
     wait_s: float
     train_s: float
     push_s: float
+    pushed_bytes: int
+    pushed_share: float
 
 
 @dataclass(kw_only=True)
@@ -116,7 +121,7 @@ class Loop:
         training = self.learner.step(self.make_batch(groups))
         metrics = await within(self.timeout_s, training, stage=stage, waiting_for=lambda: "the learner's step")
         trained = monotonic()
-        await self._push(step)
+        manifest = await self._push(step)
         pushed = monotonic()
         dropped = self.buffer.dropped
         await self.buffer.release()
@@ -129,9 +134,11 @@ class Loop:
             wait_s=taken - start,
             train_s=trained - taken,
             push_s=pushed - trained,
+            pushed_bytes=manifest.sent_bytes,
+            pushed_share=manifest.sent_bytes / manifest.nbytes,
         )
 
-    async def _push(self, step: int) -> None:
+    async def _push(self, step: int) -> WeightManifest:
         target = WeightVersion(step=self.version.value.step + 1)
         stage = f"{self.stage} step {step}"
         manifest = await within(
@@ -143,6 +150,7 @@ class Loop:
             stage=stage,
             waiting_for=lambda: "the engines to load weights",
         )
+        return manifest
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -23,6 +23,8 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "time/wait_s": report.wait_s,
         "time/train_s": report.train_s,
         "time/push_s": report.push_s,
+        "push/bytes": float(report.pushed_bytes),
+        "push/share": report.pushed_share,
     }
     by_env: dict[str, list[Group]] = {}
     for group in report.groups:
