@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from learner.bounds import not_negative, one_of, positive
-from learner.loss_config import LossConfig
 
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "linear", "cosine")
@@ -160,13 +159,3 @@ def require_together(optim: OptimConfig, learner: LearnerConfig) -> None:
             f"optim.kind=muon with learner.zero_stage={learner.zero_stage}: above stage 0 DeepSpeed clips Muon's update "
             f"instead of the gradient; set learner.zero_stage=0 or optim.kind=adamw"
         )
-
-
-def require_reference_fits(loss: LossConfig, learner: LearnerConfig) -> None:
-    """Raises `ValueError` where each rank would have to hold a whole reference beside its part of the model."""
-    if not loss.needs_reference or learner.zero_stage != 3:
-        return
-    asked, remedy = f"the stage {loss.objective}", "set learner.zero_stage to 0, 1 or 2"
-    if loss.kl_coefficient:
-        asked, remedy = f"loss.kl_coefficient={loss.kl_coefficient}", f"{remedy}, or loss.kl_coefficient=0"
-    raise ValueError(f"{asked} with learner.zero_stage=3: a rank holds its reference whole; {remedy}")

@@ -91,7 +91,7 @@ class DeepSpeedEngine:
         self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
         self.scorer = Scorer(self.engine, model, tokens=learner.logit_tokens, whole_graph=learner.zero_stage == 3)
         if learner.zero_stage == 3:
-            _register_convolutions(model)
+            register_convolutions(model)
 
     def train(self, mode: bool) -> None:
         self.engine.train(mode)
@@ -188,11 +188,8 @@ class DeepSpeedEngine:
         parameters = list(self.model.parameters())
         self.engine.destroy()
         self.engine.basic_optimizer.state.clear()
-        if self.zero_stage == 3:  # deepspeed keeps module objects in caches of its classes: take their memory at least
-            for parameter in parameters:
-                parameter.data = torch.empty(0)
-                parameter.ds_tensor = None
-            vars(self.engine.optimizer).clear()
+        if self.zero_stage == 3:
+            free_partitions(parameters, self.engine.optimizer)
         del self.engine, self.model, self.scorer, self._state
         gc.collect()
 
@@ -210,7 +207,15 @@ def _saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: buffers[name] for name in model.state_dict() if name in buffers}
 
 
-def _register_convolutions(model: PreTrainedModel) -> None:
+def free_partitions(parameters: list[Any], optimizer: Any) -> None:
+    """Free the memory of parameters at stage 3: deepspeed keeps module objects in caches of its classes."""
+    for parameter in parameters:
+        parameter.data = torch.empty(0)
+        parameter.ds_tensor = None
+    vars(optimizer).clear()
+
+
+def register_convolutions(model: PreTrainedModel) -> None:
     """Tell ZeRO-3 that Mamba layers read the weights of their `conv1d` without calling it, so that it gathers them."""
     for mixer in model.modules():
         for name, child in mixer.named_children():

@@ -20,6 +20,7 @@ from learner.carriers import open_carrier
 from learner.config import LearnerConfig, OptimConfig
 from learner.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.forward import micro_batch_loss
+from learner.frozen_model import FrozenModel
 from learner.loss_config import LossConfig
 from learner.model_files import read_model, read_tokenizer
 from learner.optimizer import freeze, learning_rate
@@ -60,7 +61,7 @@ class Rank:
         self.parameter_count = 0
         self.engine: DeepSpeedEngine | None = None
         self.routing: Routing | None = None
-        self.reference: Scorer | None = None
+        self.reference: FrozenModel | None = None
         self.publisher: WeightPublisher | None = None
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> int:
@@ -217,16 +218,16 @@ class Rank:
         if self.engine is not None:
             self.engine.close()
             self.engine = None
-        self.reference = None
+        if self.reference is not None:
+            self.reference.close()
+            self.reference = None
 
     def _reference(self) -> Scorer:
         """The weights that the stage began with, or a teacher's, frozen; read at their first use."""
         if self.reference is None:
-            dtype = torch.bfloat16 if self.config.bf16 else torch.float32
-            model = read_model(self.teacher_dir or self.start_dir).to(device=self._engine().device, dtype=dtype)
-            model.eval().requires_grad_(False)
-            self.reference = Scorer(model, model, tokens=self.config.logit_tokens)
-        return self.reference
+            model = read_model(self.teacher_dir or self.start_dir)
+            self.reference = FrozenModel(model, learner=self.config, device=self._engine().device)
+        return self.reference.scorer
 
     def _close_publisher(self) -> None:
         if self.publisher is not None:

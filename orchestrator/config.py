@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from envs.catalog import configured
 from envs.sandbox import SandboxConfig
 from envs.source import EnvConfig
-from learner.config import LearnerConfig, OptimConfig, require_reference_fits, require_together
+from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
 from orchestrator.distillation import DistillConfig
 from orchestrator.loop_config import LoopConfig, RlConfig
@@ -171,7 +171,6 @@ class Config:
                     f"{stage}.batch_size={size} can't be shared by learner.ranks={self.learner.ranks}; "
                     f"take a multiple of the ranks"
                 )
-        require_reference_fits(self.rl.loss, self.learner)
         require_buffer_fits(self.rl.shaping, turn_tokens=self.rollout.limits.turn_tokens)
         for loop in (self.rl, self.distill):
             require_room(loop.thinking.largest_budget if loop.thinking.budget else None, self.rollout)
@@ -185,10 +184,7 @@ class Config:
     def require_stage(self, stage: str) -> None:
         """Raises `ValueError` where a stage could not run, which matters only where it is to run."""
         if stage == "distill":
-            require_reference_fits(self.distill.loss, self.learner)
             self.distill.teacher_dir()
-        if stage == "dpo":
-            require_reference_fits(self.dpo.loss, self.learner)
 
 
 def require_room(budget: int | None, rollout: RolloutConfig) -> None:

@@ -20,7 +20,7 @@ HOMES = {
         "rollout/server.py",
     ),
     "peft": ("learner/adapters.py",),
-    "deepspeed": ("learner/deepspeed_engine.py", "learner/optimizer_state.py"),
+    "deepspeed": ("learner/deepspeed_engine.py", "learner/frozen_model.py", "learner/optimizer_state.py"),
     "mlflow": ("orchestrator/tracking.py",),
     "omegaconf": ("orchestrator/config.py",),
     "mamba_ssm": (),

@@ -1,7 +1,7 @@
 import pytest
 
 from learner import advantages, kl, loss_config, surrogates
-from learner.config import LearnerConfig, OptimConfig, require_reference_fits
+from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 
 
@@ -51,13 +51,3 @@ def test_the_names_of_the_configuration_are_those_of_the_functions():
 def test_what_is_decoupled_needs_a_policy_between_trainer_and_rollout():
     with pytest.raises(ValueError, match="surrogate=decoupled with loss.old_policy=rollout"):
         LossConfig(surrogate="decoupled", old_policy="rollout")
-
-
-def test_a_reference_is_refused_where_a_rank_could_not_hold_it():
-    with pytest.raises(ValueError, match="kl_coefficient=0.1 with learner.zero_stage=3.*0, 1 or 2"):
-        require_reference_fits(LossConfig(kl_coefficient=0.1), LearnerConfig(zero_stage=3))
-    require_reference_fits(LossConfig(kl_coefficient=0.1), LearnerConfig(zero_stage=2))
-    require_reference_fits(LossConfig(), LearnerConfig(zero_stage=3))
-    for objective in ("distill", "dpo"):
-        with pytest.raises(ValueError, match=f"the stage {objective} with learner.zero_stage=3.*0, 1 or 2$"):
-            require_reference_fits(LossConfig(objective=objective), LearnerConfig(zero_stage=3))

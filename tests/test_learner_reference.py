@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from test_learner_rank import in_processes, tensor_bytes
 
 from learner.batch import Sequence, TrainBatch, make_batch
 from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
-from orchestrator.config import load_config
 
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)
 NEAR = LossConfig(kl_coefficient=0.5, entropy_bonus=0.01)
@@ -22,7 +22,7 @@ Runs = dict[str, list[dict[str, float]]]
 """The metrics of each step, by the name of the run."""
 
 
-def batch() -> TrainBatch:
+def batch(*, ranks: int = 1) -> TrainBatch:
     rng = random.Random(0)
     rows = [
         Sequence(
@@ -33,7 +33,7 @@ def batch() -> TrainBatch:
         )
         for length in (21, 16, 13, 8)
     ]
-    return make_batch(rows, ranks=1, micro_batch_tokens=40, pad_id=0)
+    return make_batch(rows, ranks=ranks, micro_batch_tokens=40, pad_id=0)
 
 
 def story(folder: Path) -> Runs:
@@ -90,8 +90,21 @@ def test_the_entropy_is_near_that_of_a_uniform_choice_before_training(runs: Runs
     assert math.log(200) < first["policy_entropy"] < math.log(300)
 
 
-def test_the_configuration_of_a_run_refuses_a_reference_at_zero_stage_3() -> None:
-    with pytest.raises(ValueError, match="loss.kl_coefficient=0.1 with learner.zero_stage=3"):
-        load_config(
-            Path("configs/demo.yaml"), ["rl.loss.kl_coefficient=0.1", "learner.zero_stage=3", "sft.optim.kind=adamw"]
-        )
+def spread(rank: int, port: int, model: str, config: LearnerConfig) -> tuple[list[dict[str, float]], int]:
+    """Steps near the reference, and the bytes of tensors left after closing."""
+    learner = Rank(rank, config.ranks, "127.0.0.1", port, config)
+    learner.load(model, optim=OPTIM, total_steps=4)
+    metrics = [learner.train_step(batch(ranks=config.ranks), loss=NEAR) for _ in range(3)]
+    learner.close()
+    return metrics, tensor_bytes()
+
+
+def test_a_reference_that_is_partitioned_over_ranks_gives_the_same_divergence(tmp_path: Path) -> None:
+    model = str(tiny_models.nemotron_h(tmp_path / "model"))
+    alone = in_processes(spread, ranks=1, arguments=(model, LearnerConfig()))
+    together = in_processes(spread, ranks=2, arguments=(model, LearnerConfig(ranks=2, zero_stage=3)))
+    for metrics, left in together:
+        assert left < 1000
+        for name in ("loss", "kl", "grad_norm"):
+            expected = [step[name] for step in alone[0][0]]
+            assert [step[name] for step in metrics] == pytest.approx(expected, rel=1e-3, abs=1e-6), name

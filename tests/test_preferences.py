@@ -168,10 +168,6 @@ def test_a_step_has_the_same_pairs_in_a_continued_run_and_an_epoch_has_each_pair
         ("dpo.on_error=ignore", "dpo.on_error='ignore' must be raise or skip"),
         ("dpo.shares.maths=1", "dpo.shares.maths: not among"),
         ("dpo.batch_size=33 learner.ranks=2", "dpo.batch_size=33 can't be shared by learner.ranks=2"),
-        (
-            "stages=[init,dpo] learner.zero_stage=3 sft.optim.kind=adamw",
-            "the stage dpo with learner.zero_stage=3: .*set learner.zero_stage to 0, 1 or 2",
-        ),
     ],
 )
 def test_impossible_settings_are_refused(overrides: str, said: str) -> None:
