@@ -13,7 +13,8 @@ from test_learner_shared_prompt import LONGEST, OPTIM, assert_trained_alike, bat
 from transformers import AutoModelForCausalLM
 
 from learner.batch import Sequence
-from learner.config import LearnerConfig, LossConfig
+from learner.config import LearnerConfig
+from learner.loss_config import LossConfig
 from learner.rank import Rank
 
 POLICY = LossConfig(error_guard=0.0)
