@@ -12,7 +12,7 @@ from orchestrator.mixture import Mixture
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.worker import RolloutConfig
 
-GROUPS = 24
+GROUPS = 48
 REPEATS = 3
 
 

@@ -94,8 +94,12 @@ class Job:
         return cls(server, job_id, write=write)
 
     def follow(self) -> None:
-        """Write the log as it comes, until the job has ended."""
-        asyncio.run(self._tail())
+        """Write the log as it comes, until the job has ended. A connection that ends before that is made again."""
+        while True:
+            asyncio.run(self._tail())
+            if self._client.get_job_info(self.id).status.is_terminal():
+                return
+            time.sleep(POLL_S)
 
     def stop(self) -> None:
         """Ask the job to stop: it gets SIGTERM, and is killed where it has not ended after `JOB_STOP_S` seconds."""
@@ -113,9 +117,13 @@ class Job:
         return 0 if info.status == JobStatus.SUCCEEDED else int(info.driver_exit_code or 1)
 
     async def _tail(self) -> None:
+        seen = 0  # each connection sends the log from its beginning
         async for text in self._client.tail_job_logs(self.id):
-            self._written += len(text)
-            self._write(text)
+            new = text[max(0, self._written - seen) :]
+            seen += len(text)
+            if new:
+                self._written += len(new)
+                self._write(new)
 
 
 def _wait_until_up(server: JobServer, head: subprocess.Popen[bytes], log: Path) -> None:

@@ -16,6 +16,8 @@ def prepare_environment() -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    # The second model runner, which GPUs get otherwise, takes no logits processors: thoughts could not be limited.
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     if ON_CPU:
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         # The worker shares the engine's process. As a process of its own it starts later, and the two spin on a core
