@@ -3,7 +3,6 @@ CONFIG ?= configs/demo.yaml
 ARGS ?=
 SEED ?= 1
 PY := .venv/bin/python
-LONGEST := tests/test_main_job.py tests/test_main_job_faults.py# begun first, so that no core waits for them at the end
 PACKAGES := rewards envs rollout learner orchestrator
 
 .DEFAULT_GOAL := help
@@ -50,7 +49,7 @@ submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
 	@$(PY) -m orchestrator submit $(CONFIG) $(ARGS)
 
 test: setup  ## set up, run the tests, two files at a time
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(LONGEST) tests $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: setup  ## run the tests that take long: every row, every generator, every attack
 	@$(PY) -m pytest -m slow $(ARGS)
