@@ -102,9 +102,8 @@ class EpisodeRunner:
         )
 
     async def _play(self, task: Task, turns: list[Turn], *, seed: int) -> tuple[Stop, StepResult]:
-        env = await self._off_loop(self._make_env, task.kind)
+        env, said_first = await self._off_loop(self._opened, task)
         try:
-            said_first = await self._off_loop(_reset, env, task)
             context = self._renderer.prompt_ids(replace(task, messages=(*task.messages, *said_first)))
             seen = context
             while True:
@@ -126,6 +125,16 @@ class EpisodeRunner:
                 seen = (*seen, *said.completion.token_ids, *context)
         finally:
             env.close()
+
+    def _opened(self, task: Task) -> tuple[gymnasium.Env[str, str], tuple[Message, ...]]:
+        """A new environment, reset, and the messages that it adds to the task's own, such as a server's observation."""
+        env = self._make_env(task.kind)
+        try:
+            _, info = env.reset(options={"task": task})
+        except BaseException:
+            env.close()
+            raise
+        return env, tuple(info.get("messages", ()))
 
     async def _speak(self, ids: tuple[int, ...], task: Task, turns: list[Turn], *, room: int, seed: int) -> Speech:
         thought_so_far = sum(turn.thought.tokens for turn in turns)
@@ -155,12 +164,6 @@ def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
 
 def _turn_seed(seed: int, turn: int) -> int:
     return (seed + turn * 1_000_003) % 2**63
-
-
-def _reset(env: gymnasium.Env[str, str], task: Task) -> tuple[Message, ...]:
-    """Messages that the environment adds to the task's own, such as a remote server's first observation."""
-    _, info = env.reset(options={"task": task})
-    return tuple(info.get("messages", ()))
 
 
 def _step(env: gymnasium.Env[str, str], text: str) -> StepResult:

@@ -51,12 +51,21 @@ class Renderer:
         self._tokenizer = tokenizer
         self._thought = thought or ThoughtConfig()
         self._end = str(tokenizer.eos_token)
+        self._end_id = tokenizer.eos_token_id  # looked up in a dict of names each time
+        self._last: tuple[Task, tuple[int, ...]] | None = None
         self._tags = [token for token in tokenizer.get_added_vocab() if token[0] == "<" and token[-1] == ">"]
 
     def prompt_ids(self, task: Task) -> tuple[int, ...]:
-        """The ids of a task's prompt: its mode at the end of the last user message, then the opening of the turn."""
-        messages = with_notice(task.messages, self._thought.notice(task.thinking))
-        return self.encode(self._render(messages, tools=task.tools, reasoning=task.reasoning))
+        """The ids of a task's prompt: its mode at the end of the last user message, then the opening of the turn.
+
+        Those of the last task are remembered: the answers to one task ask for them one after the other.
+        """
+        last = self._last
+        if last is None or last[0] != task:
+            messages = with_notice(task.messages, self._thought.notice(task.thinking))
+            ids = self.encode(self._render(messages, tools=task.tools, reasoning=task.reasoning))
+            last = self._last = (task, ids)
+        return last[1]
 
     def observation_ids(self, messages: Sequence[Message], *, reasoning: bool) -> tuple[int, ...]:
         """The ids that follow the end of the assistant's turn: the observation and the opening of the next turn."""
@@ -100,7 +109,7 @@ class Renderer:
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of sampled ids, without the end of the turn; tags of thoughts and tool calls stay visible."""
-        kept = [token for token in ids if token != self._tokenizer.eos_token_id]
+        kept = [token for token in ids if token != self._end_id]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
     def _render(
