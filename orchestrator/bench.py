@@ -1,6 +1,7 @@
 """`bench`: what the engines can do, and what the loop makes of it, as ratios measured in one process and minute."""
 
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -38,7 +39,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         model = folder / "model"
         parameters = make_model(model, config.model.fresh, seed=config.seed)
         start_ray(slots=config.rollout.workers + config.learner.ranks, min_sandbox_level=config.sandbox.min_level)
-        began = time.monotonic()
+        began, stolen = time.monotonic(), _stolen_s()
         closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
         rollout = same_length(config, closing)
         fleet = await Fleet.start(rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed)
@@ -58,7 +59,8 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         figures |= await bench_loop(fleet, learner, mixture, config, pad_id=pad, version=REPEATS)
         await learner.close()
         await fleet.close()
-        return figures
+        cores = (time.monotonic() - began) * (os.cpu_count() or 1)
+        return figures | {"machine/stolen_share": (_stolen_s() - stolen) / cores}
     finally:
         stop_ray()
         shutil.rmtree(folder, ignore_errors=True)
@@ -83,6 +85,12 @@ async def _pushing(fleet: Fleet, learner: LearnerGroup) -> dict[str, float]:
         "push/load_s": min(load),
         "push/times_memory_copy": (min(publish) + min(load)) / min(copy),
     }
+
+
+def _stolen_s() -> float:
+    """CPU seconds that this virtual machine's host has given to others since it started; 0 where nobody counts them."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def _seconds(action: Callable[[], object]) -> float:

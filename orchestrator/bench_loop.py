@@ -65,6 +65,8 @@ async def bench_loop(
         )
         await loop.run(1, STEPS)
         seconds[lag] = median(r.wait_s + r.train_s + r.push_s for r in reports[SKIPPED:])
+    again = await _parts(fleet, learner, mixture, config, batch)  # on both sides: a shared machine's speed drifts
+    generate_s, learn_s = min(generate_s, again[0]), min(learn_s, again[1])
     longer = max(generate_s, learn_s)
     return {
         "loop/generate_alone_s": generate_s,
