@@ -81,13 +81,18 @@ def _to_stdout(text: str) -> None:
 
 @contextmanager
 def _sigterm_as_sigint() -> Iterator[None]:
-    """Both signals mean the same here, and asyncio knows what to do with the latter."""
+    """Both signals mean the same here, and asyncio knows what to do with the latter.
+
+    It does where nobody ignores it, as shells make the commands do that they start in the background.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)
+    before_int = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, before_int)

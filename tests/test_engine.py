@@ -149,7 +149,9 @@ def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "make", [tiny_models.nemotron_h, tiny_models.qwen3, tiny_models.llama], ids=lambda f: f.__name__
+    "make",
+    [tiny_models.nemotron_h, tiny_models.qwen3, pytest.param(tiny_models.llama, marks=pytest.mark.slow)],
+    ids=lambda f: f.__name__,
 )
 def test_engine_and_trainer_agree_before_and_after_a_weight_push(make: Callable[[Path], Path], tmp_path: Path) -> None:
     asyncio.run(story(make(tmp_path / "model")))

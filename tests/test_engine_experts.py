@@ -92,5 +92,6 @@ async def refused(model_dir: Path) -> None:
         await engine.close()
 
 
+@pytest.mark.slow
 def test_an_engine_that_can_not_record_says_so(tmp_path: Path) -> None:
     asyncio.run(refused(tiny_models.qwen3(tmp_path / "model")))

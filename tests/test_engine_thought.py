@@ -98,7 +98,11 @@ async def story(model_dir: Path) -> None:
         await engine.close()
 
 
-@pytest.mark.parametrize("make", [tiny_models.nemotron_h, tiny_models.qwen3], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [tiny_models.nemotron_h, pytest.param(tiny_models.qwen3, marks=pytest.mark.slow)],
+    ids=lambda f: f.__name__,
+)
 def test_thoughts_are_closed_at_their_limits_and_sampled_tokens_agree_with_the_trainer(
     make: Callable[[Path], Path], tmp_path: Path
 ) -> None:

@@ -79,7 +79,11 @@ def two_ranks(rank: int, port: int, model: str) -> list[dict[str, Any]]:
     return [trained(learner, model, prefix, shared=shared, tokens=tokens) for shared, tokens in cuts]
 
 
-@pytest.fixture(scope="module", params=MAKERS, ids=lambda make: make.__name__)
+@pytest.fixture(
+    scope="module",
+    params=[MAKERS[0], *(pytest.param(make, marks=pytest.mark.slow) for make in MAKERS[1:])],
+    ids=lambda make: make.__name__,
+)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(0)
     return str(request.param(tmp_path_factory.mktemp("models") / "model"))

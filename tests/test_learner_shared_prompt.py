@@ -365,6 +365,7 @@ def test_training_moves_the_weights_by_more_than_the_paths_differ(alone):
     assert abs(first["loss"] - last["loss"]) > 1e-2
 
 
+@pytest.mark.slow
 def test_zero_stage_3_on_two_ranks_trains_alike_with_shared_prompts(alone, folder):
     result, _ = in_processes(two_ranks, ranks=2, arguments=(folder,))
     assert_trained_alike(result, alone["nemotron_h"])
