@@ -83,11 +83,11 @@ class CurvePoint:
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` trials, 1 or more.
+    """The 95 % interval of a share of `count` trials, 1 or more; it holds the share, whatever the rounding.
 
     Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 22 (1927).
     """
     square = Z95**2 / count
     middle = (share + square / 2) / (1 + square)
     half = Z95 * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

@@ -130,6 +130,12 @@ def test_wilson_intervals_are_those_of_the_literature(right: int, count: int, lo
     assert wilson_interval(right / count, count) == pytest.approx((low, high), abs=6e-5)
 
 
+def test_a_wilson_interval_holds_its_share_for_every_number_of_samples() -> None:
+    for count in range(1, 1000):
+        assert wilson_interval(1.0, count)[1] == 1.0
+        assert wilson_interval(0.0, count)[0] == 0.0
+
+
 def test_the_interval_of_equal_answers_has_a_width_and_otherwise_the_wider_one_counts() -> None:
     task = task_under(UNLIMITED)
     groups = [group(task, [answer(task, True, turn(1, 1))] * 2) for _ in range(2)]
