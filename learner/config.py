@@ -87,7 +87,7 @@ class LearnerConfig:
     offload_dir: str | None = None
     """Folder on a fast disk, for nvme."""
     frozen: list[str] = field(default_factory=list)
-    """Regular expressions; a parameter in whose name one is found is not trained, for example [embed, router]."""
+    """Regular expressions; a parameter in whose name one is found is not trained, for example [embed]."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     micro_batch_tokens: int = 8192
     """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""

@@ -6,6 +6,7 @@ bfloat16), and what the optimiser keeps, for Adam `exp_avg` and `exp_avg_sq`. `s
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 SHARD_BYTES = 2**30
+SHARDS = "optimizer-*.safetensors"
 MASTER = "master"
 STEP = "step"
 
@@ -52,7 +54,12 @@ class OptimizerState:
 
     def load(self, directory: Path) -> None:
         """Read the files. Raises `ValueError` where they are not those of this model and optimiser."""
-        places = {name: path for path in sorted(directory.glob("optimizer-*.safetensors")) for name in _names(path)}
+        with ExitStack() as stack:
+            files = [stack.enter_context(safe_open(path, framework="pt")) for path in sorted(directory.glob(SHARDS))]
+            self._load(directory, {name: file for file in files for name in file.keys()})  # noqa: SIM118 - not a mapping
+
+    def _load(self, directory: Path, places: dict[str, Any]) -> None:
+        """`places` has the open file of each tensor."""
         if STEP not in places:
             raise ValueError(f"{directory} holds no optimiser state; remove this checkpoint to use the one before")
         kinds = sorted({name.split("/", 1)[0] for name in places} - {STEP, MASTER})
@@ -61,13 +68,13 @@ class OptimizerState:
             raise ValueError(f"{directory} has the state of {min(ours - set(self._trained))}, which is not trained now")
         if not kinds:
             return  # no update was made yet
-        step = float(_read(places[STEP], STEP))
+        step = float(places[STEP].get_tensor(STEP))
         self._prepare(kinds, step=step)
         for name, parameter in self._trained.items():
             for kind in (MASTER, *kinds):
                 key = f"{kind}/{name}"
                 if key in places:
-                    self._set(parameter, kind, _read(places[key], key))
+                    self._set(parameter, kind, places[key].get_tensor(key))
             if self._zero is None:
                 self._count(parameter, step)
 
@@ -133,15 +140,4 @@ class OptimizerState:
 
 
 def _shard(directory: Path, number: int) -> Path:
-    return directory / f"optimizer-{number:05d}.safetensors"
-
-
-def _names(path: Path) -> list[str]:
-    with safe_open(path, framework="pt") as file:
-        return list(file.keys())
-
-
-def _read(path: Path, name: str) -> torch.Tensor:
-    with safe_open(path, framework="pt") as file:
-        tensor: torch.Tensor = file.get_tensor(name)
-        return tensor
+    return directory / SHARDS.replace("*", f"{number:05d}")

@@ -162,10 +162,6 @@ class Rank:
             }
             (state / "facts.json").write_text(json.dumps(facts), encoding="ascii")
 
-    def checkpoint_bytes(self) -> int:
-        """About what `save` writes, over all ranks, in bytes: the model twice, master weights, two moments."""
-        return 20 * self.parameter_count + 2**24
-
     def restore(self, directory: str) -> int:
         """Continue from a checkpoint of this model; returns the number of updates done. Call `load` before.
 

@@ -2,7 +2,6 @@
 the model's size and with the length of the context. A figure each, and their numbers as JSON.
 """
 
-import asyncio
 import json
 import random
 import shutil
@@ -22,12 +21,13 @@ from learner import batch
 from learner.config import OptimConfig
 from learner.fresh_model import FreshModelConfig, make_model
 from learner.loss_config import LossConfig
+from orchestrator.bench_rollout import sample_groups
 from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config
 from orchestrator.figures import COLOURS, STYLE, svg_file
 from orchestrator.mixture import Mixture
 from rollout.renderer import load_tokenizer, pad_id
-from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.trajectory import WeightVersion
 from rollout.worker import RolloutConfig
 
 PROMPTS = (4, 8, 16, 32)
@@ -123,7 +123,7 @@ class _Bench:
         longest = CONTEXTS[-1] + ANSWER
         model, _ = self._model(replace(self._config.model.fresh, max_positions=longest))
         rollout = replace(self._config.rollout, engine=replace(self._config.rollout.engine, max_model_len=longest))
-        costs = []
+        pad, costs = pad_id(load_tokenizer(model)), []
         async with self._fleet(rollout, model) as fleet, self._learner(model) as learner:
             for length in CONTEXTS:
                 sequences = _random_sequences(length)
@@ -133,37 +133,31 @@ class _Bench:
                     began = time.monotonic()
                     await fleet.bare(prompts, max_tokens=ANSWER)
                     generated = time.monotonic()
-                    await learner.step(self._batch(sequences, model))
+                    await learner.step(self._batch(sequences, pad))
                     times.append((generated - began, time.monotonic() - generated, await _push(fleet, learner)))
                 costs.append(_best(float(length), times))
         return Growth(name="context length", unit=f"prompt tokens, {ROWS} sequences", costs=costs)
 
     async def _cost(self, fleet: Fleet, learner: LearnerGroup, model: Path, *, x: float, groups: int) -> Cost:
-        times = []
+        pad, times = pad_id(load_tokenizer(model)), []
         for _ in range(REPEATS):
+            tasks = [self._mixture.task(self._mixture.draw()) for _ in range(groups)]
+            self._tickets += groups
             began = time.monotonic()
-            sampled = await self._sample(fleet, groups)
+            sampled = await sample_groups(fleet, tasks, answers=self._config.rl.group_size, first=self._tickets)
             generated = time.monotonic()
             sequences = batch.sequences_from_groups(sampled, advantage=self._config.rl.loss.advantage)
-            await learner.step(self._batch(sequences, model))
+            await learner.step(self._batch(sequences, pad))
             times.append((generated - began, time.monotonic() - generated, await _push(fleet, learner)))
         return _best(x, times)
 
-    async def _sample(self, fleet: Fleet, groups: int) -> list[Group]:
-        tasks = [self._mixture.task(self._mixture.draw()) for _ in range(groups)]
-        self._tickets += groups
-        tickets = [
-            Ticket(number=self._tickets + n, task=task, admitted=WeightVersion(step=0)) for n, task in enumerate(tasks)
-        ]
-        return list(await asyncio.gather(*(fleet.run_group(t, self._config.rl.group_size) for t in tickets)))
-
-    def _batch(self, sequences: Sequence[batch.Sequence], model: Path) -> batch.TrainBatch:
+    def _batch(self, sequences: Sequence[batch.Sequence], pad: int) -> batch.TrainBatch:
         learner = self._config.learner
         return batch.make_batch(
             sequences,
             ranks=learner.ranks,
             micro_batch_tokens=learner.micro_batch_tokens,
-            pad_id=pad_id(load_tokenizer(model)),
+            pad_id=pad,
             shared_prompts=learner.shared_prompts,
         )
 

@@ -16,13 +16,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import logging as transformers_logging
 
 from learner import mamba_scan
 from learner.batch import MicroBatch, Sequence, TrainBatch, make_batch
 from learner.fresh_model import FreshModelConfig, make_model
 from learner.loss import token_logprobs
+from learner.model_files import read_model
 from learner.shared_prompt import causal_logits
 
 SHAPES = tuple(product((1, 4, 8, 16), (16, 64, 128, 512), (16, 64, 256)))
@@ -112,9 +113,7 @@ def fresh_model(config: FreshModelConfig) -> PreTrainedModel:
     mamba_scan.install()
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         make_model(Path(folder), config, seed=0)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    mamba_scan.match_engine(model)
-    return model.train()
+        return read_model(Path(folder)).train()
 
 
 def print_sharing(figures: list[SharingFigure]) -> None:

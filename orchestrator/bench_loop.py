@@ -1,18 +1,18 @@
 """`bench`, the loop: what a step takes against its parts alone, and samples a second at each lag."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from statistics import median
 
 from learner.batch import TrainBatch, make_batch, sequences_from_groups
+from orchestrator.bench_rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster import Fleet, LearnerGroup
 from orchestrator.config import Config
 from orchestrator.deadline import StopFlag
 from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
-from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.trajectory import Group, WeightVersion
 
 STEPS = 6
 SKIPPED = 2
@@ -81,18 +81,12 @@ async def _parts(
     """Seconds of generating one step's groups, and of learning from them, each with nothing beside it."""
     generate, learn = [], []
     for repeat in range(REPEATS):
-        tickets = [
-            Ticket(
-                number=10**6 + repeat * config.rl.groups_per_step + place,
-                task=mixture.task(mixture.draw()),
-                admitted=WeightVersion(step=0),
-            )
-            for place in range(config.rl.groups_per_step)
-        ]
+        tasks = [mixture.task(mixture.draw()) for _ in range(config.rl.groups_per_step)]
+        first = 10**6 + repeat * config.rl.groups_per_step
         began = time.monotonic()
-        groups = await asyncio.gather(*(fleet.run_group(ticket, config.rl.group_size) for ticket in tickets))
+        groups = await sample_groups(fleet, tasks, answers=config.rl.group_size, first=first)
         generated = time.monotonic()
-        await learner.step(batch(list(groups)))
+        await learner.step(batch(groups))
         generate.append(generated - began)
         learn.append(time.monotonic() - generated)
     return min(generate), min(learn)

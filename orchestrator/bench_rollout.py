@@ -19,7 +19,8 @@ REPEATS = 3
 async def bench_rollout(fleet: Fleet, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
     """Tokens a second through episodes and environments, and two ratios; the ways take turns, the best of each counts.
 
-    Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same length.
+    Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same
+    length.
     """
     budget, free, enforced, bare = enforced_budget(config), 0.0, 0.0, 0.0
     groups: list[Group] = []
@@ -52,12 +53,17 @@ def same_length(config: Config, closing: int) -> RolloutConfig:
     return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
 
 
-async def _episodes(fleet: Fleet, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], float]:
+async def sample_groups(fleet: Fleet, tasks: list[Task], *, answers: int, first: int) -> list[Group]:
+    """So many answers to each task, all at once; the tickets are numbered from `first`."""
     tickets = [
         Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
     ]
+    return list(await asyncio.gather(*(fleet.run_group(ticket, answers) for ticket in tickets)))
+
+
+async def _episodes(fleet: Fleet, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], float]:
     began = time.monotonic()
-    groups: list[Group] = await asyncio.gather(*(fleet.run_group(t, config.rl.group_size) for t in tickets))
+    groups = await sample_groups(fleet, tasks, answers=config.rl.group_size, first=first)
     seconds = time.monotonic() - began
     return groups, sum(t.sampled_tokens for group in groups for t in group.trajectories) / seconds
 

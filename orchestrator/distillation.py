@@ -19,7 +19,7 @@ class DistillConfig(LoopConfig):
     stage: ClassVar[str] = "distill"
 
     teacher: str | None = None
-    """A Hugging Face causal model directory with the same tokenizer vocabulary; each rank of the learner holds it whole."""
+    """A Hugging Face causal model directory with the same tokenizer vocabulary; it lies frozen beside the model."""
     loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
     """As for rl; `kl` is the estimate in the metric train/kl, whose unit is nats a token."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from learner.checkpoint import DamagedCheckpointError
 from orchestrator.bench import bench, print_bench
 from orchestrator.bench_growth import bench_growth, write_growth
-from orchestrator.config import STAGES, load_config
+from orchestrator.config import STAGES, Config, load_config
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline import run_pipeline
@@ -21,15 +21,8 @@ def execute(given: argparse.Namespace) -> int:
     try:
         if given.command == "submit":
             return submit(given.config, given.overrides, given.address)
-        if given.command == "bench":
-            print_bench(asyncio.run(bench(config, open_mixture(config.envs, {}, split="train", seed=config.seed))))
-            return 0
-        if given.command == "bench-growth":
-            mixture = open_mixture(config.envs, {}, split="train", seed=config.seed)
-            growths = asyncio.run(
-                bench_growth(config, mixture, lambda text: print(f"measuring: {text}", file=sys.stderr))
-            )
-            write_growth(growths, Path(config.runs_dir) / "bench")
+        if given.command in ("bench", "bench-growth"):
+            _measure(config, growth=given.command == "bench-growth")
             return 0
         only = given.command if given.command in STAGES else None
         return asyncio.run(run_pipeline(config, only=only))
@@ -38,3 +31,12 @@ def execute(given: argparse.Namespace) -> int:
     except (StuckError, DamagedCheckpointError, OSError, RuntimeError) as error:
         print(f"fault: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+
+
+def _measure(config: Config, *, growth: bool) -> None:
+    mixture = open_mixture(config.envs, {}, split="train", seed=config.seed)
+    if not growth:
+        print_bench(asyncio.run(bench(config, mixture)))
+        return
+    growths = asyncio.run(bench_growth(config, mixture, lambda text: print(f"measuring: {text}", file=sys.stderr)))
+    write_growth(growths, Path(config.runs_dir) / "bench")

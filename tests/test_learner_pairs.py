@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from learner.batch import MicroBatch, Sequence, TrainBatch
 from learner.loss import token_logprobs
@@ -45,12 +45,7 @@ def real(micro_batch: MicroBatch) -> bool:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, PreTrainedModel]:
     """A tiny Llama, and another that began elsewhere."""
-    made = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        directory = tiny_models.llama(tmp_path_factory.mktemp("model") / str(seed))
-        made.append(AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval())
-    return made[0], made[1]
+    return tiny_models.two_llamas(tmp_path_factory.mktemp("model"))
 
 
 def gradient(loss: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -72,6 +73,15 @@ def qwen3_moe(directory: Path) -> Path:
 def llama(directory: Path) -> Path:
     """A tiny Llama."""
     return _save(LlamaForCausalLM(LlamaConfig(vocab_size=288, **DENSE, **_ids())), directory)
+
+
+def two_llamas(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """Two of those that began elsewhere, loaded in float32."""
+    made = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        made.append(AutoModelForCausalLM.from_pretrained(llama(folder / str(seed)), dtype=torch.float32).eval())
+    return made[0], made[1]
 
 
 def _ids() -> dict[str, int]:
