@@ -53,6 +53,7 @@ class Renderer:
         self._end = str(tokenizer.eos_token)
         self._end_id = tokenizer.eos_token_id  # looked up in a dict of names each time
         self._last: tuple[Task, tuple[int, ...]] | None = None
+        self._openings: dict[bool, str] = {}
         self._tags = [token for token in tokenizer.get_added_vocab() if token[0] == "<" and token[-1] == ">"]
 
     def prompt_ids(self, task: Task) -> tuple[int, ...]:
@@ -83,7 +84,9 @@ class Renderer:
     def answer_text(self, message: Message, *, reasoning: bool) -> str:
         """The text of `answer_ids`: thought, closing, answer, the end of the turn."""
         question: list[Message] = [{"role": "user", "content": "-"}]
-        opening = self._render(question, reasoning=reasoning)
+        if reasoning not in self._openings:
+            self._openings[reasoning] = self._render(question, reasoning=reasoning)
+        opening = self._openings[reasoning]
         spoken = dict(message) if reasoning else {k: v for k, v in message.items() if k != "reasoning_content"}
         whole = self._render([*question, spoken], reasoning=reasoning, open_turn=False)
         if not whole.startswith(opening):
