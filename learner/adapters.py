@@ -7,7 +7,7 @@ from typing import Any
 import peft
 import torch
 from peft.tuners.lora import Linear as LoraLinear
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 ADAPTER = "default"
@@ -33,27 +33,31 @@ def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -
 
 
 def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The parameters by the names of a model without adapters, these added to the weights that they stand beside."""
-    whole = {name.replace(BASE, ""): tensor for name, tensor in parameters.items() if ".lora_" not in name}
+    """The parameters by the names of a model without adapters, these added to the weights that they stand beside.
+
+    A weight is given together with its adapter; both are whole in the model while this is called.
+    """
+    whole = {name.replace(BASE, ""): tensor for name, tensor in parameters.items() if not is_adapter(name)}
     for name, layer in _adapters(model):
         weight = f"{name}.weight"
-        whole[weight] = whole[weight] + layer.get_delta_weight(ADAPTER).to(whole[weight].dtype)
+        if weight in whole:
+            whole[weight] = whole[weight] + layer.get_delta_weight(ADAPTER).to(whole[weight].dtype)
     return whole
 
 
 def merged_names(model: PreTrainedModel) -> list[tuple[str, Any]]:
     """The parameters but for adapters, by the names that `merged` gives them."""
-    return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if ".lora_" not in name]
+    return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if not is_adapter(name)]
 
 
-def save_adapters(model: PreTrainedModel, path: Path) -> None:
-    """Write the adapters' weights (safetensors)."""
-    save_file({name: p.detach().cpu() for name, p in model.named_parameters() if ".lora_" in name}, path)
+def is_adapter(name: str) -> bool:
+    """Whether a parameter belongs to an adapter."""
+    return ".lora_" in name
 
 
 def load_adapters(model: PreTrainedModel, path: Path) -> None:
-    """Read what `save_adapters` wrote. Raises `ValueError` where the adapters are others, or of another rank."""
-    ours = {name: p for name, p in model.named_parameters() if ".lora_" in name}
+    """Read a checkpoint's adapters (safetensors). Raises `ValueError` where they are others, or of another rank."""
+    ours = {name: p for name, p in model.named_parameters() if is_adapter(name)}
     saved = load_file(path)
     if {name: t.shape for name, t in saved.items()} != {name: p.shape for name, p in ours.items()}:
         raise ValueError(

@@ -7,8 +7,10 @@ from typing import Protocol
 
 import torch
 
+from rollout.gpu_memory import segment_name
 from rollout.manifest import map_segment
 
+CPU = torch.device("cpu")
 SEGMENTS = ("0", "1", "delta")
 
 
@@ -65,18 +67,21 @@ class SharedMemory:
 
 
 class ProcessMemory:
-    """For engines anywhere: segments lie in this process, and their bytes travel as an argument of a call, once a host."""
+    """For engines anywhere: segments lie in this process, and their bytes travel as an argument of a call, once a host, or
+    from the memory of `device` by broadcast.
+    """
 
     slots = 1
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._held: dict[str, torch.Tensor] = {}
 
     def room(self, name: str, *, nbytes: int) -> torch.Tensor:
         """See `Carrier.room`."""
         held = self._held.get(name)
         if held is None or held.numel() != nbytes:
-            held = self._held[name] = torch.zeros(nbytes, dtype=torch.uint8)
+            held = self._held[name] = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
         return held
 
     def path(self, name: str) -> str:
@@ -88,9 +93,29 @@ class ProcessMemory:
         self._held.clear()
 
 
-def open_carrier(kind: str, *, prefix: str) -> Carrier:
-    """The carrier that `learner.carrier` names."""
-    return SharedMemory(prefix) if kind == "shared_memory" else ProcessMemory()
+class GpuMemory(ProcessMemory):
+    """For engines on this GPU: segments lie in its memory, and the engines read them there (CUDA IPC)."""
+
+    slots = 2
+
+    def path(self, name: str) -> str:
+        """See `Carrier.path`."""
+        return segment_name(self._held[name])
+
+
+def require_carrier(kind: str) -> None:
+    """Raises `ValueError` where a carrier can't be used on this machine."""
+    if kind == "cuda_ipc" and not torch.cuda.is_available():
+        raise ValueError("learner.carrier=cuda_ipc: the learner has no GPU; set learner.carrier=shared_memory")
+
+
+def open_carrier(kind: str, *, prefix: str, device: torch.device = CPU) -> Carrier:
+    """The carrier that `learner.carrier` names; `device` is the learner's."""
+    if kind == "shared_memory":
+        return SharedMemory(prefix)
+    if kind == "cuda_ipc":
+        return GpuMemory(device)
+    return ProcessMemory(device if kind == "broadcast" else CPU)
 
 
 def remove_segments(prefix: str) -> None:

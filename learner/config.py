@@ -9,7 +9,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
 OFFLOADS = ("none", "cpu", "nvme")
 RECOMPUTED = ("none", "selective", "full")
-CARRIERS = ("shared_memory", "ray")
+CARRIERS = ("shared_memory", "ray", "broadcast", "cuda_ipc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,9 @@ class LearnerConfig:
     wire_dtype: str = "float32"
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
     carrier: str = "shared_memory"
-    """What a weight push travels by: shared_memory (engines on this host) or ray (Ray's object store: several hosts)."""
+    """What a weight push travels by: shared_memory (engines on this host), ray (Ray's object store: several hosts), broadcast
+    (from rank 0 to all engines at once, by NCCL where each has a GPU of its own, else by gloo) or cuda_ipc (engines on
+    the learner's GPU)."""
     sparse_push: bool = False
     """Whether only the weights that changed travel, where that is fewer bytes; each end then keeps a copy."""
 
@@ -137,10 +139,10 @@ class LearnerConfig:
                 f"learner.offload_dir={self.offload_dir} with learner.offload={self.offload}: name a folder for nvme, "
                 f"and none otherwise"
             )
-        if self.lora.rank and (self.zero_stage == 3 or self.frozen):
+        if self.lora.rank and self.frozen:
             raise ValueError(
-                f"learner.lora.rank={self.lora.rank} with zero_stage={self.zero_stage} and frozen={self.frozen}: adapters "
-                f"freeze all else, and are small; set learner.zero_stage to 0, 1 or 2 and learner.frozen=[]"
+                f"learner.lora.rank={self.lora.rank} with learner.frozen={self.frozen}: adapters freeze all else; set "
+                f"learner.frozen=[]"
             )
         one_of("learner.recompute", self.recompute, RECOMPUTED)
         if self.recompute == "full" and self.shared_prompts:
@@ -150,6 +152,11 @@ class LearnerConfig:
             )
         one_of("learner.wire_dtype", self.wire_dtype, WIRE_DTYPES)
         one_of("learner.carrier", self.carrier, CARRIERS)
+        if self.sparse_push and self.carrier not in ("shared_memory", "ray"):
+            raise ValueError(
+                f"learner.sparse_push=true with learner.carrier={self.carrier}: changes are found in main memory; set "
+                f"learner.carrier to shared_memory or ray"
+            )
 
 
 def require_together(optim: OptimConfig, learner: LearnerConfig) -> None:

@@ -21,10 +21,11 @@ import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from learner.adapters import merged, merged_names, save_adapters
+from learner.adapters import is_adapter, merged, merged_names
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
 from learner.optimizer_state import OptimizerState
@@ -122,21 +123,22 @@ class DeepSpeedEngine:
 
         Adapters are added to the weights that they stand beside.
         """
-        if self.zero_stage < 3:
-            whole = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        for bucket in self._gathered(dict(self.model.named_parameters())):
             with torch.no_grad():
-                yield merged(self.model, whole) if self.has_adapters else whole
-            return
-        for bucket in self._buckets():
-            with deepspeed.zero.GatheredParameters(list(bucket.values())):
+                yield merged(self.model, bucket) if self.has_adapters else bucket
+
+    def _gathered(self, parameters: dict[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
+        """These parameters whole, a bucket at a time at stage 3, else all at once."""
+        for bucket in self._buckets(parameters) if self.zero_stage == 3 else [parameters]:
+            with deepspeed.zero.GatheredParameters(list(bucket.values()), enabled=self.zero_stage == 3):
                 yield {name: parameter.detach() for name, parameter in bucket.items()}
 
-    def _buckets(self) -> list[dict[str, Any]]:
+    def _buckets(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
         buckets: list[dict[str, Any]] = [{}]
         held = 0
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in parameters.items():
             nbytes = parameter.ds_numel * parameter.element_size()
-            if held and held + nbytes > GATHER_BYTES:
+            if held and held + nbytes > GATHER_BYTES and not is_adapter(name):  # which follows its weight
                 buckets.append({})
                 held = 0
             buckets[-1][name] = parameter
@@ -176,8 +178,12 @@ class DeepSpeedEngine:
     def save_state(self, directory: Path, *, write: bool) -> None:
         """Write the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
         self._state.save(directory, write=write)
-        if self.has_adapters and write:
-            save_adapters(self.model, directory / ADAPTERS_FILE)
+        adapters = {name: p for name, p in self.model.named_parameters() if is_adapter(name)}
+        whole: dict[str, torch.Tensor] = {}
+        for bucket in self._gathered(adapters) if adapters else ():
+            whole |= {name: tensor.cpu().clone() for name, tensor in bucket.items()}
+        if whole and write:
+            save_file(whole, directory / ADAPTERS_FILE)
 
     def load_state(self, directory: Path) -> None:
         """Read what `save_state` wrote, with any number of ranks and any ZeRO stage."""

@@ -66,10 +66,9 @@ class OptimizerState:
         ours = {name.split("/", 1)[1] for name in places if name != STEP}
         if ours - set(self._trained):
             raise ValueError(f"{directory} has the state of {min(ours - set(self._trained))}, which is not trained now")
-        if not kinds:
-            return  # no update was made yet
         step = float(places[STEP].get_tensor(STEP))
-        self._prepare(kinds, step=step)
+        if kinds:  # else no update was made yet
+            self._prepare(kinds, step=step)
         for name, parameter in self._trained.items():
             for kind in (MASTER, *kinds):
                 key = f"{kind}/{name}"

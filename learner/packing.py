@@ -6,7 +6,7 @@ its place in the list of all sequences.
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from learner.prompts import Family
 
@@ -59,10 +59,23 @@ def cheapest_plan(lengths: Seq[int], families: Seq[Family], *, ranks: int, budge
             pieces = _pieces(lengths, families, budget=budget, most_rows=most_rows, piece_cost=piece_cost)
             if len(pieces) < ranks:
                 continue
-            plan = [_packed(share, budget=budget) for share in _balanced(pieces, ranks=ranks)]
+            plan = _spread(pieces, ranks=ranks, budget=budget)
             if plan_cost(plan) < lowest:
                 best, lowest = plan, plan_cost(plan)
     return best
+
+
+def cheapest_pair_plan(lengths: Seq[int], prompts: Seq[int], *, ranks: int, budget: int) -> Plan:
+    """The cheaper plan of two for pairs of sequences, 0 and 1, 2 and 3 and so on, which always run in one pack.
+
+    `prompts` says for each pair how many tokens could run once for both; 0 for none.
+    """
+    longest = [max(pair) for pair in zip(lengths[0::2], lengths[1::2], strict=True)]
+    in_full = [Piece(rows=(2 * n, 2 * n + 1), prompt=0, length=length) for n, length in enumerate(longest)]
+    best = dealt(in_full, ranks=ranks, budget=budget)
+    shared = [replace(p, prompt=shared, length=p.length - shared) for p, shared in zip(in_full, prompts, strict=True)]
+    plan = _spread(shared, ranks=ranks, budget=budget)
+    return plan if plan_cost(plan) < MARGIN * plan_cost(best) else best
 
 
 def plain_plan(lengths: Seq[int], *, ranks: int, budget: int) -> Plan:
@@ -118,6 +131,11 @@ def _cuts(rests: Seq[int], *, prompt: int, budget: int, most_rows: int, piece_co
         cuts.append((starts[stop], stop))
         stop = starts[stop]
     return cuts[::-1]
+
+
+def _spread(pieces: Seq[Piece], *, ranks: int, budget: int) -> Plan:
+    """At least one piece for each rank, with and without prompts."""
+    return [_packed(share, budget=budget) for share in _balanced(pieces, ranks=ranks)]
 
 
 def _balanced(pieces: Seq[Piece], *, ranks: int) -> list[list[Piece]]:

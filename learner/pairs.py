@@ -4,7 +4,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from learner.batch import Sequence, TrainBatch, filled_up, micro_batch
-from learner.packing import Piece, dealt
+from learner.packing import cheapest_pair_plan
+from learner.prompts import shared_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +20,23 @@ class Pair:
         """Whether both answers have a token that carries loss."""
         return bool(self.chosen.trained_tokens and self.rejected.trained_tokens)
 
+    @property
+    def shared_prompt(self) -> int:
+        """How many tokens can run once for both answers, which must have trained ones."""
+        answers = (self.chosen, self.rejected)
+        return shared_length([answer.ids for answer in answers], [answer.trained_T.index(True) for answer in answers])
 
-def make_pair_batch(pairs: Seq[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int) -> TrainBatch:
+
+def make_pair_batch(
+    pairs: Seq[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int, shared_prompts: bool = False
+) -> TrainBatch:
     """One step's batch of pairs; its denominator is the number of pairs.
 
     In a micro-batch a pair's rows follow each other, the preferred answer first. Pairs of like length run together, at
     most `micro_batch_tokens` with padding at once; a pair over that runs alone. They are dealt evenly over the ranks, and
-    a rank with fewer micro-batches than another gets pairs of weight 0. A pair of which an answer has no trained token is
-    left out. Raises `ValueError` where fewer pairs than ranks are left.
+    a rank with fewer micro-batches than another gets pairs of weight 0. With `shared_prompts` a prompt runs once for both
+    answers where that is cheaper. A pair of which an answer has no trained token is left out. Raises `ValueError` where
+    fewer pairs than ranks are left.
     """
     used = [pair for pair in pairs if pair.usable]
     if len(used) < max(ranks, 1):
@@ -35,11 +45,8 @@ def make_pair_batch(pairs: Seq[Pair], *, ranks: int, micro_batch_tokens: int, pa
             f"by {ranks} ranks; give each rank at least one"
         )
     rows = [sequence for pair in used for sequence in (pair.chosen, pair.rejected)]
-    pieces = [
-        Piece(rows=(2 * place, 2 * place + 1), prompt=0, length=max(len(pair.chosen.ids), len(pair.rejected.ids)))
-        for place, pair in enumerate(used)
-    ]
-    plan = dealt(pieces, ranks=ranks, budget=micro_batch_tokens)
+    prompts = [pair.shared_prompt if shared_prompts else 0 for pair in used]
+    plan = cheapest_pair_plan([len(row.ids) for row in rows], prompts, ranks=ranks, budget=micro_batch_tokens)
     return TrainBatch(
         micro_batches=filled_up([[micro_batch(pack, rows, pad_id=pad_id) for pack in packs] for packs in plan], rows=2),
         denominator=float(len(used)),

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from learner.carriers import Carrier
+from rollout.checksum import checksum, tensor_checksum
 from rollout.manifest import (
     ALIGNMENT,
     STAMP_BYTES,
     WeightDelta,
     WeightManifest,
-    checksum,
     contents,
     stamp,
     tensor_view,
@@ -59,7 +59,7 @@ class WeightPublisher:
         segment = self._room(self._slot)
         unstamp(segment)
         self._write(segment, buckets)
-        digest = checksum(contents(segment).numpy())
+        digest = tensor_checksum(contents(segment))
         stamp(segment, version=version, digest=digest)
         manifest = WeightManifest(
             path=self.carrier.path(str(self._slot)),
@@ -79,12 +79,16 @@ class WeightPublisher:
 
     def payload(self, version: int, *, whole: bool) -> np.ndarray:
         """The bytes of the last push: its delta, or the whole segment where it has none or `whole` asks for it."""
+        segment, delta = self.segment(version), self._last and self._last.delta
+        if whole or delta is None:
+            return segment.numpy()
+        return self.carrier.room("delta", nbytes=delta.nbytes).numpy()
+
+    def segment(self, version: int) -> torch.Tensor:
+        """The whole segment of the last push, which must be this version."""
         if self._last is None or self._last.version != version:
             raise ValueError(f"the weights of version {version} are no longer held; publish again")
-        delta = self._last.delta
-        if whole or delta is None:
-            return self._room(self._slot).numpy()
-        return self.carrier.room("delta", nbytes=delta.nbytes).numpy()
+        return self._room(self._slot)
 
     def close(self) -> None:
         """Free what the carrier holds."""

@@ -16,7 +16,7 @@ from transformers import logging as transformers_logging
 
 from learner.adapters import add_adapters, load_adapters
 from learner.batch import Sequence, TrainBatch
-from learner.carriers import open_carrier
+from learner.carriers import open_carrier, require_carrier
 from learner.config import LearnerConfig, OptimConfig
 from learner.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.forward import micro_batch_loss
@@ -31,6 +31,7 @@ from learner.routes import Routes
 from learner.routing import Routing
 from learner.scorer import Scorer
 from rollout.manifest import WeightManifest
+from rollout.weight_group import Seat, WeightGroup
 
 COLLECTIVE_TIMEOUT = 600.0
 """Seconds that a rank waits for the others in one operation before it fails."""
@@ -63,14 +64,16 @@ class Rank:
         self.routing: Routing | None = None
         self.reference: FrozenModel | None = None
         self.publisher: WeightPublisher | None = None
+        self.group: WeightGroup | None = None
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> int:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
         The reference is the model itself as it is now, or a teacher. Returns the parameter count. What was loaded before
-        is freed. Raises `ValueError` for a directory that holds no such model, and for one without the expert layers that the
-        configuration is about.
+        is freed. Raises `ValueError` for a directory that holds no such model, for one without the expert layers that the
+        configuration is about, and for a carrier that needs a GPU where there is none.
         """
+        require_carrier(self.config.carrier)
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0
@@ -194,7 +197,7 @@ class Rank:
             return None
         if self.publisher is None:
             self.publisher = WeightPublisher(
-                open_carrier(self.config.carrier, prefix=prefix),
+                open_carrier(self.config.carrier, prefix=prefix, device=engine.device),
                 shapes=engine.checkpoint_shapes(),
                 dtype=self.config.wire_dtype,
                 sparse=self.config.sparse_push,
@@ -203,9 +206,18 @@ class Rank:
 
     def payload(self, version: int, *, whole: bool) -> np.ndarray:
         """The bytes of the last push, on rank 0: its changes, or the whole weights. See `WeightPublisher.payload`."""
-        if self.publisher is None:
-            raise ValueError("no weights are held here; call publish first, and ask rank 0")
-        return self.publisher.payload(version, whole=whole)
+        return self._publisher().payload(version, whole=whole)
+
+    def meet(self, host: str, size: int) -> int:
+        """Open the group of this rank and all engines, `size` together, on rank 0; returns the port where they meet."""
+        self.group = WeightGroup(Seat(host=host, port=0, rank=0, size=size))
+        return self.group.seat.port
+
+    def broadcast(self, version: int) -> None:
+        """Send the whole last push from rank 0 to the engines of the group, which receive at the same time."""
+        if self.group is None:
+            raise ValueError("the engines have no group; call meet first, and ask rank 0")
+        self.group.broadcast(self._publisher().segment(version))
 
     def close(self) -> None:
         """Free the model and the weights held for a push. The rank can `load` again."""
@@ -229,6 +241,11 @@ class Rank:
         if self.publisher is not None:
             self.publisher.close()
             self.publisher = None
+
+    def _publisher(self) -> WeightPublisher:
+        if self.publisher is None:
+            raise ValueError("no weights are held here; call publish first, and ask rank 0")
+        return self.publisher
 
     def _engine(self) -> DeepSpeedEngine:
         if self.engine is None:

@@ -38,13 +38,15 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
     try:
         model = folder / "model"
         parameters = make_model(model, config.model.fresh, seed=config.seed)
-        start_ray(slots=config.rollout.workers + config.learner.ranks, min_sandbox_level=config.sandbox.min_level)
+        start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         began, stolen = time.monotonic(), _stolen_s()
         closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
         rollout = same_length(config, closing)
-        fleet = await Fleet.start(rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed)
+        fleet = await Fleet.start(
+            rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed, actors=config.actors
+        )
         engine_start = time.monotonic() - began
-        learner = await LearnerGroup.start(config.learner)
+        learner = await LearnerGroup.start(config.learner, actors=config.actors)
         await learner.load(model, optim=config.rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
         figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
         sampling, groups = await bench_rollout(fleet, mixture, config)

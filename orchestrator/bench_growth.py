@@ -60,9 +60,14 @@ class Growth:
     costs: list[Cost]
 
 
+def most_actors(config: Config) -> int:
+    """How many actors there are at most."""
+    return max(WORKERS) + config.learner.ranks
+
+
 async def bench_growth(config: Config, mixture: Mixture, say: Callable[[str], None]) -> list[Growth]:
     """Measure all four. `say` is told what comes next; engines start seven times."""
-    start_ray(slots=max(WORKERS) + config.learner.ranks, min_sandbox_level=config.sandbox.min_level)
+    start_ray(slots=most_actors(config), min_sandbox_level=config.sandbox.min_level)
     folder = Path(tempfile.mkdtemp(prefix="temper-bench-"))
     try:
         bench = _Bench(config, mixture, folder)
@@ -167,7 +172,8 @@ class _Bench:
 
     @asynccontextmanager
     async def _fleet(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[Fleet]:
-        fleet = await Fleet.start(rollout, model_dir=model, version=WeightVersion(step=0), seed=self._config.seed)
+        version, actors = WeightVersion(step=0), most_actors(self._config)
+        fleet = await Fleet.start(rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors)
         try:
             yield fleet
         finally:
@@ -175,7 +181,7 @@ class _Bench:
 
     @asynccontextmanager
     async def _learner(self, model: Path) -> AsyncIterator[LearnerGroup]:
-        learner = await LearnerGroup.start(self._config.learner)
+        learner = await LearnerGroup.start(self._config.learner, actors=most_actors(self._config))
         try:
             loss = LossConfig(objective="nll")
             await learner.load(model, optim=OptimConfig(), loss=loss, total_steps=1000)

@@ -17,6 +17,7 @@ from learner.batch import TrainBatch
 from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 from learner.rank import Rank
+from orchestrator.parcel import Broadcast, Meeting, Parcel, RankActor
 from rollout.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.worker import RolloutConfig, RolloutWorker
@@ -25,7 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CONCURRENT_CALLS = 4096
 CLOSE_S = 30.0
 WorkerActor = Any
-RankActor = Any
 
 
 class ProcessDied(RuntimeError):
@@ -80,14 +80,16 @@ class Fleet:
         model_dir: Path,
         version: WeightVersion,
         seed: int,
+        actors: int,
         record_experts: bool = False,
     ) -> "Fleet":
         """Start every worker's engine on a model directory, whose weights count as `version`.
 
-        With `record_experts` the engines record the experts that they choose. Raises `ValueError` where they can't.
+        `actors` is how many the run has, its learner's included: where there are as many GPUs, each has one. With
+        `record_experts` the engines record the experts that they choose. Raises `ValueError` where they can't.
         """
         actor = ray.remote(RolloutWorker).options(
-            num_cpus=0, num_gpus=gpus_each(), max_concurrency=CONCURRENT_CALLS, max_restarts=0
+            num_cpus=0, num_gpus=gpus_each(actors), max_concurrency=CONCURRENT_CALLS, max_restarts=0
         )
         fleet = cls([actor.remote(config, seed=seed) for _ in range(config.workers)], retries=config.retries)
         await fleet._all(lambda worker: worker.start.remote(str(model_dir), version.step, record_experts))
@@ -129,6 +131,8 @@ class Fleet:
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """Push to every worker, whole to one that lacks a delta's base; returns the version that all of them confirm."""
         parcel, plain = manifest.payload, replace(manifest, payload=None)
+        if isinstance(parcel, Broadcast):
+            return await self._receive(plain, parcel)
 
         async def push(worker: WorkerActor) -> WeightVersion:
             # Ray hands the worker the object itself in place of a reference that is an argument of its own.
@@ -137,10 +141,15 @@ class Fleet:
             except WholeWeightsNeeded:
                 return await worker.load_weights.remote(plain.whole(), parcel and parcel.fetch(whole=True))
 
-        confirmed = await self._all(push)
-        assert len(set(confirmed)) == 1, confirmed
-        version: WeightVersion = confirmed[0]
-        return version
+        return _agreed(await self._all(push))
+
+    async def _receive(self, manifest: WeightManifest, push: Broadcast) -> WeightVersion:
+        """A push that all workers take part in while it is sent."""
+        seats = await push.meeting.seats(len(self._workers))
+        calls = [w.load_weights.remote(replace(manifest, seat=s)) for w, s in zip(self._workers, seats, strict=True)]
+        loading = (answer(call, f"rollout worker {n}") for n, call in enumerate(calls))
+        _, *confirmed = await asyncio.gather(answer(push.send(), "the learner's rank 0"), *loading)
+        return _agreed(confirmed)
 
     async def _all(self, call: Callable[[WorkerActor], Awaitable[Any]]) -> list[Any]:
         return await together(call, self._workers, "rollout worker")
@@ -150,38 +159,28 @@ class Fleet:
         await close_all(self._workers)
 
 
-class Parcel:
-    """The bytes of one push, which lie in the learner's rank 0. They travel from its host to the engines' hosts, once to
-    each however many engines it has, and not through this process.
-    """
-
-    def __init__(self, rank: RankActor, *, version: WeightVersion) -> None:
-        self._rank = rank
-        self._version = version
-        self._fetched: dict[bool, Any] = {}
-
-    def fetch(self, *, whole: bool) -> Any:
-        """A reference to the bytes: the changes alone where there are any, unless `whole`."""
-        if whole not in self._fetched:
-            self._fetched[whole] = self._rank.payload.remote(self._version.step, whole=whole)
-        return self._fetched[whole]
+def _agreed(confirmed: list[WeightVersion]) -> WeightVersion:
+    assert len(set(confirmed)) == 1, confirmed
+    return confirmed[0]
 
 
 class LearnerGroup:
     """The learner's ranks, seen as one. Every call goes to all ranks at once, since each is a collective."""
 
-    def __init__(self, ranks: list[RankActor], *, segment: str) -> None:
+    def __init__(self, ranks: list[RankActor], *, segment: str, broadcast: bool = False) -> None:
+        """`segment` begins the names of segments in shared memory; with `broadcast` pushes are sent to all engines at once."""
         self._ranks = ranks
         self._segment = segment
         self._loss = LossConfig()
+        self._meeting = Meeting(ranks[0]) if broadcast else None
 
     @classmethod
-    async def start(cls, config: LearnerConfig) -> "LearnerGroup":
-        """Start one actor per rank; they join each other on loopback."""
-        actor = ray.remote(Rank).options(num_cpus=0, num_gpus=gpus_each(), max_restarts=0)
+    async def start(cls, config: LearnerConfig, *, actors: int) -> "LearnerGroup":
+        """Start one actor per rank; they join each other on loopback. `actors`: see `Fleet.start`."""
+        actor = ray.remote(Rank).options(num_cpus=0, num_gpus=gpus_each(actors), max_restarts=0)
         port = free_port()
         ranks = [actor.remote(rank, config.ranks, "127.0.0.1", port, config) for rank in range(config.ranks)]
-        return cls(ranks, segment=f"/dev/shm/temper-{os.getpid()}-{port}-")
+        return cls(ranks, segment=f"/dev/shm/temper-{os.getpid()}-{port}-", broadcast=config.carrier == "broadcast")
 
     async def load(
         self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
@@ -208,7 +207,11 @@ class LearnerGroup:
         """Write the weights where the engines can read them, or have them ready in rank 0."""
         results = await self._all(lambda rank: rank.publish.remote(self._segment, version.step))
         manifest: WeightManifest = results[0]
-        return manifest if manifest.path else replace(manifest, payload=Parcel(self._ranks[0], version=version))
+        if manifest.path:
+            return manifest
+        if self._meeting is not None:
+            return replace(manifest, payload=Broadcast(self._ranks[0], self._meeting, version=version))
+        return replace(manifest, payload=Parcel(self._ranks[0], version=version))
 
     async def save(self, directory: Path) -> None:
         """Write model and optimiser."""
@@ -250,9 +253,10 @@ async def answer(call: Awaitable[Any], who: str) -> Any:
         ) from error
 
 
-def gpus_each() -> float:
-    """The share of a GPU that an actor asks for: none where the cluster has none."""
-    return 0.5 if ray.cluster_resources().get("GPU", 0) else 0.0
+def gpus_each(actors: int) -> float:
+    """The share of a GPU that each of so many actors asks for: none where the cluster has none."""
+    gpus = ray.cluster_resources().get("GPU", 0)
+    return min(gpus, 1.0 if gpus >= actors else 0.5)
 
 
 def free_port() -> int:

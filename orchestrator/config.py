@@ -181,6 +181,11 @@ class Config:
                 )
         require_room(max(self.eval.budgets, default=None), self.rollout)
 
+    @property
+    def actors(self) -> int:
+        """How many processes generate and train."""
+        return self.rollout.workers + self.learner.ranks
+
     def require_stage(self, stage: str) -> None:
         """Raises `ValueError` where a stage could not run, which matters only where it is to run."""
         if stage == "distill":

@@ -62,7 +62,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
     finished = False
     try:
         if not (TRAINING | {"eval"}).isdisjoint(ahead):
-            start_ray(slots=config.rollout.workers + config.learner.ranks, min_sandbox_level=config.sandbox.min_level)
+            start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         await _stages(run, only)
         finished = True

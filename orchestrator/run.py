@@ -35,9 +35,20 @@ MAY_CHANGE = (
     "distill.steps",
     "dpo.steps",
     "eval.",
+    "rollout.workers",
+    "learner.ranks",
+    "learner.zero_stage",
+    "learner.offload",
     "learner.threads",
+    "learner.micro_batch_tokens",
+    "learner.logit_tokens",
+    "learner.recompute",
+    "learner.shared_prompts",
+    "learner.carrier",
+    "learner.sparse_push",
 )
-"""What may differ when a run is continued. A change of anything else would make its parts disagree."""
+"""What may differ when a run is continued: how long and how widely it trains. A change of anything else would make its
+parts disagree."""
 
 
 class Run:
@@ -167,6 +178,7 @@ class Run:
             model_dir=model,
             version=self.version,
             seed=self.config.seed,
+            actors=self.config.actors,
             record_experts=self.config.learner.router_replay,
         )
         waiting = within(START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the rollout engines to start")
@@ -207,7 +219,7 @@ class Run:
 
     async def _learner(self, stage: str) -> LearnerGroup:
         if self.learner is None:
-            starting = LearnerGroup.start(self.config.learner)
+            starting = LearnerGroup.start(self.config.learner, actors=self.config.actors)
             self.learner = await within(
                 START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the learner's ranks to meet"
             )

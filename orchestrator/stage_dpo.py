@@ -26,7 +26,11 @@ async def run_dpo(run: Run) -> Path:
 
     def batch(step: int) -> TrainBatch:
         return make_pair_batch(
-            preferences.batch(step), ranks=learner.ranks, micro_batch_tokens=learner.micro_batch_tokens, pad_id=pad
+            preferences.batch(step),
+            ranks=learner.ranks,
+            micro_batch_tokens=learner.micro_batch_tokens,
+            pad_id=pad,
+            shared_prompts=learner.shared_prompts,
         )
 
     return await train_supervised(

@@ -7,23 +7,20 @@ costs nothing and shows whether it was overwritten meanwhile.
 
 import os
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import blake2b, shake_128
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 
+from rollout import gpu_memory
+from rollout.checksum import CHECKSUM_BYTES, tensor_checksum
 from rollout.trajectory import WeightVersion
+from rollout.weight_group import Seat
 
 ALIGNMENT = 64
 """Every tensor of a segment starts at a multiple of this, in bytes, so that its view is aligned for any dtype."""
 STAMP_BYTES = 64
 """Size of the stamp at the end of a segment."""
-CHECKSUM_BYTES = 16
-ROW = 512
-KEYS = np.frombuffer(shake_128(b"temper").digest(8 * ROW), dtype=np.uint64) | np.uint64(1)
-"""Odd numbers, so that no change of a single word is lost when it is multiplied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +42,10 @@ class WeightManifest:
     """One push: the version it brings, and name, dtype, shape and offset of each tensor of the segment.
 
     `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment and `checksum` that
-    of its tensors, also where only a `delta` travels. `path` is the segment's file; where it is empty the bytes travel
-    as `payload` (uint8): the changes where there is a delta, else the segment. `keep` says that a receiver should keep
-    a copy, since later pushes may be deltas. Without the payload it is plain data, which crosses any border as JSON.
+    of its tensors, also where only a `delta` travels. `path` is the segment's file, or its name on a GPU. Where it is empty
+    the bytes are broadcast to the receiver's `seat`, or travel as `payload` (uint8): the changes where there is a delta,
+    else the segment. `keep` says that a receiver should keep a copy, since later pushes may be deltas. Once it has arrived
+    it is plain data, which crosses any border as JSON.
     """
 
     path: str
@@ -60,6 +58,7 @@ class WeightManifest:
     checksum: str
     keep: bool = False
     delta: WeightDelta | None = None
+    seat: Seat | None = None
     payload: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -77,13 +76,13 @@ class WeightManifest:
         return self.nbytes if self.delta is None else self.delta.nbytes
 
     def whole(self) -> "WeightManifest":
-        """The same push without its delta and without bytes."""
-        return replace(self, delta=None, payload=None)
+        """The same push without its delta, and without what brings the bytes."""
+        return replace(self, delta=None, payload=None, seat=None)
 
     def to_json(self) -> dict[str, Any]:
-        assert self.payload is None, "bytes are not sent as JSON"
+        assert (self.payload, self.seat) == (None, None), "this push has not arrived"
         data = asdict(self)
-        del data["payload"]
+        del data["payload"], data["seat"]
         return data
 
     @classmethod
@@ -107,7 +106,12 @@ class WholeWeightsNeeded(ValueError):
 
 
 def map_segment(path: str, *, nbytes: int) -> torch.Tensor:
-    """The file's bytes as a uint8 tensor that shares memory with it. Raises `ValueError` where it is not that large."""
+    """The bytes of a file, or of a named segment on a GPU, as a uint8 tensor that shares memory with it.
+
+    Raises `ValueError` where it is not that large, or not to be reached from here.
+    """
+    if path.startswith(gpu_memory.SCHEME):
+        return gpu_memory.open_segment(path, nbytes=nbytes)
     segment_inode(path, nbytes=nbytes)
     return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
 
@@ -123,20 +127,6 @@ def segment_inode(path: str, *, nbytes: int) -> int:
     if facts.st_size != nbytes:
         raise ValueError(f"{path} has {facts.st_size} bytes, the push needs {nbytes}; push again")
     return facts.st_ino
-
-
-def checksum(data: np.ndarray) -> str:
-    """128 bits, in hexadecimal, that tell damage and mistakes (not malice) in an array's bytes; as fast as copying them.
-
-    BLAKE2b of a hash of each row of 4 KiB: its words times fixed keys, summed modulo 2**64 (multilinear hashing: Lemire
-    and Kaser, "Strongly universal string hashing is fast", 2014). CRC-32 would take twice as long, BLAKE2 ten times.
-    """
-    words = data[: data.nbytes // 8 * 8].view(np.uint64)
-    whole = len(words) // ROW * ROW
-    rows = words[:whole].reshape(-1, ROW) @ KEYS
-    digest = blake2b(rows.tobytes(), digest_size=CHECKSUM_BYTES)
-    digest.update(data[8 * whole :].tobytes())  # what is left is less than a row
-    return digest.hexdigest()
 
 
 def contents(segment: torch.Tensor) -> torch.Tensor:
@@ -157,14 +147,14 @@ def unstamp(segment: torch.Tensor) -> None:
 
 def require_stamp(segment: torch.Tensor, manifest: WeightManifest) -> None:
     """Raises `ValueError` where the segment no longer holds the manifest's version."""
-    said = segment[-STAMP_BYTES:].numpy().tobytes()
+    said = segment[-STAMP_BYTES:].cpu().numpy().tobytes()
     if said[: 8 + CHECKSUM_BYTES] != manifest.version.to_bytes(8, "little") + bytes.fromhex(manifest.checksum):
         raise ValueError(f"{manifest.path} was overwritten, it does not hold version {manifest.version}; push again")
 
 
 def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
     """Raises `ValueError` where what the segment holds is not what was sent: a torn, damaged or overwritten push."""
-    found = checksum(contents(segment).numpy())
+    found = tensor_checksum(contents(segment))
     if found != manifest.checksum:
         raise ValueError(
             f"{manifest.path or 'what arrived'} has checksum {found}, version {manifest.version} was sent with "

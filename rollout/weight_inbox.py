@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from rollout import gpu_memory
+from rollout.checksum import checksum
 from rollout.manifest import (
     STAMP_BYTES,
     WeightDelta,
     WeightManifest,
     WholeWeightsNeeded,
-    checksum,
     contents,
     map_segment,
     segment_inode,
@@ -21,12 +22,14 @@ from rollout.manifest import (
     wire_dtype,
 )
 from rollout.manifest_delta import apply_changes
+from rollout.weight_group import Seat, WeightGroup
 
 
 class WeightInbox:
-    """Takes pushes for one engine. Where bytes arrive as an argument or as a delta, it holds the whole weights itself.
+    """Takes pushes for one engine. Where bytes arrive by broadcast, as an argument or as a delta, it holds the weights itself.
 
-    Its segment is memory without a name, which ends with this process; the engine's process reaches it through /proc.
+    Its segment is memory without a name, which ends with this process; the engine's process reaches it through /proc. By
+    broadcast between GPUs it lies on this process's GPU, where the engine's process opens it by its name.
     """
 
     def __init__(self) -> None:
@@ -34,6 +37,7 @@ class WeightInbox:
         self._segment: torch.Tensor | None = None
         self._held: WeightManifest | None = None
         self._mapped: dict[str, tuple[int, torch.Tensor]] = {}
+        self._group: WeightGroup | None = None
 
     def accept(self, manifest: WeightManifest) -> WeightManifest:
         """Verify a push; the manifest of a segment on this host that holds it whole.
@@ -41,6 +45,8 @@ class WeightInbox:
         Raises `WholeWeightsNeeded` for a delta whose base is not held, and `ValueError` where what arrived is not what
         was sent.
         """
+        if manifest.seat is not None:
+            return self._broadcast(manifest, manifest.seat)
         if manifest.delta is None and manifest.payload is None and not manifest.keep:
             verify(self._map(manifest), manifest)
             return manifest  # the engine reads the publisher's own segment
@@ -58,8 +64,21 @@ class WeightInbox:
             apply_changes(contents(segment).numpy(), delta, itemsize=size)
         verify(segment, manifest)
         stamp(segment, version=manifest.version, digest=manifest.checksum)
-        self._held = replace(manifest.whole(), path=f"/proc/{os.getpid()}/fd/{self._file}")
+        self._held = replace(manifest.whole(), path=self._name(segment))
         return self._held
+
+    def _broadcast(self, manifest: WeightManifest, seat: Seat) -> WeightManifest:
+        """Receive what the learner sends to all engines at once."""
+        if self._group is None or self._group.seat != seat:
+            self._group = WeightGroup(seat)
+        segment = self._room(manifest.nbytes, on_gpu=torch.cuda.is_available())
+        self._group.broadcast(segment)
+        verify(segment, manifest)
+        return replace(manifest.whole(), path=self._name(segment))
+
+    def _name(self, segment: torch.Tensor) -> str:
+        """Under which the engine's process finds this process's segment."""
+        return gpu_memory.segment_name(segment) if segment.is_cuda else f"/proc/{os.getpid()}/fd/{self._file}"
 
     def close(self) -> None:
         """Free the weights."""
@@ -71,6 +90,8 @@ class WeightInbox:
 
     def _map(self, manifest: WeightManifest) -> torch.Tensor:
         """The publisher's segment. Kept mapped for later pushes: a new mapping costs half of what copying would."""
+        if manifest.path.startswith(gpu_memory.SCHEME):
+            return map_segment(manifest.path, nbytes=manifest.nbytes)
         inode = segment_inode(manifest.path, nbytes=manifest.nbytes)
         known, mapped = self._mapped.get(manifest.path, (0, None))
         if mapped is None or known != inode:
@@ -88,9 +109,12 @@ class WeightInbox:
             )
         return self._segment
 
-    def _room(self, nbytes: int) -> torch.Tensor:
+    def _room(self, nbytes: int, *, on_gpu: bool = False) -> torch.Tensor:
         if self._segment is None or self._segment.numel() != nbytes:
             self.close()
+            if on_gpu:
+                self._segment = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
+                return self._segment
             self._file = os.memfd_create("temper-weights")
             os.posix_fallocate(self._file, 0, nbytes)
             self._segment = map_segment(f"/proc/{os.getpid()}/fd/{self._file}", nbytes=nbytes)

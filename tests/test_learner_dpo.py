@@ -1,12 +1,13 @@
 """Pairs on real ranks with a tiny hybrid: however they are spread the same, and continued against the same reference."""
 
 import math
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models
-from test_learner_pairs import pairs
+from test_learner_pairs import LENGTHS, pair, pairs
 from test_learner_rank import in_processes
 
 from learner.batch import TrainBatch
@@ -24,6 +25,13 @@ def batch(*, ranks: int, tokens: int) -> TrainBatch:
     return make_pair_batch(pairs(), ranks=ranks, micro_batch_tokens=tokens, pad_id=0)
 
 
+def long_batch(*, shared: bool) -> TrainBatch:
+    """Pairs whose prompts are far longer than their answers, and differ in length; a pass holds two or three of them."""
+    rng = random.Random(2)
+    made = [pair(rng, 150 + 10 * number, *lengths) for number, lengths in enumerate(LENGTHS)]
+    return make_pair_batch(made, ranks=1, micro_batch_tokens=800, pad_id=0, shared_prompts=shared)
+
+
 def training(rank: int, port: int, folder: str, config: LearnerConfig, tokens: int) -> dict[str, Any]:
     """Steps with a checkpoint before the last one, and that step again from there."""
     learner = Rank(rank, config.ranks, "127.0.0.1", port, config)
@@ -37,6 +45,17 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig, tokens: i
     again = learner.train_step(given, loss=DPO)
     learner.close()
     return {"steps": steps, "again": again}
+
+
+def with_long_prompts(rank: int, port: int, folder: str) -> dict[str, Any]:
+    """Steps on the same pairs, in full and with prompts that run once."""
+    learner = Rank(rank, 1, "127.0.0.1", port, LearnerConfig())
+    found = {}
+    for name, given in (("in full", long_batch(shared=False)), ("shared", long_batch(shared=True))):
+        learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
+        found[name] = [learner.train_step(given, loss=DPO) for _ in range(STEPS)]
+    learner.close()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +99,17 @@ def test_a_continued_stage_keeps_the_reference_of_its_beginning(alone: dict[str,
         for name in ("loss", "margin", "accuracy"):
             assert result["again"][name] == result["steps"][-1][name]
         assert result["again"]["margin"] > 0
+
+
+def test_prompts_that_run_once_for_both_answers_change_nothing(folder: str) -> None:
+    assert all(micro_batch.prompts is not None for micro_batch in long_batch(shared=True).micro_batches[0])
+    (found,) = in_processes(with_long_prompts, ranks=1, arguments=(folder,))
+    for shared, in_full in zip(found["shared"], found["in full"], strict=True):
+        for name in ("loss", "margin", "accuracy", "grad_norm"):
+            assert shared[name] == pytest.approx(in_full[name], rel=1e-4, abs=1e-5), name
+    assert found["shared"][-1]["margin"] > 0.01
+
+
+def test_prompts_of_pairs_run_once_only_where_that_is_cheaper() -> None:
+    short = make_pair_batch(pairs(), ranks=2, micro_batch_tokens=10**6, pad_id=0, shared_prompts=True)
+    assert all(micro_batch.prompts is None for share in short.micro_batches for micro_batch in share)

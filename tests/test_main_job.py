@@ -118,10 +118,13 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
 
 
 @pytest.mark.timeout(600)
-def test_two_ranks_with_partitioned_parameters_train_in_step_with_a_killed_driver_in_between(tmp_path: Path) -> None:
+def test_two_ranks_with_partitioned_parameters_train_in_step_and_one_goes_on_after_a_killed_driver(
+    tmp_path: Path,
+) -> None:
     two = [
         "learner.ranks=2",
         "learner.zero_stage=3",
+        "learner.carrier=broadcast",
         "sft.optim.kind=adamw",
         "rl.max_lag=0",
         "stages=[init,sft,rl]",
@@ -133,8 +136,9 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_with_a_killed_drive
     wait_for_step(first, run, "rl", 3)
     first.kill()
     finish(first)
-    status, output = finish(start(command(tmp_path, *two)))
+    status, output = finish(start(command(tmp_path, *two, "learner.ranks=1", "learner.zero_stage=2")))
     assert status == 0, output
+    assert "rl: continuing after step" in output
     steps = rows(run, "rl")
     assert [row.step for row in steps] == [1, 2, 3, 4, 5]
     assert all(row.values["train/lag_max"] == 0 for row in steps)

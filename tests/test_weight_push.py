@@ -1,24 +1,18 @@
 """A weight push from end to end: what carries the bytes, deltas, and who refuses what."""
 
-import asyncio
-import os
-import sys
 import uuid
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import ray
 import torch
-from ray.cluster_utils import Cluster
 
-from learner.carriers import open_carrier, remove_segments
+from learner.carriers import open_carrier, remove_segments, require_carrier
 from learner.config import LearnerConfig
 from learner.publish import WeightPublisher
-from orchestrator.cluster import ROOT, Fleet, LearnerGroup
-from rollout.manifest import WeightManifest, WholeWeightsNeeded, checksum, map_segment, require_stamp, tensors
+from rollout.checksum import PIECE_ROWS, checksum, device_checksum
+from rollout.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors
 from rollout.manifest_delta import BLOCK, apply_changes, changes
-from rollout.trajectory import WeightVersion
 from rollout.weight_inbox import WeightInbox
 
 SHAPES = {"a.weight": (40, 50), "b.bias": (7,), "c": ()}
@@ -220,76 +214,28 @@ def test_the_checksum_tells_every_changed_byte_and_swapped_words():
     assert checksum(np.zeros(16, dtype=np.uint8)) != checksum(np.zeros(24, dtype=np.uint8))
 
 
-def test_a_carrier_that_does_not_exist_is_an_error():
-    with pytest.raises(ValueError, match="learner.carrier='nccl': choose one of shared_memory, ray"):
-        LearnerConfig(carrier="nccl")
+@pytest.mark.parametrize("size", [5, 8, 4096, 3 * 4096 + 8 + 3, 4096 * (PIECE_ROWS + 1)])
+def test_the_checksum_is_the_same_where_a_gpu_would_compute_it(size):
+    data = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
+    assert device_checksum(torch.from_numpy(data)) == checksum(data)
 
 
-class Sender:
-    """The learner's rank as the cluster sees it, without a model."""
-
-    def __init__(self, carrier: str) -> None:
-        self.publisher = publisher(f"/dev/shm/temper-test-{os.getpid()}-", carrier, sparse=True)
-        self.asked: list[bool] = []
-
-    def publish(self, prefix: str, version: int) -> WeightManifest:
-        return self.publisher.push(version, buckets=[nudged(weights(seed=0), count=version)])
-
-    def payload(self, version: int, *, whole: bool) -> np.ndarray:
-        self.asked.append(whole)
-        return self.publisher.payload(version, whole=whole)
-
-    def facts(self) -> tuple[str, list[bool]]:
-        return ray.get_runtime_context().get_node_id(), self.asked
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"carrier": "nccl"}, "learner.carrier='nccl': choose one of shared_memory, ray, broadcast, cuda_ipc"),
+        (
+            {"carrier": "broadcast", "sparse_push": True},
+            "changes are found in main memory; set learner.carrier to shared",
+        ),
+    ],
+)
+def test_a_carrier_that_can_not_be_is_an_error(settings, message):
+    with pytest.raises(ValueError, match=message):
+        LearnerConfig(**settings)
 
 
-class Receiver:
-    """A rollout worker as the cluster sees it, without an engine."""
-
-    def __init__(self) -> None:
-        self.inbox = WeightInbox()
-
-    async def load_weights(self, manifest: WeightManifest, payload: np.ndarray | None = None) -> WeightVersion:
-        arrived = await asyncio.to_thread(self.inbox.accept, replace(manifest, payload=payload))
-        assert same(held(arrived), nudged(weights(seed=0), count=manifest.version))
-        return arrived.weight_version
-
-    def restart(self) -> None:
-        self.inbox.close()
-
-    def node(self) -> str:
-        return ray.get_runtime_context().get_node_id()
-
-
-async def pushes_to_another_host() -> None:
-    """Three pushes from one host to two engines on another, one of which restarts before the last."""
-    rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
-    engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, fleet = LearnerGroup([rank], segment=""), Fleet(engines, retries=0)
-    for version in (1, 2):
-        manifest = await learner.publish(WeightVersion(step=version))
-        assert await fleet.load_weights(manifest) == WeightVersion(step=version)
-    await engines[1].restart.remote()
-    assert await fleet.load_weights(await learner.publish(WeightVersion(step=3))) == WeightVersion(step=3)
-    home, asked = await rank.facts.remote()
-    assert {await engine.node.remote() for engine in engines}.isdisjoint({home})
-    # Once for each push, not once for each engine; whole only for the one that had lost its copy.
-    assert asked == [False, False, False, True]
-
-
-@pytest.mark.timeout(600)
-def test_weights_reach_engines_on_another_host_and_one_that_restarted_gets_them_whole():
-    ray.cloudpickle.register_pickle_by_value(
-        sys.modules[__name__]
-    )  # else each actor imports all of this file's imports
-    head = {"num_cpus": 1, "resources": {"learner": 1}, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        cluster.add_node(num_cpus=1, resources={"engine": 2})
-        environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
-        ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
-        asyncio.run(pushes_to_another_host())
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_carrier_of_gpu_memory_is_refused_where_there_is_no_gpu():
+    with pytest.raises(ValueError, match="cuda_ipc: the learner has no GPU; set learner.carrier=shared_memory"):
+        require_carrier("cuda_ipc")

@@ -1,0 +1,65 @@
+"""How the bytes of a push get from the learner's rank 0 to the engines, where no engine can read them in place."""
+
+from typing import Any
+
+import ray
+
+from rollout.trajectory import WeightVersion
+from rollout.weight_group import Seat
+
+LOOPBACK = "127.0.0.1"
+RankActor = Any
+
+
+class Parcel:
+    """The bytes of one push, which lie in the learner's rank 0. They travel from its host to the engines' hosts, once to
+    each however many engines it has, and not through this process.
+    """
+
+    def __init__(self, rank: RankActor, *, version: WeightVersion) -> None:
+        self._rank = rank
+        self._version = version
+        self._fetched: dict[bool, Any] = {}
+
+    def fetch(self, *, whole: bool) -> Any:
+        """A reference to the bytes: the changes alone where there are any, unless `whole`."""
+        if whole not in self._fetched:
+            self._fetched[whole] = self._rank.payload.remote(self._version.step, whole=whole)
+        return self._fetched[whole]
+
+
+class Meeting:
+    """The group in which rank 0 broadcasts to the engines. It is opened at the first push and serves all later ones."""
+
+    def __init__(self, rank: RankActor) -> None:
+        self._rank = rank
+        self._seats: list[Seat] = []
+
+    async def seats(self, engines: int) -> list[Seat]:
+        """The engines' places, in their order."""
+        if len(self._seats) != engines:
+            size = engines + 1
+            hosts = sum(node["Alive"] for node in ray.nodes())
+            host = LOOPBACK if hosts == 1 else await self._rank.__ray_call__.remote(_address)
+            port = await self._rank.meet.remote(host, size)
+            self._seats = [Seat(host=host, port=port, rank=rank, size=size) for rank in range(1, size)]
+        return self._seats
+
+
+def _address(_actor: Any) -> str:
+    """Of the machine that this runs on, in the cluster."""
+    address: str = ray.util.get_node_ip_address()
+    return address
+
+
+class Broadcast:
+    """One push that goes to all engines at once."""
+
+    def __init__(self, rank: RankActor, meeting: Meeting, *, version: WeightVersion) -> None:
+        self._rank = rank
+        self._version = version
+        self.meeting = meeting
+
+    def send(self) -> Any:
+        """Let rank 0 send; a reference that is done when every engine has received."""
+        return self._rank.broadcast.remote(self._version.step)

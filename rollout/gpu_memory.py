@@ -1,0 +1,40 @@
+"""Segments in a GPU's memory, and their names, under which other processes on this machine open them (CUDA IPC)."""
+
+import json
+from functools import cache
+
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+
+SCHEME = "cuda:"
+
+
+def segment_name(segment: torch.Tensor) -> str:
+    """The name of a uint8 tensor on a GPU, for as long as its owner keeps it; what was written to it is there then."""
+    torch.cuda.synchronize(segment.device)
+    *_, handle, size, offset, _, counter, counter_offset, event, event_needed = reduce_tensor(segment)[1]
+    uuid = str(torch.cuda.get_device_properties(segment.device).uuid)
+    where = [handle.hex(), size, offset, counter.hex(), counter_offset, event.hex(), event_needed]
+    return SCHEME + json.dumps([uuid, *where])
+
+
+@cache  # a segment is used for many pushes, and opening it takes milliseconds
+def open_segment(name: str, *, nbytes: int) -> torch.Tensor:
+    """The tensor that `segment_name` named, of `nbytes` bytes. Raises `ValueError` where it is on another GPU."""
+    uuid, handle, size, offset, counter, counter_offset, event, event_needed = json.loads(name.removeprefix(SCHEME))
+    ours = {str(torch.cuda.get_device_properties(n).uuid): n for n in range(torch.cuda.device_count())}
+    if uuid not in ours:
+        raise ValueError(
+            f"the weights lie on GPU {uuid}, this process has {', '.join(ours) or 'none'}; set learner.carrier=broadcast"
+        )
+    storage = torch.UntypedStorage._new_shared_cuda(
+        ours[uuid],
+        bytes.fromhex(handle),
+        size,
+        offset,
+        bytes.fromhex(counter),
+        counter_offset,
+        bytes.fromhex(event),
+        event_needed,
+    )
+    return torch.empty(0, dtype=torch.uint8, device=ours[uuid]).set_(storage)[:nbytes]
