@@ -33,12 +33,8 @@ def chunk_scan(
     states of a group's heads are columns of one product; and the sequence is cut into even chunks, so that little is
     padded.
     """
-    chunks = _Chunks(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size)
-    y = chunks.own_outputs()
-    if chunks.count > 1:
-        starts, _ = chunks.states(None)
-        y = y + chunks.outputs_of(starts)
-    return chunks.unchunked(y) + d_H[:, None] * x_BTHP
+    y, _ = continued_scan(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size, d_H=d_H, initial_BHPN=None)
+    return y
 
 
 def continued_scan(

@@ -8,11 +8,13 @@ import argparse
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
@@ -33,6 +35,7 @@ from rollout.engine import EngineConfig
 from rollout.manifest import WeightManifest
 from rollout.trajectory import WeightVersion
 from rollout.vllm_engine import VllmEngine
+from rollout.weight_group import Seat, WeightGroup
 from rollout.weight_inbox import WeightInbox
 
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
@@ -82,22 +85,23 @@ def named_tensors(width: int, layers: int) -> Weights:
 def bench_carrier(weights: Weights, *, carrier: str, wire_dtype: str) -> dict[str, float]:
     """Seconds to publish and to receive (read and verify), and their ratio to a copy of the bytes in memory.
 
-    Both ends are in this process: what Ray takes to hand the bytes over comes on top for carrier ray.
+    Both ends are in this process, but for a broadcast and for a GPU's memory: what Ray takes to hand the bytes over comes on
+    top for carrier ray.
     """
     publishing, receiving, copying, rounds = [], [], [], []
     nbytes = 0
     with (
         _publisher(weights, carrier=carrier, wire_dtype=wire_dtype) as sender,
-        contextlib.closing(WeightInbox()) as inbox,
+        _receiver(sender, carrier=carrier) as receive,
     ):
         for version in range(1, 3):
-            inbox.accept(_sent(sender, sender.push(version, buckets=[weights])))
+            receive(sender.push(version, buckets=[weights]))
         for version in range(3, 3 + ROUNDS):
             before = copy_seconds(sender.nbytes)
             began = time.perf_counter()
             manifest = sender.push(version, buckets=[weights])
             published = time.perf_counter()
-            inbox.accept(_sent(sender, manifest))
+            receive(manifest)
             received = time.perf_counter()
             copy = (before + copy_seconds(sender.nbytes)) / 2
             publishing.append(published - began)
@@ -191,9 +195,44 @@ def copy_seconds(nbytes: int) -> float:
 @contextlib.contextmanager
 def _publisher(weights: Weights, *, carrier: str, wire_dtype: str) -> Iterator[WeightPublisher]:
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    opened = open_carrier(carrier, prefix=f"/dev/shm/temper-bench-{uuid.uuid4().hex}-")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    opened = open_carrier(carrier, prefix=f"/dev/shm/temper-bench-{uuid.uuid4().hex}-", device=device)
     with contextlib.closing(WeightPublisher(opened, shapes=shapes, dtype=wire_dtype)) as sender:
         yield sender
+
+
+@contextlib.contextmanager
+def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[WeightManifest], object]]:
+    """What receives a push: an inbox here, or where that needs two processes one in another process."""
+    if carrier in ("shared_memory", "ray"):
+        with contextlib.closing(WeightInbox()) as inbox:
+            yield lambda manifest: inbox.accept(_sent(sender, manifest))
+        return
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_take_pushes, args=(theirs,), daemon=True)
+    process.start()
+    group = WeightGroup(Seat(host="127.0.0.1", port=0, rank=0, size=2))
+
+    def receive(manifest: WeightManifest) -> None:
+        if carrier == "broadcast":
+            ours.send(replace(manifest, seat=replace(group.seat, rank=1)))
+            group.broadcast(sender.segment(manifest.version))
+        else:
+            ours.send(manifest)
+        ours.recv()
+
+    yield receive
+    ours.close()
+    process.join()
+
+
+def _take_pushes(pipe: Connection) -> None:
+    """Accept pushes until the other end is closed."""
+    with contextlib.closing(WeightInbox()) as inbox, contextlib.suppress(EOFError):
+        while True:
+            inbox.accept(pipe.recv())
+            pipe.send(True)
 
 
 def _sent(sender: WeightPublisher, manifest: WeightManifest) -> WeightManifest:
@@ -206,7 +245,7 @@ def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse:
     found: dict[str, dict[str, float]] = {}
     for size in sizes:
         weights = named_tensors(*SHAPES[size])
-        for carrier in CARRIERS:
+        for carrier in CARRIERS if torch.cuda.is_available() else CARRIERS[:-1]:
             found[f"{size}/{carrier}"] = bench_carrier(weights, carrier=carrier, wire_dtype=wire_dtype)
     for size in engines:
         found[f"{size}/engine"] = asyncio.run(bench_engine(MODELS[size]))

@@ -16,7 +16,7 @@ from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
 
-REPEATS = 2
+REPEATS = 4
 SEQUENCES = 64
 """Most sequences of an update here: transformers' own scan is slow on a CPU."""
 UNTRAINED = -100
