@@ -10,8 +10,8 @@ import torch
 from learner.carriers import open_carrier, remove_segments, require_carrier
 from learner.config import LearnerConfig
 from learner.publish import WeightPublisher
-from rollout.checksum import PIECE_ROWS, checksum, device_checksum
-from rollout.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors
+from rollout.checksum import PIECE_BYTES, PIECE_ROWS, RunningChecksum, checksum, copy_checked, device_checksum
+from rollout.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors, wire_dtype
 from rollout.manifest_delta import BLOCK, apply_changes, changes
 from rollout.weight_inbox import WeightInbox
 
@@ -218,6 +218,34 @@ def test_the_checksum_tells_every_changed_byte_and_swapped_words():
 def test_the_checksum_is_the_same_where_a_gpu_would_compute_it(size):
     data = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
     assert device_checksum(torch.from_numpy(data)) == checksum(data)
+
+
+def test_the_checksum_is_the_same_while_an_array_is_written():
+    data = np.random.default_rng(0).integers(0, 256, 3 * PIECE_BYTES + 4096 + 77, dtype=np.uint8)
+    written = np.zeros_like(data)
+    running = RunningChecksum(written)
+    for start in range(0, len(data), 700_000):
+        written[start : start + 700_000] = data[start : start + 700_000]
+        running.reach(min(start + 700_000, len(data)))
+    assert running.digest() == checksum(data)
+    copied = np.zeros_like(data)
+    assert copy_checked(copied, data) == checksum(data)
+    assert np.array_equal(copied, data)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_large_and_scattered_tensors_are_pushed_whole_in_any_order(prefix, inbox, dtype, backwards):
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"small": (3,), "large": (1000, 1201), "turned": (700, 600), "last": (5, 7)}
+    given = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    given["turned"] = torch.randn((600, 700), generator=draw).T
+    sender = WeightPublisher(open_carrier("shared_memory", prefix=prefix), shapes=shapes, dtype=dtype)
+    order = list(given.items())[:: -1 if backwards else 1]
+    arrived = inbox.accept(sender.push(1, buckets=[dict(order[:2]), dict(order[2:])]))
+    found = held(arrived)
+    assert all(torch.equal(found[name], tensor.to(wire_dtype(dtype)).float()) for name, tensor in given.items())
+    sender.close()
 
 
 @pytest.mark.parametrize(
