@@ -25,6 +25,7 @@ from rollout.worker import RolloutConfig, RolloutWorker
 ROOT = Path(__file__).resolve().parent.parent
 CONCURRENT_CALLS = 4096
 CLOSE_S = 30.0
+LOOPBACK = "127.0.0.1"
 WorkerActor = Any
 
 
@@ -172,14 +173,14 @@ class LearnerGroup:
         self._ranks = ranks
         self._segment = segment
         self._loss = LossConfig()
-        self._meeting = Meeting(ranks[0]) if broadcast else None
+        self._meeting = Meeting(ranks[0], host_of) if broadcast else None
 
     @classmethod
     async def start(cls, config: LearnerConfig, *, actors: int) -> "LearnerGroup":
         """Start one actor per rank; they join each other on loopback. `actors`: see `Fleet.start`."""
         actor = ray.remote(Rank).options(num_cpus=0, num_gpus=gpus_each(actors), max_restarts=0)
         port = free_port()
-        ranks = [actor.remote(rank, config.ranks, "127.0.0.1", port, config) for rank in range(config.ranks)]
+        ranks = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
         return cls(ranks, segment=f"/dev/shm/temper-{os.getpid()}-{port}-", broadcast=config.carrier == "broadcast")
 
     async def load(
@@ -229,6 +230,14 @@ class LearnerGroup:
         return await together(call, self._ranks, "the learner's rank")
 
 
+async def host_of(actor: Any) -> str:
+    """The address at which other actors reach an actor's machine: loopback where the cluster has no other machine."""
+    if sum(node["Alive"] for node in ray.nodes()) == 1:
+        return LOOPBACK
+    address: str = await actor.__ray_call__.remote(lambda _actor: ray.util.get_node_ip_address())
+    return address
+
+
 async def together(call: Callable[[Any], Awaitable[Any]], actors: list[Any], who: str) -> list[Any]:
     """The same call to all actors at once; their answers in order."""
     return list(await asyncio.gather(*(answer(call(actor), f"{who} {n}") for n, actor in enumerate(actors))))
@@ -262,6 +271,6 @@ def gpus_each(actors: int) -> float:
 def free_port() -> int:
     """A free port on loopback, for the ranks to meet."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
         return port

@@ -1,13 +1,11 @@
 """How the bytes of a push get from the learner's rank 0 to the engines, where no engine can read them in place."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
-
-import ray
 
 from rollout.trajectory import WeightVersion
 from rollout.weight_group import Seat
 
-LOOPBACK = "127.0.0.1"
 RankActor = Any
 
 
@@ -31,25 +29,19 @@ class Parcel:
 class Meeting:
     """The group in which rank 0 broadcasts to the engines. It is opened at the first push and serves all later ones."""
 
-    def __init__(self, rank: RankActor) -> None:
+    def __init__(self, rank: RankActor, host: Callable[[RankActor], Awaitable[str]]) -> None:
+        """`host` finds the address at which the engines reach the rank."""
         self._rank = rank
+        self._host = host
         self._seats: list[Seat] = []
 
     async def seats(self, engines: int) -> list[Seat]:
         """The engines' places, in their order."""
         if len(self._seats) != engines:
-            size = engines + 1
-            hosts = sum(node["Alive"] for node in ray.nodes())
-            host = LOOPBACK if hosts == 1 else await self._rank.__ray_call__.remote(_address)
+            size, host = engines + 1, await self._host(self._rank)
             port = await self._rank.meet.remote(host, size)
             self._seats = [Seat(host=host, port=port, rank=rank, size=size) for rank in range(1, size)]
         return self._seats
-
-
-def _address(_actor: Any) -> str:
-    """Of the machine that this runs on, in the cluster."""
-    address: str = ray.util.get_node_ip_address()
-    return address
 
 
 class Broadcast:

@@ -8,7 +8,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")
-LEARNER_TAKES = ("rollout.trajectory", "rollout.manifest")
+LEARNER_TAKES = (
+    "rollout.trajectory",
+    "rollout.manifest",
+    "rollout.checksum",
+    "rollout.gpu_memory",
+    "rollout.weight_group",
+)
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
 HOMES = {
     "ray": ("orchestrator/cluster.py", "orchestrator/ray_jobs.py"),
