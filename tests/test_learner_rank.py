@@ -110,13 +110,16 @@ def weights_of(rank: Rank, prefix: str) -> dict[str, torch.Tensor] | None:
     return None if manifest is None else {name: tensor.clone() for name, tensor in read_weights(manifest)}
 
 
-def in_processes(scenario: Callable[..., Any], *, ranks: int, arguments: tuple[Any, ...]) -> list[Any]:
+def in_processes(
+    scenario: Callable[..., Any], *, ranks: int, arguments: tuple[Any, ...], seconds: float = 240.0
+) -> list[Any]:
     """Run `scenario(rank, port, *arguments)` in one fresh process per rank; returns what each returned."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with multiprocessing.get_context("spawn").Pool(ranks) as pool:
-        return pool.starmap_async(scenario, [(rank, port, *arguments) for rank in range(ranks)], chunksize=1).get(240)
+        calls = [(rank, port, *arguments) for rank in range(ranks)]
+        return pool.starmap_async(scenario, calls, chunksize=1).get(seconds)
 
 
 def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from deepspeed.ops.op_builder import AsyncIOBuilder
 from safetensors.torch import load_file
 from test_learner_rank import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from transformers import AutoModelForCausalLM
@@ -59,6 +60,32 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
     return found
 
 
+def from_files(rank: int, port: int, folder: str) -> dict[str, list[float]]:
+    """Losses with optimiser state and parameters in main memory and in files, and of the latter's second half again."""
+    place = Path(folder) / "nvme"
+    place.mkdir()
+    kinds = {
+        "plain": LearnerConfig(zero_stage=3),
+        "nvme": LearnerConfig(zero_stage=3, offload="nvme", offload_dir=str(place)),
+    }
+    found: dict[str, list[float]] = {}
+    for name, config in kinds.items():
+        learner = Rank(rank, 1, "127.0.0.1", port, config)
+        learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
+        found[name] = []
+        for step in range(STEPS):
+            if step == 2:
+                learner.save(f"{folder}/{name}")
+            found[name].append(learner.train_step(batch(ranks=1, seed=step), loss=POLICY)["loss"])
+        learner.load(f"{folder}/{name}", optim=OPTIM, total_steps=STEPS)
+        learner.restore(f"{folder}/{name}")
+        steps = range(2, STEPS)
+        found[f"{name}, again"] = [learner.train_step(batch(ranks=1, seed=s), loss=POLICY)["loss"] for s in steps]
+        learner.close()
+    found["bytes"] = [float(sum(path.stat().st_size for path in place.rglob("*") if path.is_file()))]
+    return found
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
@@ -81,6 +108,17 @@ def test_offload_and_recomputation_change_nothing(found, one, other):
     assert found[one]["losses"] == pytest.approx(found[other]["losses"], abs=1e-6)
     for name, tensor in found[other]["weights"].items():
         assert torch.allclose(found[one]["weights"][name], tensor, atol=1e-6), name
+
+
+@pytest.mark.slow  # DeepSpeed compiles its file access first
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not AsyncIOBuilder().is_compatible(verbose=False), reason="needs libaio and its headers")
+def test_state_and_parameters_in_files_change_nothing(folder):
+    (found,) = in_processes(from_files, ranks=1, arguments=(str(folder),), seconds=1500.0)
+    assert found["bytes"][0] > 10**6
+    assert found["nvme"] == pytest.approx(found["plain"], abs=1e-6)
+    for name in ("plain", "nvme"):
+        assert found[f"{name}, again"] == found[name][2:]
 
 
 def test_frozen_parameters_stay_and_the_others_move(folder, found):
