@@ -3,7 +3,7 @@
 How the bytes reach the engines is the carrier's part (`learner/carriers.py`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from learner.carriers import Carrier
-from rollout.checksum import PIECE_BYTES, checksum, running_checksum
+from rollout.checksum import checksum, tensor_checksum
 from rollout.manifest import (
     ALIGNMENT,
     STAMP_BYTES,
@@ -58,7 +58,8 @@ class WeightPublisher:
         self._slot = (self._slot + 1) % self._slots
         segment = self._room(self._slot)
         unstamp(segment)
-        digest = self._write(segment, buckets)
+        self._write(segment, buckets)
+        digest = tensor_checksum(contents(segment))
         stamp(segment, version=version, digest=digest)
         manifest = WeightManifest(
             path=self.carrier.path(str(self._slot)),
@@ -96,26 +97,18 @@ class WeightPublisher:
     def _room(self, slot: int) -> torch.Tensor:
         return self.carrier.room(str(slot), nbytes=self.nbytes)
 
-    def _write(self, segment: torch.Tensor, buckets: Iterable[dict[str, torch.Tensor]]) -> str:
-        """Write the tensors; returns the checksum, which is computed on the way where they come in their order."""
+    def _write(self, segment: torch.Tensor, buckets: Iterable[dict[str, torch.Tensor]]) -> None:
         missing = set(self.shapes)
         dtype = wire_dtype(self.dtype)
-        running, written = running_checksum(contents(segment)), 0
         for bucket in buckets:
             for name, tensor in bucket.items():
                 shape = self.shapes.get(name)
                 if shape is None or tuple(tensor.shape) != shape:
                     raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {shape}; load the model again")
-                place = self.offsets[name]
-                in_order = place - written in range(ALIGNMENT)  # else it is hashed at the end
-                for done in _copied(tensor_view(segment, dtype=dtype, shape=shape, offset=place), tensor):
-                    if in_order:
-                        written = place + done
-                        running.reach(written)
+                tensor_view(segment, dtype=dtype, shape=shape, offset=self.offsets[name]).copy_(tensor)
                 missing.discard(name)
         if missing:
             raise ValueError(f"{len(missing)} weights were not sent, such as {min(missing)}; load the model again")
-        return running.digest()
 
     def _delta(self, old: torch.Tensor, new: torch.Tensor, *, last: WeightManifest) -> WeightDelta | None:
         """The changes since the last push, held by the carrier; None where they are no fewer bytes than the weights."""
@@ -131,16 +124,3 @@ class WeightPublisher:
             nbytes=found.nbytes,
             checksum=checksum(found),
         )
-
-
-def _copied(target: torch.Tensor, source: torch.Tensor) -> Iterator[int]:
-    """Copy a tensor, in parts that fit a core's cache where it can be cut; yields how many bytes are done after each."""
-    if not source.is_contiguous():
-        target.copy_(source)
-        yield target.nbytes
-        return
-    count, done = PIECE_BYTES // target.element_size(), 0
-    for into, out_of in zip(target.view(-1).split(count), source.view(-1).split(count), strict=True):
-        into.copy_(out_of)
-        done += into.nbytes
-        yield done

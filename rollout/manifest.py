@@ -154,11 +154,7 @@ def require_stamp(segment: torch.Tensor, manifest: WeightManifest) -> None:
 
 def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
     """Raises `ValueError` where what the segment holds is not what was sent: a torn, damaged or overwritten push."""
-    require_checksum(tensor_checksum(contents(segment)), manifest)
-
-
-def require_checksum(found: str, manifest: WeightManifest) -> None:
-    """Raises `ValueError` where it is not that of what was sent."""
+    found = tensor_checksum(contents(segment))
     if found != manifest.checksum:
         raise ValueError(
             f"{manifest.path or 'what arrived'} has checksum {found}, version {manifest.version} was sent with "

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from rollout import gpu_memory
-from rollout.checksum import checksum, copy_checked
+from rollout.checksum import checksum
 from rollout.manifest import (
     STAMP_BYTES,
     WeightDelta,
@@ -15,7 +15,6 @@ from rollout.manifest import (
     WholeWeightsNeeded,
     contents,
     map_segment,
-    require_checksum,
     segment_inode,
     stamp,
     unstamp,
@@ -55,7 +54,7 @@ class WeightInbox:
             self._held = None
             segment = self._room(manifest.nbytes)
             unstamp(segment)
-            found = copy_checked(contents(segment).numpy(), _whole(manifest))
+            contents(segment).numpy()[:] = _whole(manifest)
         else:
             segment = self._base(manifest, manifest.delta)
             delta = _delta_bytes(manifest.delta, manifest.payload)
@@ -63,8 +62,7 @@ class WeightInbox:
             unstamp(segment)
             size = wire_dtype(manifest.dtypes[0]).itemsize
             apply_changes(contents(segment).numpy(), delta, itemsize=size)
-            found = checksum(contents(segment).numpy())
-        require_checksum(found, manifest)
+        verify(segment, manifest)
         stamp(segment, version=manifest.version, digest=manifest.checksum)
         self._held = replace(manifest.whole(), path=self._name(segment))
         return self._held

@@ -10,7 +10,7 @@ import torch
 from learner.carriers import open_carrier, remove_segments, require_carrier
 from learner.config import LearnerConfig
 from learner.publish import WeightPublisher
-from rollout.checksum import PIECE_BYTES, PIECE_ROWS, RunningChecksum, checksum, copy_checked, device_checksum
+from rollout.checksum import PIECE_ROWS, checksum, device_checksum
 from rollout.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors, wire_dtype
 from rollout.manifest_delta import BLOCK, apply_changes, changes
 from rollout.weight_inbox import WeightInbox
@@ -220,30 +220,16 @@ def test_the_checksum_is_the_same_where_a_gpu_would_compute_it(size):
     assert device_checksum(torch.from_numpy(data)) == checksum(data)
 
 
-def test_the_checksum_is_the_same_while_an_array_is_written():
-    data = np.random.default_rng(0).integers(0, 256, 3 * PIECE_BYTES + 4096 + 77, dtype=np.uint8)
-    written = np.zeros_like(data)
-    running = RunningChecksum(written)
-    for start in range(0, len(data), 700_000):
-        written[start : start + 700_000] = data[start : start + 700_000]
-        running.reach(min(start + 700_000, len(data)))
-    assert running.digest() == checksum(data)
-    copied = np.zeros_like(data)
-    assert copy_checked(copied, data) == checksum(data)
-    assert np.array_equal(copied, data)
-
-
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_large_and_scattered_tensors_are_pushed_whole_in_any_order(prefix, inbox, dtype, backwards):
+def test_large_and_turned_tensors_are_pushed_in_any_order(prefix, inbox, dtype, backwards):
     draw = torch.Generator().manual_seed(0)
     shapes = {"small": (3,), "large": (1000, 1201), "turned": (700, 600), "last": (5, 7)}
     given = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
     given["turned"] = torch.randn((600, 700), generator=draw).T
     sender = WeightPublisher(open_carrier("shared_memory", prefix=prefix), shapes=shapes, dtype=dtype)
     order = list(given.items())[:: -1 if backwards else 1]
-    arrived = inbox.accept(sender.push(1, buckets=[dict(order[:2]), dict(order[2:])]))
-    found = held(arrived)
+    found = held(inbox.accept(sender.push(1, buckets=[dict(order[:2]), dict(order[2:])])))
     assert all(torch.equal(found[name], tensor.to(wire_dtype(dtype)).float()) for name, tensor in given.items())
     sender.close()
 
