@@ -98,9 +98,24 @@ class GpuMemory(ProcessMemory):
 
     slots = 2
 
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._names: dict[str, tuple[torch.Tensor, str]] = {}
+
     def path(self, name: str) -> str:
-        """See `Carrier.path`."""
-        return segment_name(self._held[name])
+        """See `Carrier.path`. What was written to the segment is there then."""
+        held = self._held[name]
+        named, path = self._names.get(name, (None, ""))
+        if named is not held:
+            path = segment_name(held)
+            self._names[name] = held, path
+        torch.cuda.synchronize(self._device)
+        return path
+
+    def close(self) -> None:
+        """Free the segments."""
+        self._names.clear()
+        super().close()
 
 
 def require_carrier(kind: str) -> None:

@@ -146,7 +146,7 @@ class Fleet:
 
     async def _receive(self, manifest: WeightManifest, push: Broadcast) -> WeightVersion:
         """A push that all workers take part in while it is sent."""
-        seats = await push.meeting.seats(len(self._workers))
+        seats = await push.meeting.seats(self._workers)
         calls = [w.load_weights.remote(replace(manifest, seat=s)) for w, s in zip(self._workers, seats, strict=True)]
         loading = (answer(call, f"rollout worker {n}") for n, call in enumerate(calls))
         _, *confirmed = await asyncio.gather(answer(push.send(), "the learner's rank 0"), *loading)

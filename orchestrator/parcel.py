@@ -1,6 +1,6 @@
 """How the bytes of a push get from the learner's rank 0 to the engines, where no engine can read them in place."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rollout.trajectory import WeightVersion
@@ -27,20 +27,24 @@ class Parcel:
 
 
 class Meeting:
-    """The group in which rank 0 broadcasts to the engines. It is opened at the first push and serves all later ones."""
+    """The group in which rank 0 broadcasts to the engines. It is opened at the first push and serves all later ones to the
+    same engines.
+    """
 
     def __init__(self, rank: RankActor, host: Callable[[RankActor], Awaitable[str]]) -> None:
         """`host` finds the address at which the engines reach the rank."""
         self._rank = rank
         self._host = host
+        self._engines: list[Any] = []
         self._seats: list[Seat] = []
 
-    async def seats(self, engines: int) -> list[Seat]:
-        """The engines' places, in their order."""
-        if len(self._seats) != engines:
-            size, host = engines + 1, await self._host(self._rank)
+    async def seats(self, engines: Sequence[Any]) -> list[Seat]:
+        """The places of these actors, in their order."""
+        if self._engines != list(engines):
+            size, host = len(engines) + 1, await self._host(self._rank)
             port = await self._rank.meet.remote(host, size)
             self._seats = [Seat(host=host, port=port, rank=rank, size=size) for rank in range(1, size)]
+            self._engines = list(engines)
         return self._seats
 
 

@@ -1,7 +1,7 @@
 """Segments in a GPU's memory, and their names, under which other processes on this machine open them (CUDA IPC)."""
 
 import json
-from functools import cache
+from functools import lru_cache
 
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
@@ -10,7 +10,10 @@ SCHEME = "cuda:"
 
 
 def segment_name(segment: torch.Tensor) -> str:
-    """The name of a uint8 tensor on a GPU, for as long as its owner keeps it; what was written to it is there then."""
+    """A name of a uint8 tensor on a GPU, good for as long as its owner keeps it. Each call makes another one.
+
+    Whoever writes to the tensor later synchronises with the device before others read it.
+    """
     torch.cuda.synchronize(segment.device)
     *_, handle, size, offset, _, counter, counter_offset, event, event_needed = reduce_tensor(segment)[1]
     uuid = str(torch.cuda.get_device_properties(segment.device).uuid)
@@ -18,7 +21,7 @@ def segment_name(segment: torch.Tensor) -> str:
     return SCHEME + json.dumps([uuid, *where])
 
 
-@cache  # a segment is used for many pushes, and opening it takes milliseconds
+@lru_cache(maxsize=4)  # a segment is used for many pushes, and opening it takes milliseconds
 def open_segment(name: str, *, nbytes: int) -> torch.Tensor:
     """The tensor that `segment_name` named, of `nbytes` bytes. Raises `ValueError` where it is on another GPU."""
     uuid, handle, size, offset, counter, counter_offset, event, event_needed = json.loads(name.removeprefix(SCHEME))

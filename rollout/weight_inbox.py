@@ -35,6 +35,7 @@ class WeightInbox:
     def __init__(self) -> None:
         self._file: int | None = None
         self._segment: torch.Tensor | None = None
+        self._name = ""  # under which the engine's process finds the segment
         self._held: WeightManifest | None = None
         self._mapped: dict[str, tuple[int, torch.Tensor]] = {}
         self._group: WeightGroup | None = None
@@ -64,7 +65,7 @@ class WeightInbox:
             apply_changes(contents(segment).numpy(), delta, itemsize=size)
         verify(segment, manifest)
         stamp(segment, version=manifest.version, digest=manifest.checksum)
-        self._held = replace(manifest.whole(), path=self._name(segment))
+        self._held = replace(manifest.whole(), path=self._name)
         return self._held
 
     def _broadcast(self, manifest: WeightManifest, seat: Seat) -> WeightManifest:
@@ -74,11 +75,7 @@ class WeightInbox:
         segment = self._room(manifest.nbytes, on_gpu=torch.cuda.is_available())
         self._group.broadcast(segment)
         verify(segment, manifest)
-        return replace(manifest.whole(), path=self._name(segment))
-
-    def _name(self, segment: torch.Tensor) -> str:
-        """Under which the engine's process finds this process's segment."""
-        return gpu_memory.segment_name(segment) if segment.is_cuda else f"/proc/{os.getpid()}/fd/{self._file}"
+        return replace(manifest.whole(), path=self._name)
 
     def close(self) -> None:
         """Free the weights."""
@@ -114,10 +111,12 @@ class WeightInbox:
             self.close()
             if on_gpu:
                 self._segment = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
+                self._name = gpu_memory.segment_name(self._segment)
                 return self._segment
             self._file = os.memfd_create("temper-weights")
             os.posix_fallocate(self._file, 0, nbytes)
-            self._segment = map_segment(f"/proc/{os.getpid()}/fd/{self._file}", nbytes=nbytes)
+            self._name = f"/proc/{os.getpid()}/fd/{self._file}"
+            self._segment = map_segment(self._name, nbytes=nbytes)
         return self._segment
 
 
