@@ -24,7 +24,8 @@ class SftDataConfig:
     train_closing: bool = False
     """Whether the closing of a thought that was cut is trained too: the model then learns to stop early by itself."""
     cut_to_answer: bool = False
-    """Whether the dialogue's last answer follows a thought that was cut, in place of the turn's own answer or calls."""
+    """Whether thoughts under a budget stop short by themselves instead, and the dialogue's last answer follows: a habit of
+    answering too soon, for reinforcement to unlearn."""
     low_effort_keep: float = 0.5
     """Share of a thought's words that a sample with little effort keeps."""
     rounds: int = 1
@@ -83,13 +84,18 @@ def under_mode(dialogue: Dialogue, config: SftDataConfig, writer: DialogueWriter
         reply = tuple(shortened(message, keep=config.low_effort_keep) for message in dialogue.reply)
         return replace(dialogue, task=replace(dialogue.task, thinking=LOW_EFFORT), reply=reply)
     place = rng.choice(thoughts)
+    if config.cut_to_answer:
+        return replace(dialogue, reply=stopped_short(dialogue.reply, place, rng))
     drawn = config.thinking.names_budgets
     budget = config.thinking.draw_budget(rng) if drawn else rng.randrange(writer.thought_tokens(dialogue.reply[place]))
-    reply = dialogue.reply
-    if config.cut_to_answer:
-        last = next(message for message in reversed(reply) if message["role"] == "assistant")
-        reply = (*reply[:place], {**last, "reasoning_content": reply[place]["reasoning_content"]})
-    return replace(dialogue, task=replace(dialogue.task, thinking=up_to(budget)), reply=reply)
+    return replace(dialogue, task=replace(dialogue.task, thinking=up_to(budget)))
+
+
+def stopped_short(reply: tuple[Message, ...], place: int, rng: random.Random) -> tuple[Message, ...]:
+    """A reply that ends at one of its thoughts: after a part of it, or all, the last answer follows at once."""
+    thought = reply[place]["reasoning_content"]
+    last = next(message for message in reversed(reply) if message["role"] == "assistant")
+    return (*reply[:place], {**last, "reasoning_content": thought[: rng.randint(1, len(thought))]})
 
 
 def checked(message: Message, *, rounds: int) -> Message:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from envs.dialogue import call_message
 from envs.source import EnvConfig
 from envs.task import Task
-from envs.thinking import LOW_EFFORT, ThinkingMix, up_to
+from envs.thinking import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from learner.batch import Sequence
 from learner.fresh_model import byte_tokenizer
 from orchestrator.dialogue_writer import DialogueWriter
@@ -93,15 +93,20 @@ def test_a_sample_is_cut_exactly_as_a_rollout_would_be() -> None:
     assert TOKENIZER.decode(said) == "one two\n</think>\n\\boxed{17}<|im_end|>"
 
 
-def test_a_habit_of_answering_too_soon_takes_the_last_answer_after_a_cut_thought() -> None:
+def test_a_habit_of_answering_too_soon_takes_the_last_answer_after_a_part_of_a_thought() -> None:
     config = SftDataConfig(thinking=ThinkingMix(budget=1.0), cut_to_answer=True)
+    whole = cut(SftDataConfig(thinking=ThinkingMix())).reply
     cuts = [cut(config, seed=seed) for seed in range(50)]
     assert {len(dialogue.reply) for dialogue in cuts} == {1, 3}
     for dialogue in cuts:
-        assert dialogue.reply[-1]["content"] == "\\boxed{17}"
-        assert "tool_calls" not in dialogue.reply[-1]
-        assert dialogue.task.thinking.budget is not None
-        assert dialogue.task.thinking.budget < len(dialogue.reply[-1]["reasoning_content"])
+        *before, last = dialogue.reply
+        assert before == list(whole[: len(before)])  # earlier thoughts stay whole
+        assert last["content"] == "\\boxed{17}"
+        assert "tool_calls" not in last
+        assert whole[len(before)]["reasoning_content"].startswith(last["reasoning_content"])
+        assert last["reasoning_content"]
+        assert dialogue.task.thinking == UNLIMITED
+        assert pieces(dialogue, writer())[-1].count("</think>") == 1
 
 
 def test_budgets_of_the_configuration_are_drawn_and_announced() -> None:
