@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,13 +117,15 @@ class Job:
         return 0 if info.status == JobStatus.SUCCEEDED else int(info.driver_exit_code or 1)
 
     async def _tail(self) -> None:
+        """Write the log until its connection ends, in whatever way: the job's status says whether that is its end."""
         seen = 0  # each connection sends the log from its beginning
-        async for text in self._client.tail_job_logs(self.id):
-            new = text[max(0, self._written - seen) :]
-            seen += len(text)
-            if new:
-                self._written += len(new)
-                self._write(new)
+        with suppress(RuntimeError):
+            async for text in self._client.tail_job_logs(self.id):
+                new = text[max(0, self._written - seen) :]
+                seen += len(text)
+                if new:
+                    self._written += len(new)
+                    self._write(new)
 
 
 def _wait_until_up(server: JobServer, head: subprocess.Popen[bytes], log: Path) -> None:

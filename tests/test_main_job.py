@@ -100,9 +100,13 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     sampled = [turn for t in trajectories(run) for turn in t["turns"]]
     assert sampled
     assert all(len(t["sampled_ids"]) == len(t["logprobs"]) == len(t["versions"]) for t in sampled)
-    limited = [turn for t in trajectories(run) if t["thinking"]["budget"] for turn in t["turns"]]
-    assert {turn["closed"] for turn in limited} <= {"itself", "line_end", "abrupt"}
-    assert any(any(turn["forced"]) for turn in limited)
+    limited = [
+        (t["thinking"]["budget"], turn) for t in trajectories(run) if t["thinking"]["budget"] for turn in t["turns"]
+    ]
+    assert {turn["closed"] for _, turn in limited} <= {"itself", "line_end", "abrupt", "never"}
+    within = [len(turn["sampled_ids"]) <= budget + 1 for budget, turn in limited if turn["closed"] == "never"]
+    assert all(within)  # the model ended its turn before its budget did
+    assert any(any(turn["forced"]) for _, turn in limited)
     assert all([p is None for p in turn["logprobs"]] == turn["forced"] for turn in sampled)
 
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
