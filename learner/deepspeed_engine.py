@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -168,10 +168,7 @@ class DeepSpeedEngine:
             if write:
                 self.model.save_pretrained(directory)
             return
-        state: dict[str, torch.Tensor] = {}
-        for bucket in self.parameters():
-            if write:
-                state |= {name: tensor.cpu().clone() for name, tensor in bucket.items()}
+        state = _copied(self.parameters(), keep=write)
         if write:
             self.model.save_pretrained(directory, state_dict=state | _saved_buffers(self.model))
 
@@ -179,10 +176,8 @@ class DeepSpeedEngine:
         """Write the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
         self._state.save(directory, write=write)
         adapters = {name: p for name, p in self.model.named_parameters() if is_adapter(name)}
-        whole: dict[str, torch.Tensor] = {}
-        for bucket in self._gathered(adapters) if adapters else ():
-            whole |= {name: tensor.cpu().clone() for name, tensor in bucket.items()}
-        if whole and write:
+        whole = _copied(self._gathered(adapters) if adapters else (), keep=write)
+        if whole:
             save_file(whole, directory / ADAPTERS_FILE)
 
     def load_state(self, directory: Path) -> None:
@@ -211,6 +206,15 @@ def _saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The buffers that a checkpoint holds, by name, such as the bias that balances a router."""
     buffers = dict(model.named_buffers())
     return {name: buffers[name] for name in model.state_dict() if name in buffers}
+
+
+def _copied(buckets: Iterable[dict[str, torch.Tensor]], *, keep: bool) -> dict[str, torch.Tensor]:
+    """What the buckets hold, in main memory, where `keep` is set. Every rank walks through them: gathering is collective."""
+    whole: dict[str, torch.Tensor] = {}
+    for bucket in buckets:
+        if keep:
+            whole |= {name: tensor.cpu().clone() for name, tensor in bucket.items()}
+    return whole
 
 
 def free_partitions(parameters: list[Any], optimizer: Any) -> None:

@@ -79,16 +79,20 @@ class WeightPublisher:
 
     def payload(self, version: int, *, whole: bool) -> np.ndarray:
         """The bytes of the last push: its delta, or the whole segment where it has none or `whole` asks for it."""
-        segment, delta = self.segment(version), self._last and self._last.delta
-        if whole or delta is None:
-            return segment.numpy()
-        return self.carrier.room("delta", nbytes=delta.nbytes).numpy()
+        last = self._held(version)
+        if whole or last.delta is None:
+            return self._room(self._slot).numpy()
+        return self.carrier.room("delta", nbytes=last.delta.nbytes).numpy()
 
     def segment(self, version: int) -> torch.Tensor:
         """The whole segment of the last push, which must be this version."""
+        self._held(version)
+        return self._room(self._slot)
+
+    def _held(self, version: int) -> WeightManifest:
         if self._last is None or self._last.version != version:
             raise ValueError(f"the weights of version {version} are no longer held; publish again")
-        return self._room(self._slot)
+        return self._last
 
     def close(self) -> None:
         """Free what the carrier holds."""

@@ -30,7 +30,7 @@ from learner.fresh_model import FreshModelConfig, make_model
 from learner.loss_config import LossConfig
 from learner.publish import WeightPublisher
 from learner.rank import Rank
-from orchestrator.cluster import free_port
+from orchestrator.cluster import LOOPBACK, free_port
 from rollout.engine import EngineConfig
 from rollout.manifest import WeightManifest
 from rollout.trajectory import WeightVersion
@@ -151,7 +151,7 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
 def bench_sparse(*, learning_rate: float) -> dict[str, float]:
     """The share of the bytes that travels after steps of reinforcement on the demo's fresh model, in bfloat16."""
     config = LearnerConfig(carrier="ray", sparse_push=True, wire_dtype="bfloat16")
-    rank = Rank(0, 1, "127.0.0.1", free_port(), config)
+    rank = Rank(0, 1, LOOPBACK, free_port(), config)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         make_model(Path(folder), FreshModelConfig(), seed=0)
         optim = OptimConfig(learning_rate=learning_rate, warmup_steps=0, beta2=0.99)
@@ -212,7 +212,7 @@ def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[We
     ours, theirs = context.Pipe()
     process = context.Process(target=_take_pushes, args=(theirs,), daemon=True)
     process.start()
-    group = WeightGroup(Seat(host="127.0.0.1", port=0, rank=0, size=2))
+    group = WeightGroup(Seat(host=LOOPBACK, port=0, rank=0, size=2))
 
     def receive(manifest: WeightManifest) -> None:
         if carrier == "broadcast":
@@ -222,9 +222,11 @@ def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[We
             ours.send(manifest)
         ours.recv()
 
-    yield receive
-    ours.close()
-    process.join()
+    try:
+        yield receive
+    finally:
+        ours.close()
+        process.join()
 
 
 def _take_pushes(pipe: Connection) -> None:
@@ -245,7 +247,9 @@ def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse:
     found: dict[str, dict[str, float]] = {}
     for size in sizes:
         weights = named_tensors(*SHAPES[size])
-        for carrier in CARRIERS if torch.cuda.is_available() else CARRIERS[:-1]:
+        for carrier in CARRIERS:
+            if carrier == "cuda_ipc" and not torch.cuda.is_available():
+                continue
             found[f"{size}/{carrier}"] = bench_carrier(weights, carrier=carrier, wire_dtype=wire_dtype)
     for size in engines:
         found[f"{size}/engine"] = asyncio.run(bench_engine(MODELS[size]))

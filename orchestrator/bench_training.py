@@ -14,7 +14,7 @@ from learner import batch, mamba_scan
 from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 from learner.rank import Rank
-from orchestrator.cluster import free_port
+from orchestrator.cluster import LOOPBACK, free_port
 
 REPEATS = 4
 SEQUENCES = 64
@@ -33,7 +33,7 @@ def bench_training(
     torch.set_num_threads(learner.threads)
     sequences = sequences[:SEQUENCES]
     config = replace(learner, ranks=1)
-    rank = Rank(0, 1, "127.0.0.1", free_port(), config)
+    rank = Rank(0, 1, LOOPBACK, free_port(), config)
     rank.load(str(model_dir), optim=OptimConfig(), total_steps=100)
     plain = PlainLoop(model_dir, micro_batch_tokens=config.micro_batch_tokens, pad_id=pad_id)
     ways: dict[str, Callable[[], object]] = {"plain_loop": lambda: plain.step(sequences)}
