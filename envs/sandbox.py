@@ -34,6 +34,7 @@ from envs.errors import SandboxError
 from envs.main_program import MainProgram
 from envs.program import Limits, Program, Reply
 from envs.sandbox_probe import Isolation, probe
+from envs.setting import running
 from envs.zygote import Zygote
 
 LOG = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ T = TypeVar("T")
 class SandboxConfig:
     """The sandbox of programs that the model writes."""
 
-    min_level: int = MIN_LEVEL
+    min_level: int = running(MIN_LEVEL)
     """The least isolation that is accepted: 3 all layers, 2 without process namespaces, 1 limits and calls only, 0 none."""
 
     def __post_init__(self) -> None:

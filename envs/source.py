@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from envs.extra_tools import lent
 from envs.formats import load_row, own_id
 from envs.programs import CREDITS
 from envs.rows import read_rows
+from envs.setting import identity, scheduled
 from envs.task import Task, TaskSource
 from envs.text_tool import schemas
 from envs.thinking import OFF, UNLIMITED
@@ -31,19 +32,32 @@ MAX_DRAWS = 10_000
 class EnvConfig:
     """One environment of a mixture."""
 
-    share: float = 1.0  # relative share of the groups
-    kind: str | None = None  # the environment that this is, where the name given to it is not its id
-    options: dict[str, Any] = field(default_factory=dict)  # which member of a family of environments
-    data: str | None = None  # JSONL file of real tasks; null for generated tasks
-    format: str | None = None  # format of its rows; null finds it out
-    level: int = 1  # difficulty of generated tasks, from 1
-    reasoning: bool = True  # whether the model thinks before it answers
-    on_error: str = "raise"  # what a bad row of the data file does: raise or skip
-    max_turns: int | None = None  # assistant turns after which an episode is cut off; null is the environment's own
-    credit: str = "all"  # code: what a program is worth that passes some tests: all (nothing) or fraction (their share)
-    tools: list[str] = field(default_factory=list)  # tools lent to it: calculator, python
-    weights: dict[str, float] = field(default_factory=dict)  # weight of each reward part; empty is correctness alone
-    length_limit: int | None = None  # characters of an episode from which the part `length` falls; null gives no part
+    share: float = scheduled(1.0)
+    """Relative share of the groups."""
+    kind: str | None = identity(None)
+    """The environment that this is, where the name given to it is not its id."""
+    options: dict[str, Any] = identity({})
+    """Which member of a family of environments."""
+    data: str | None = identity(None)
+    """JSONL file of real tasks; null for generated tasks."""
+    format: str | None = identity(None)
+    """Format of its rows; null finds it out."""
+    level: int = identity(1)
+    """Difficulty of generated tasks, from 1."""
+    reasoning: bool = identity(True)
+    """Whether the model thinks before it answers."""
+    on_error: str = identity("raise")
+    """What a bad row of the data file does: raise or skip."""
+    max_turns: int | None = identity(None)
+    """Assistant turns after which an episode is cut off; null is the environment's own."""
+    credit: str = identity("all")
+    """Code: what a program is worth that passes some tests: all (nothing) or fraction (their share)."""
+    tools: list[str] = identity([])
+    """Tools lent to it: calculator, python."""
+    weights: dict[str, float] = identity({})
+    """Weight of each reward part; empty is correctness alone."""
+    length_limit: int | None = identity(None)
+    """Characters of an episode from which the part `length` falls; null gives no part."""
 
     def __post_init__(self) -> None:
         if not self.share >= 0:

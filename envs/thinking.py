@@ -2,8 +2,10 @@
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+
+from envs.setting import scheduled
 
 
 class Mode(Enum):
@@ -53,15 +55,15 @@ def up_to(tokens: int) -> Thinking:
 class ThinkingMix:
     """Shares of the modes among tasks; what is left over thinks without a limit."""
 
-    budget: float = 0.0
+    budget: float = scheduled(0.0)
     """Share that thinks up to a budget."""
-    low_effort: float = 0.0
+    low_effort: float = scheduled(0.0)
     """Share whose prompt asks for little thought."""
-    no_thought: float = 0.0
+    no_thought: float = scheduled(0.0)
     """Share that answers without a thought."""
-    budgets: list[int] = field(default_factory=list)
+    budgets: list[int] = scheduled([])
     """Budgets in tokens, drawn with equal chance; one entry is a fixed budget."""
-    budget_range: list[int] = field(default_factory=list)
+    budget_range: list[int] = scheduled([])
     """Lowest and highest budget in tokens, drawn log-uniformly; in place of `budgets`."""
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from envs.setting import identity, running, scheduled
 from learner.bounds import not_negative, one_of, positive
 
 OPTIMIZERS = ("adamw", "muon")
@@ -16,29 +17,29 @@ CARRIERS = ("shared_memory", "ray", "broadcast", "cuda_ipc")
 class OptimConfig:
     """The optimiser, its learning-rate schedule, and gradient clipping."""
 
-    kind: str = "adamw"
+    kind: str = identity("adamw")
     """adamw, or muon: Muon for the matrices inside the layers, AdamW for embeddings, output layer and vectors."""
-    learning_rate: float = 3e-4
+    learning_rate: float = scheduled(3e-4)
     """Highest learning rate of AdamW."""
-    muon_learning_rate: float = 0.01
+    muon_learning_rate: float = scheduled(0.01)
     """Highest learning rate of Muon, the spectral norm of an update; it follows the same schedule."""
-    muon_momentum: float = 0.95
+    muon_momentum: float = scheduled(0.95)
     """Decay of Muon's running mean of the gradient."""
-    warmup_steps: int = 10
+    warmup_steps: int = scheduled(10)
     """Steps over which the learning rate rises linearly from 0."""
-    schedule: str = "constant"
+    schedule: str = scheduled("constant")
     """After the warm-up: constant, linear (to `final_fraction` at the last step) or cosine (likewise)."""
-    final_fraction: float = 0.0
+    final_fraction: float = scheduled(0.0)
     """Learning rate at the last step as a fraction of the highest; without effect when constant."""
-    beta1: float = 0.9
+    beta1: float = scheduled(0.9)
     """Decay of the gradient's running mean."""
-    beta2: float = 0.999
+    beta2: float = scheduled(0.999)
     """Decay of the squared gradient's running mean."""
-    eps: float = 1e-8
+    eps: float = scheduled(1e-8)
     """Added to the root of the squared gradient's running mean."""
-    weight_decay: float = 0.0
+    weight_decay: float = scheduled(0.0)
     """Decoupled decay per unit of learning rate, for matrices only (not for norms, biases, SSM vectors)."""
-    grad_clip: float = 1.0
+    grad_clip: float = scheduled(1.0)
     """Largest norm of the whole gradient; 0 turns clipping off."""
 
     def __post_init__(self) -> None:
@@ -61,9 +62,9 @@ class OptimConfig:
 class LoraConfig:
     """Low-rank adapters beside the linear layers, trained in place of the weights; engines get the sum of both."""
 
-    rank: int = 0
+    rank: int = identity(0)
     """Rank of an adapter; 0 trains the weights themselves."""
-    alpha: int = 32
+    alpha: int = identity(32)
     """An adapter counts alpha / rank times."""
 
     def __post_init__(self) -> None:
@@ -75,44 +76,44 @@ class LoraConfig:
 class LearnerConfig:
     """How the learner is spread over processes and how it computes."""
 
-    ranks: int = 1
+    ranks: int = running(1)
     """Processes that share each batch, one per GPU or CPU share."""
-    zero_stage: int = 0
+    zero_stage: int = running(0)
     """What DeepSpeed partitions over the ranks: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too."""
-    bf16: bool = False
+    bf16: bool = identity(False)
     """Whether to compute in bfloat16 (with float32 master weights); needs zero_stage 1, 2 or 3."""
-    offload: str = "none"
+    offload: str = running("none")
     """Where ZeRO keeps what it partitions between its uses: none (on the device), cpu (in main memory) or nvme (in files
     under offload_dir); cpu needs zero_stage 1, 2 or 3, nvme needs 3."""
-    offload_dir: str | None = None
+    offload_dir: str | None = running(None)
     """Folder on a fast disk, for nvme."""
-    frozen: list[str] = field(default_factory=list)
+    frozen: list[str] = identity([])
     """Regular expressions; a parameter in whose name one is found is not trained, for example [embed]."""
     lora: LoraConfig = field(default_factory=LoraConfig)
-    micro_batch_tokens: int = 8192
+    micro_batch_tokens: int = running(8192)
     """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""
-    logit_tokens: int = 4096
+    logit_tokens: int = running(4096)
     """Tokens whose logits exist at once: with more of them in a pass they are computed in pieces, twice."""
-    recompute: str = "none"
+    recompute: str = running("none")
     """What is computed again in the backward pass instead of kept: none, selective (the insides of Mamba-2 scans; fused
     attention keeps none) or full (whole layers; needs shared_prompts=false)."""
-    threads: int = 1
+    threads: int = running(1)
     """CPU threads of a rank that has the machine to itself."""
-    threads_beside: int = 1
+    threads_beside: int = running(1)
     """CPU threads of a rank while engines generate beside it; threads that fight for a core cost ten times their work."""
-    shared_prompts: bool = True
+    shared_prompts: bool = running(True)
     """Whether the answers to a prompt share one pass over it, forward and backward, where that is faster."""
-    train_router: bool = True
+    train_router: bool = identity(True)
     """Whether the routers of expert layers are trained; else they stay as they were loaded."""
-    router_replay: bool = False
+    router_replay: bool = identity(False)
     """Whether expert layers use the experts that the engine chose, as its routers recorded them."""
-    wire_dtype: str = "float32"
+    wire_dtype: str = identity("float32")
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
-    carrier: str = "shared_memory"
+    carrier: str = running("shared_memory")
     """What a weight push travels by: shared_memory (engines on this host), ray (Ray's object store: several hosts), broadcast
     (from rank 0 to all engines at once, by NCCL where each has a GPU of its own, else by gloo) or cuda_ipc (engines on
     the learner's GPU)."""
-    sparse_push: bool = False
+    sparse_push: bool = running(False)
     """Whether only the weights that changed travel, where that is fewer bytes; each end then keeps a copy."""
 
     def __post_init__(self) -> None:

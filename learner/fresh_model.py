@@ -4,12 +4,14 @@ A run that starts from an existing model directory does not need this module.
 """
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedTokenizerFast
+
+from envs.setting import identity
 
 PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "system", "user", "assistant", "tool")
@@ -24,31 +26,31 @@ LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": 
 class FreshModelConfig:
     """The shape of the model that `init` makes. The default has about 0.7 M parameters."""
 
-    pattern: str = "M-M*-*-"
+    pattern: str = identity("M-M*-*-")
     """One letter a layer: M Mamba-2, * attention, - MLP, E experts (the notation of the Nemotron papers)."""
-    hidden_size: int = 128
+    hidden_size: int = identity(128)
     """Width of the residual stream."""
-    intermediate_size: int = 512
+    intermediate_size: int = identity(512)
     """Width of an MLP layer."""
-    experts: int = 8
+    experts: int = identity(8)
     """Experts of an expert layer, beside one that every token goes to."""
-    experts_per_token: int = 2
+    experts_per_token: int = identity(2)
     """How many of them each token goes to."""
-    expert_size: int = 128
+    expert_size: int = identity(128)
     """Width of an expert."""
-    attention_heads: int = 4
+    attention_heads: int = identity(4)
     """Query heads of an attention layer; `hidden_size` must be a multiple."""
-    key_value_heads: int = 2
+    key_value_heads: int = identity(2)
     """Key and value heads; must divide `attention_heads`."""
-    mamba_heads: int = 4
+    mamba_heads: int = identity(4)
     """Heads of a Mamba-2 layer, 32 channels each."""
-    state_size: int = 32
+    state_size: int = identity(32)
     """State size of a Mamba-2 layer."""
-    initializer_range: float = 0.08
+    initializer_range: float = identity(0.08)
     """Standard deviation of the initial matrices."""
-    max_positions: int = 2048
+    max_positions: int = identity(2048)
     """Longest sequence, in tokens."""
-    chunk_size: int = field(default=32)
+    chunk_size: int = identity(32)
     """Chunk of the Mamba-2 scan, in tokens."""
 
     def __post_init__(self) -> None:

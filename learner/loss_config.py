@@ -1,7 +1,8 @@
 """What the learner is told to minimise."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from envs.setting import identity
 from learner.bounds import not_negative, one_of, positive
 from rollout.trajectory import TurnFault
 
@@ -31,60 +32,60 @@ class LossConfig:
     policy ratio. DAPO is ppo with aggregation token, rl.shaping.overlong_buffer, and groups without signal dropped.
     """
 
-    objective: str = "policy"
+    objective: str = identity("policy")
     """policy (reinforcement learning), nll (supervised: minus the log-probability of each trained token), distill (policy
     with the advantage log pi_teacher - log pi of each token) or dpo (preferred answers against others)."""
-    beta: float = 0.1
+    beta: float = identity(0.1)
     """Of dpo: what an answer's log pi - log pi_ref is multiplied by; the smaller, the further pi may go from the reference."""
-    advantage: str = "loo"
+    advantage: str = identity("loo")
     """Reward minus a baseline: loo (mean of the other answers, RLOO), mean (mean of the group, Dr. GRPO), grpo (likewise,
     divided by the group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++),
     reinforce_pp_baseline (mean of the group, divided by the batch's deviation)."""
-    advantage_clip: float = 20.0
+    advantage_clip: float = identity(20.0)
     """Largest absolute advantage."""
-    malformed_thought: float | None = None
+    malformed_thought: float | None = identity(None)
     """Advantage of a turn whose thought is malformed, in place of its own; null keeps its own."""
-    invalid_call: float | None = None
+    invalid_call: float | None = identity(None)
     """Advantage of a turn with an invalid tool call, in place of its own; null keeps its own."""
-    mask_truncated: bool = False
+    mask_truncated: bool = identity(False)
     """Whether answers that ran into the token limit carry no loss."""
-    aggregation: str = "token"
+    aggregation: str = identity("token")
     """What weighs the same in a batch: token (mean over its tokens), sequence (mean over means), constant (sum over
     tokens, divided by the number of sequences times constant_length)."""
-    constant_length: int = 0
+    constant_length: int = identity(0)
     """The length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
-    surrogate: str = "ppo"
+    surrogate: str = identity("ppo")
     """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, made for aggregation
     sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo with the weight pi / mu, for old data),
     reinforce (r A without a clip)."""
-    old_policy: str | None = None
+    old_policy: str | None = identity(None)
     """What r compares pi with: trainer (the policy that starts the update: r is 1, as a batch is used once) or rollout
     (mu); null takes rollout for gspo and cispo, whose point is the clip, and else trainer."""
-    clip_low: float | None = None
+    clip_low: float | None = identity(None)
     """r is clipped below at 1 - clip_low; null takes what is usual: 0.2, for gspo 0.0003, for cispo no bound."""
-    clip_high: float | None = None
+    clip_high: float | None = identity(None)
     """r is clipped above at 1 + clip_high; null takes what is usual: 0.28, for gspo 0.0004, for cispo 4."""
-    dual_clip: float = 3.0
+    dual_clip: float = identity(3.0)
     """Largest r that a negative advantage is multiplied by, for ppo and decoupled; 0 turns it off."""
-    importance_cap: float = 2.0
+    importance_cap: float = identity(2.0)
     """Upper bound of the weight pi / mu of a token; 0 turns the weight off. Not for decoupled or old_policy rollout."""
-    importance_floor: float = 0.0
+    importance_floor: float = identity(0.0)
     """Lower bound of that weight."""
-    token_range: list[float] = field(default_factory=list)
+    token_range: list[float] = identity([])
     """Tokens whose pi / mu lies outside carry no loss (IcePop), for example [0.5, 5]; empty is off, for decoupled [0, 5]."""
-    sequence_range: list[float] = field(default_factory=list)
+    sequence_range: list[float] = identity([])
     """Sequences whose geometric mean of pi / mu lies outside carry no loss, for example [0.999, 1.002]; empty is off."""
-    error_guard: float = 2.0
+    error_guard: float = identity(2.0)
     """Sequences whose exp(mean |log pi - log mu|) is above this carry no loss; 0 turns it off."""
-    negative_guard: float = 0.0
+    negative_guard: float = identity(0.0)
     """Sequences with A < 0 whose mean of log mu - log pi is above this carry no loss, usually 0.5; 0 turns it off."""
-    kl_coefficient: float = 0.0
+    kl_coefficient: float = identity(0.0)
     """Price of diverging from the weights that the stage began with; 0 is off, and then no reference is held."""
-    kl: str = "k3"
+    kl: str = identity("k3")
     """Estimate of the divergence from d = log pi_ref - log pi: k1 (-d), k2 (d^2 / 2) or k3 (exp(d) - d - 1)."""
-    kl_in: str = "loss"
+    kl_in: str = identity("loss")
     """Where it is paid: loss (a term for each token) or reward (each token's advantage loses what is still to come)."""
-    entropy_bonus: float = 0.0
+    entropy_bonus: float = identity(0.0)
     """Coefficient of the policy's entropy, in nats, which is added to the objective; 0 is off."""
 
     def __post_init__(self) -> None:

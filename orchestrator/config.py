@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.catalog import configured
 from envs.sandbox import SandboxConfig
+from envs.setting import Kind, identity, kinds, required, running, scheduled
 from envs.source import EnvConfig
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
@@ -30,7 +31,7 @@ STAGES = ("init", "sft", "self_sft", "dpo", "rl", "distill", "eval", "report")
 class ModelConfig:
     """Which model the run starts from."""
 
-    path: str | None = None
+    path: str | None = identity(None)
     """A Hugging Face causal model directory; null makes a fresh small hybrid of the shape below."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
 
@@ -39,19 +40,19 @@ class ModelConfig:
 class SftConfig:
     """Supervised fine-tuning on demonstrations, or on chat files."""
 
-    steps: int = 300
+    steps: int = scheduled(300)
     """Optimiser steps."""
-    batch_size: int = 64
+    batch_size: int = identity(64)
     """Samples in a step."""
-    data: str | None = None
+    data: str | None = identity(None)
     """A JSONL file with `messages` in each row; null takes the environments' own demonstrations."""
-    on_error: str = "raise"
+    on_error: str = identity("raise")
     """What a malformed row does: raise, or skip (counted and reported)."""
-    shares: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = scheduled({})
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     thoughts: SftDataConfig = field(default_factory=SftDataConfig)
     """What is done to the thoughts."""
-    checkpoint_every: int = 200
+    checkpoint_every: int = running(200)
     """Steps between checkpoints; the last step always has one."""
     optim: OptimConfig = field(default_factory=OptimConfig)
 
@@ -69,19 +70,19 @@ class SftConfig:
 class EvalConfig:
     """Evaluation on held-out tasks."""
 
-    tasks: int = 64
+    tasks: int = scheduled(64)
     """Held-out tasks of each environment."""
-    samples: int = 4
+    samples: int = scheduled(4)
     """Answers to each task, the k of avg@k and pass@k."""
-    timeout_s: float = 600.0
+    timeout_s: float = running(600.0)
     """Deadline of answering the tasks once, in seconds; where they are answered under n budgets at once, n times that."""
-    budgets: list[int] = field(default_factory=list)
+    budgets: list[int] = scheduled([])
     """Thinking budgets in tokens under which the same tasks are answered once more each."""
-    budget_shares: list[float] = field(default_factory=list)
+    budget_shares: list[float] = scheduled([])
     """Further budgets, as shares of the environment's median thought without a limit in the same evaluation."""
-    no_thought: bool = False
+    no_thought: bool = scheduled(False)
     """Whether the tasks are also answered with reasoning off."""
-    low_effort: bool = False
+    low_effort: bool = scheduled(False)
     """Whether the tasks are also answered where the prompt asks for little thought."""
 
     def __post_init__(self) -> None:
@@ -104,9 +105,9 @@ class EvalConfig:
 class TrackingConfig:
     """The MLflow experiment."""
 
-    experiment: str = "temper"
+    experiment: str = running("temper")
     """Name of the experiment."""
-    uri: str | None = None
+    uri: str | None = running(None)
     """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
 
 
@@ -114,13 +115,13 @@ class TrackingConfig:
 class Config:
     """A whole run."""
 
-    name: str
+    name: str = field(metadata=required(Kind.RUNNING))
     """Name of the run and of its folder."""
-    seed: int = 1
+    seed: int = identity(1)
     """Everything random derives from it."""
-    runs_dir: str = "runs"
+    runs_dir: str = running("runs")
     """Folder that holds the runs."""
-    stages: list[str] = field(default_factory=lambda: ["init", "eval", "sft", "eval", "rl", "eval", "report"])
+    stages: list[str] = scheduled(["init", "eval", "sft", "eval", "rl", "eval", "report"])
     """What the run does, in order; `eval` may stand several times."""
     envs: dict[str, EnvConfig] = field(default_factory=dict)
     """The environments by id, with their shares and data."""
@@ -190,6 +191,10 @@ class Config:
         """Raises `ValueError` where a stage could not run, which matters only where it is to run."""
         if stage == "distill":
             self.distill.teacher_dir()
+
+
+KINDS = kinds(Config)
+"""What a change of each setting means to a run that goes on; `envs.*.share` is that of every environment."""
 
 
 def require_room(budget: int | None, rollout: RolloutConfig) -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
+from envs.setting import identity
 from learner.loss_config import LossConfig
 from learner.prompt_cache import require_shareable
 from orchestrator.loop_config import LoopConfig
@@ -18,7 +19,7 @@ class DistillConfig(LoopConfig):
 
     stage: ClassVar[str] = "distill"
 
-    teacher: str | None = None
+    teacher: str | None = identity(None)
     """A Hugging Face causal model directory with the same tokenizer vocabulary; it lies frozen beside the model."""
     loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
     """As for rl; `kl` is the estimate in the metric train/kl, whose unit is nats a token."""

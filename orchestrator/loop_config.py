@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from envs.setting import running, scheduled
 from envs.thinking import ThinkingMix
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
@@ -17,23 +18,23 @@ class LoopConfig:
     fewest_answers: ClassVar[int] = 1
     """Answers to a task without which there is nothing to learn from it."""
 
-    steps: int = 100
+    steps: int = scheduled(100)
     """Optimiser steps."""
-    groups_per_step: int = 24
+    groups_per_step: int = scheduled(24)
     """Groups that are trained on in a step."""
-    group_size: int = 8
+    group_size: int = scheduled(8)
     """Answers to each task."""
-    shares: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = scheduled({})
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     thinking: ThinkingMix = field(default_factory=ThinkingMix)
     """Shares of the modes of thinking among the tasks; the answers to one task share its mode."""
-    max_lag: int = 1
+    max_lag: int = scheduled(1)
     """How many versions a group may be behind when it is trained on; 0 is synchronous."""
-    max_failures: float = 0.5
+    max_failures: float = running(0.5)
     """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
-    checkpoint_every: int = 25
+    checkpoint_every: int = running(25)
     """Steps between checkpoints; the last step always has one."""
-    timeout_s: float = 300.0
+    timeout_s: float = running(300.0)
     """Deadline of each wait in the loop, in seconds."""
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -69,7 +70,7 @@ class RlConfig(LoopConfig):
     stage: ClassVar[str] = "rl"
     fewest_answers: ClassVar[int] = 2
 
-    max_drops: int = 64
+    max_drops: int = scheduled(64)
     """Most groups without signal that are dropped and replaced in a step."""
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     """Rewards for short thoughts and answers."""

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from envs.setting import identity, running, scheduled
 from envs.thinking import Mode, ThinkingMix, up_to
 from learner.batch import Sequence
 from learner.config import OptimConfig
@@ -21,21 +22,21 @@ from rollout.trajectory import Trajectory
 class SelfSftConfig:
     """Supervised fine-tuning on the model's own right answers."""
 
-    tasks: int = 512
+    tasks: int = identity(512)
     """Training tasks that are answered."""
-    samples: int = 4
+    samples: int = identity(4)
     """Answers to each task; the right, well-formed ones are kept."""
-    shares: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = scheduled({})
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
     """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""
-    steps: int = 100
+    steps: int = scheduled(100)
     """Optimiser steps."""
-    batch_size: int = 32
+    batch_size: int = identity(32)
     """Answers in a step."""
-    checkpoint_every: int = 200
+    checkpoint_every: int = running(200)
     """Steps between checkpoints; the last step always has one."""
-    timeout_s: float = 600.0
+    timeout_s: float = running(600.0)
     """Deadline for sampling, in seconds."""
     optim: OptimConfig = field(default_factory=OptimConfig)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from envs.dialogue import CLOSE_THOUGHT, OPEN_THOUGHT
 from envs.rows import read_rows
+from envs.setting import identity, running, scheduled
 from envs.task import Message, Task
 from envs.thinking import OFF, UNLIMITED
 from learner.batch import Sequence
@@ -31,25 +32,25 @@ SHOWN = 60
 class DpoConfig:
     """Direct preference optimisation: the preferred answer of a pair against the other one."""
 
-    data: str | None = None
+    data: str | None = identity(None)
     """A JSONL file of rows with `messages`, `chosen` and `rejected`; null pairs the model's own right and wrong answers."""
-    on_error: str = "raise"
+    on_error: str = identity("raise")
     """What a malformed row does: raise, or skip (counted and reported)."""
-    tasks: int = 512
+    tasks: int = identity(512)
     """Training tasks that are answered, without `data`."""
-    samples: int = 8
+    samples: int = identity(8)
     """Answers to each of them; a right and a wrong answer to the same task are a pair, each answer in one pair at most."""
-    shares: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = scheduled({})
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
-    timeout_s: float = 600.0
+    timeout_s: float = running(600.0)
     """Deadline for sampling, in seconds."""
-    beta: float = 0.1
+    beta: float = identity(0.1)
     """How dearly an answer pays for leaving the model that the stage began with; the smaller, the further it may go."""
-    steps: int = 100
+    steps: int = scheduled(100)
     """Optimiser steps."""
-    batch_size: int = 32
+    batch_size: int = identity(32)
     """Pairs in a step."""
-    checkpoint_every: int = 200
+    checkpoint_every: int = running(200)
     """Steps between checkpoints; the last step always has one."""
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(learning_rate=1e-6))
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from envs.catalog import environment
+from envs.setting import Kind, kind_of
 from envs.thinking import ThinkingMix
 from learner.checkpoint import latest, step_of, writing
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
-from orchestrator.config import Config, flat_config, save_config
+from orchestrator.config import KINDS, Config, flat_config, save_config
 from orchestrator.deadline import StopFlag, within
 from orchestrator.metrics import MetricsLog
 from orchestrator.mixture import Mixture, open_mixture
@@ -25,30 +26,6 @@ START_TIMEOUT_S = 300.0
 """Deadline for starting an engine or a learner, in seconds."""
 BYTES_PER_PARAMETER = 16
 """A checkpoint's size: the weights and AdamW's two moments in float32, and the master weights of bf16."""
-MAY_CHANGE = (
-    "stages",
-    "runs_dir",
-    "name",
-    "tracking.",
-    "sft.steps",
-    "rl.steps",
-    "distill.steps",
-    "dpo.steps",
-    "eval.",
-    "rollout.workers",
-    "learner.ranks",
-    "learner.zero_stage",
-    "learner.offload",
-    "learner.threads",
-    "learner.micro_batch_tokens",
-    "learner.logit_tokens",
-    "learner.recompute",
-    "learner.shared_prompts",
-    "learner.carrier",
-    "learner.sparse_push",
-)
-"""What may differ when a run is continued: how long and how widely it trains. A change of anything else would make its
-parts disagree."""
 
 
 class Run:
@@ -237,7 +214,7 @@ def check_continuation(config: Config, folder: RunDir) -> None:
         folder.store(replace(folder.state(), fingerprint=now))
         return
     changed = [
-        key for key in sorted(now | before) if now.get(key) != before.get(key) and not key.startswith(MAY_CHANGE)
+        key for key in sorted(now | before) if now.get(key) != before.get(key) and kind_of(KINDS, key) is Kind.IDENTITY
     ]
     if changed:
         listed = ", ".join(f"{key}: {before.get(key)} -> {now.get(key)}" for key in changed)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from envs.setting import identity
 from envs.task import Message
 from envs.thinking import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from learner.batch import Sequence
@@ -21,14 +22,14 @@ class SftDataConfig:
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.03, no_thought=0.1))
     """Shares of samples: the thought cut at a budget with the answer kept, with little effort, without a thought.
     Without `budgets` or `budget_range` a thought is cut anywhere."""
-    train_closing: bool = False
+    train_closing: bool = identity(False)
     """Whether the closing of a thought that was cut is trained too: the model then learns to stop early by itself."""
-    cut_to_answer: bool = False
+    cut_to_answer: bool = identity(False)
     """Whether thoughts under a budget stop short by themselves instead, and the dialogue's last answer follows: a habit of
     answering too soon, for reinforcement to unlearn."""
-    low_effort_keep: float = 0.5
+    low_effort_keep: float = identity(0.5)
     """Share of a thought's words that a sample with little effort keeps."""
-    rounds: int = 1
+    rounds: int = identity(1)
     """How often a thought goes over its steps, one line each: from 2 on it checks itself, as reasoning models do."""
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from envs.setting import identity
 from envs.thinking import Mode
 from rewards.lengths import effort_reward, length_rewards, overlong_penalty
 from rollout.trajectory import Group, Trajectory
@@ -14,21 +15,21 @@ THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = "thought_length", "answer_leng
 class ShapingConfig:
     """What lengths are worth; everything is off where it is not set."""
 
-    thought_length: float = 0.0
+    thought_length: float = identity(0.0)
     """Weight of a thought's brevity relative to the other answers of its group; 0 is off."""
-    answer_length: float = 0.0
+    answer_length: float = identity(0.0)
     """The same for the answer's length."""
-    shortest_bonus: float = 0.0
+    shortest_bonus: float = identity(0.0)
     """Added for the shortest thought, and for the shortest answer, of the best fifth of a group (with a weight above 0)."""
-    effort_slope: float = 0.0
+    effort_slope: float = identity(0.0)
     """How much a short answer to a prompt of little effort gains, at most, as a share of its reward; 0 is off."""
-    effort_penalty: float = 1.0
+    effort_penalty: float = identity(1.0)
     """What an answer to such a prompt loses for each `effort_tokens / effort_slope` tokens too many."""
-    effort_tokens: int = 3000
+    effort_tokens: int = identity(3000)
     """From this length on, in tokens, an answer to such a prompt loses instead of gaining."""
-    overlong_buffer: int = 0
+    overlong_buffer: int = identity(0)
     """Over this many tokens before rollout.limits.turn_tokens the longest turn of an answer loses more and more; 0 is off."""
-    overlong_factor: float = 1.0
+    overlong_factor: float = identity(1.0)
     """What it loses at the limit. Tasks with a thinking budget are left alone: their turns have limits of their own."""
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from envs.setting import identity, running
 from rollout.expert_choices import Choices
 from rollout.manifest import WeightManifest
 from rollout.thought import ThoughtLimit
@@ -13,21 +14,21 @@ from rollout.trajectory import WeightVersion
 class EngineConfig:
     """How a rollout engine runs."""
 
-    dtype: str = "float32"
+    dtype: str = identity("float32")
     """Precision of the weights; float32 makes trainer and engine agree to 1e-6."""
-    max_model_len: int = 1024
+    max_model_len: int = running(1024)
     """Longest sequence, prompt included, in tokens."""
-    max_sequences: int = 256
+    max_sequences: int = running(256)
     """How many sequences are generated at once."""
-    batched_tokens: int = 4096
+    batched_tokens: int = running(4096)
     """Most tokens in one forward pass, prompts included."""
-    threads: int = 1
+    threads: int = running(1)
     """CPU threads of the engine; ignored on a GPU."""
-    memory_gib: int = 1
+    memory_gib: int = running(1)
     """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
-    gpu_memory_utilization: float = 0.5
+    gpu_memory_utilization: float = running(0.5)
     """Share of a GPU's memory that the engine may take; ignored on a CPU."""
-    push_timeout_s: float = 120.0
+    push_timeout_s: float = running(120.0)
     """Deadline of one weight push, in seconds."""
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from envs.catalog import make_env
 from envs.dialogue import calls_are_valid, thought_is_well_formed
 from envs.errors import GraderError, kind_of
+from envs.setting import running, scheduled
 from envs.task import Message, Task
 from rewards.verdict import Outcome
 from rollout.engine import Completion
@@ -27,13 +28,13 @@ from rollout.trajectory import Failure, FailureKind, Stop, Trajectory, Turn, Tur
 class EpisodeLimits:
     """How far an episode may go."""
 
-    turn_tokens: int = 128
+    turn_tokens: int = scheduled(128)
     """Most tokens sampled in one turn."""
-    total_tokens: int = 768
+    total_tokens: int = scheduled(768)
     """Longest sequence of an episode, prompt and observations included, in tokens."""
-    turns: int = 4
+    turns: int = scheduled(4)
     """Most turns in an episode."""
-    timeout_s: float = 120.0
+    timeout_s: float = running(120.0)
     """Deadline of an episode, in seconds."""
 
     def __post_init__(self) -> None:

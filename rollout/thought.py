@@ -13,6 +13,7 @@ from functools import cached_property
 from transformers import PreTrainedTokenizerBase
 
 from envs.dialogue import CLOSE_THOUGHT, OPEN_THOUGHT
+from envs.setting import identity, scheduled
 from envs.thinking import Mode, Thinking
 
 TOKENS_BEFORE = 32
@@ -25,19 +26,19 @@ SCOPES = ("turn", "episode")
 class ThoughtConfig:
     """How thoughts are limited, and what the prompt says about it."""
 
-    grace: int = 0
+    grace: int = scheduled(0)
     """Tokens after the budget in which the model may finish its line; 0 closes the thought at the budget."""
-    answer_tokens: int | None = None
+    answer_tokens: int | None = scheduled(None)
     """Most tokens of the answer after a thought with a budget; null is the limit of a turn."""
-    scope: str = "turn"
+    scope: str = identity("turn")
     """What has a budget: each turn, or the episode, whose turns share it."""
-    closing: str | None = None
+    closing: str | None = identity(None)
     """The text that closes a thought; null takes it from the chat template."""
-    announce: bool = False
+    announce: bool = identity(False)
     """Whether the prompt tells the budget to the model."""
-    budget_notice: str = "{thinking token budget: %d}"
+    budget_notice: str = identity("{thinking token budget: %d}")
     """How it is told, at the end of the last user message; %d is the number of tokens."""
-    low_effort_marker: str = "{low effort}"
+    low_effort_marker: str = identity("{low effort}")
     """What asks for little thought, at the same place."""
 
     def __post_init__(self) -> None:

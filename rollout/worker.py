@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.sandbox import sandbox_report
+from envs.setting import running
 from rollout.engine import Engine, EngineConfig
 from rollout.episode import EpisodeLimits, EpisodeRunner, sample_seed
 from rollout.manifest import WeightManifest
@@ -22,11 +23,11 @@ from rollout.trajectory import Group, Ticket, WeightVersion
 class RolloutConfig:
     """How trajectories are made."""
 
-    workers: int = 1
+    workers: int = running(1)
     """Rollout workers, each with an engine of its own."""
-    retries: int = 1
+    retries: int = running(1)
     """How often an episode is tried again after a failure outside the model, on another worker where there is one."""
-    env_threads: int = 4
+    env_threads: int = running(4)
     """Threads per worker that run the environments' steps."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)

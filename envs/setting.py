@@ -1,0 +1,97 @@
+"""What a setting is to a run that goes on: each field of a configuration declares its kind where it stands.
+
+    seed: int = identity(1)              a change is another run: what is trained, on which data, by which loss
+    steps: int = scheduled(300)          may change, and is recorded: how long, how fast, in which mixture
+    timeout_s: float = running(120.0)    free: time-outs, memory, workers, threads, intervals, tracking
+
+A field that holds a configuration of its own declares nothing: its fields do. Lists and dicts may be given as they are.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from enum import Enum
+from typing import Any, TypeVar, get_args, get_type_hints
+
+T = TypeVar("T")
+KEY = "kind"
+"""Where the metadata of a field hold its kind."""
+
+
+class Kind(Enum):
+    """What a change of a setting means to a run that goes on."""
+
+    IDENTITY = "identity"  # another run
+    SCHEDULE = "schedule"  # the same run, which records the change
+    RUNNING = "running"  # the same run
+
+
+def identity(default: T) -> T:
+    """A setting whose change makes another run."""
+    return _setting(default, Kind.IDENTITY)
+
+
+def scheduled(default: T) -> T:
+    """A setting that may change in mid-run, which is recorded."""
+    return _setting(default, Kind.SCHEDULE)
+
+
+def running(default: T) -> T:
+    """A setting that says how the work is done, not what comes of it."""
+    return _setting(default, Kind.RUNNING)
+
+
+def required(kind: Kind) -> dict[str, Kind]:
+    """The metadata of a field without a default: `name: str = field(metadata=required(Kind.RUNNING))`."""
+    return {KEY: kind}
+
+
+def _setting(default: Any, kind: Kind) -> Any:
+    """The field of a dataclass, typed as its default so that type checkers see a plain value."""
+    metadata = required(kind)
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def kinds(config: type) -> dict[str, Kind]:
+    """The kind of each setting by its dotted name; `*` stands for the keys of a dict of configurations.
+
+    Raises `ValueError` for a field that declares none.
+    """
+    return dict(_kinds(config, ""))
+
+
+def kind_of(known: Mapping[str, Kind], key: str) -> Kind:
+    """The kind of a dotted key, among those that `kinds` gave; of a key inside a setting, that of the setting.
+
+    A key that is not known is identity: nobody said that it may change.
+    """
+    words = key.split(".")
+    for count in range(len(words), 0, -1):
+        for place in range(count + 1):
+            name = ".".join("*" if number == place else word for number, word in enumerate(words[:count]))
+            if name in known:
+                return known[name]
+    return Kind.IDENTITY
+
+
+def _kinds(config: Any, prefix: str) -> Iterator[tuple[str, Kind]]:
+    hints = get_type_hints(config)
+    for each in fields(config):
+        name, hint = f"{prefix}{each.name}", hints[each.name]
+        values = get_args(hint)[-1:]
+        if is_dataclass(hint):
+            yield from _kinds(hint, f"{name}.")
+        elif values and is_dataclass(values[0]):
+            yield from _kinds(values[0], f"{name}.*.")
+        else:
+            yield name, _declared(each, name)
+
+
+def _declared(each: "Field[Any]", name: str) -> Kind:
+    kind = each.metadata.get(KEY)
+    if not isinstance(kind, Kind):
+        like = "..." if each.default is MISSING else repr(each.default)
+        raise ValueError(f"{name} declares no kind: write identity({like}), scheduled({like}) or running({like})")
+    return kind
