@@ -1,23 +1,35 @@
-"""The metrics file of a run: `metrics.jsonl`, one flat object a line, each (stage, step) once."""
+"""The metrics file of a run: `metrics.jsonl`, one flat object a line, each (stage, step) once; events stand in between."""
 
 import json
 import math
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HEAD = ("stage", "step", "time")
+EVENT = "event"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsRow:
-    """What one step measured. `time` is in seconds since 1970; a value that was not finite is NaN."""
+    """What one step measured. `time` is in seconds since 1970; a value that was not finite is NaN.
+
+    A row with an `event` has no values: it says what was done to the run after that step, as `kind` and `what`.
+    """
 
     stage: str
     step: int
     time: float
-    values: dict[str, float]
+    values: dict[str, float] = field(default_factory=dict)
+    event: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What no other row of measurements has."""
+        return self.stage, self.step
 
 
 class MetricsLog:
@@ -25,25 +37,46 @@ class MetricsLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if path.exists():
-            _write_whole(path, _whole_lines(path))
+        self._keys: set[tuple[str, int]] = set()
+        self._keep(lambda row: True)
 
     def append(self, stage: str, step: int, metrics: dict[str, float]) -> None:
-        """Add the row of one step. Raises `ValueError` where a metric has the name of a head field."""
-        clash = [name for name in HEAD if name in metrics]
+        """Add the row of one step, in the place of an earlier one.
+
+        Raises `ValueError` where a metric has the name of a head field.
+        """
+        clash = [name for name in (*HEAD, EVENT) if name in metrics]
         if clash:
             raise ValueError(f"metric {clash[0]!r} has the name of a head field; call it differently")
+        if (stage, step) in self._keys:
+            self._keep(lambda row: row.event is not None or row.key != (stage, step))
         values = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-        line = json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3)} | values, allow_nan=False)
+        self._add(stage, step, values)
+        self._keys.add((stage, step))
+
+    def event(self, stage: str, step: int, kind: str, what: dict[str, Any]) -> None:
+        """Add what was done to the run after a step of a stage: its `kind` in a word, and `what` exactly."""
+        self._add(stage, step, {EVENT: {"kind": kind, "what": what}})
+
+    def truncate(self, stage: str, after_step: int) -> None:
+        """Forget the rows of `stage` beyond `after_step`: a resumed stage measures those steps again. Events stay."""
+        self._keep(lambda row: row.event is not None or row.stage != stage or row.step <= after_step)
+
+    def _add(self, stage: str, step: int, fields: dict[str, Any]) -> None:
+        line = json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3)} | fields, allow_nan=False)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def truncate(self, stage: str, after_step: int) -> None:
-        """Forget the rows of `stage` beyond `after_step`: a resumed stage measures those steps again."""
+    def _keep(self, wanted: Callable[[MetricsRow], bool]) -> None:
+        """Leave only the rows that are wanted; a file of which all are is not written again."""
         if not self._path.exists():
             return
-        kept = [line for line in _whole_lines(self._path) if not _is_after(line, stage, after_step)]
-        _write_whole(self._path, kept)
+        text = self._path.read_text(encoding="utf-8")
+        rows = [(line, _row(line, self._path, number)) for number, line in enumerate(_whole_lines(text), 1)]
+        kept = [(line, row) for line, row in rows if wanted(row)]
+        self._keys = {row.key for _, row in kept if row.event is None}
+        if len(kept) < len(rows) or not text.endswith("\n"):
+            _write_whole(self._path, [line for line, _ in kept])
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
@@ -53,27 +86,29 @@ def read_metrics(path: Path) -> list[MetricsRow]:
     """
     if not path.exists():
         return []
-    return [_row(line, path, number) for number, line in enumerate(_whole_lines(path), 1)]
+    lines = _whole_lines(path.read_text(encoding="utf-8"))
+    return [_row(line, path, number) for number, line in enumerate(lines, 1)]
+
+
+def parse_row(line: str) -> MetricsRow:
+    """The row of one line. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` where it is none."""
+    fields = json.loads(line)
+    stage, step, when = (fields.pop(name) for name in HEAD)
+    event = fields.pop(EVENT, None)
+    values = {name: math.nan if value is None else float(value) for name, value in fields.items()}
+    return MetricsRow(stage=stage, step=step, time=when, values=values, event=event)
 
 
 def _row(line: str, path: Path, number: int) -> MetricsRow:
     try:
-        fields = json.loads(line)
-        stage, step, when = (fields.pop(name) for name in HEAD)
+        return parse_row(line)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}, line {number} is no metrics row: {line[:80]!r}") from error
-    values = {name: math.nan if value is None else float(value) for name, value in fields.items()}
-    return MetricsRow(stage=stage, step=step, time=when, values=values)
 
 
-def _whole_lines(path: Path) -> list[str]:
+def _whole_lines(text: str) -> list[str]:
     """The lines that end in a newline: `append` writes a row and its newline at once."""
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
-
-
-def _is_after(line: str, stage: str, after_step: int) -> bool:
-    fields = json.loads(line)
-    return bool(fields["stage"] == stage and fields["step"] > after_step)
+    return text.split("\n")[:-1]
 
 
 def _write_whole(path: Path, lines: list[str]) -> None:

@@ -63,6 +63,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "evaluation": tables,
         "accuracy": accuracy_table(record),
         "final_metrics": record.final_metrics(),
+        "events": [asdict(event) for event in record.events],
     }
     if record.curves:
         raw["curves"] = {

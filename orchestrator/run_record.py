@@ -50,6 +50,16 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What was done to a run after a step, such as a changed setting: its kind, and what exactly, by name."""
+
+    stage: str
+    step: int
+    kind: str
+    what: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """A run as its files tell it. `stage_seconds` is in the order in which the stages ran."""
 
@@ -83,7 +93,16 @@ class RunRecord:
 
     def final_metrics(self) -> dict[str, dict[str, float]]:
         """The last row of each stage."""
-        return {row.stage: {"step": row.step} | row.values for row in self.rows}
+        return {row.stage: {"step": row.step} | row.values for row in self.rows if row.event is None}
+
+    @property
+    def events(self) -> list[Event]:
+        """What was done to the run while it was under way, in order."""
+        return [
+            Event(stage=row.stage, step=row.step, kind=str(row.event["kind"]), what=_told(row.event["what"]))
+            for row in self.rows
+            if row.event is not None
+        ]
 
 
 def read_run(run_dir: Path) -> RunRecord:
@@ -120,6 +139,13 @@ def _evaluation(path: Path) -> Evaluation:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
+
+
+def _told(what: dict[str, Any]) -> dict[str, str]:
+    """Each value as text; a pair is what it was and what it is."""
+    return {
+        name: " -> ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in what.items()
+    }
 
 
 def _stage_seconds(manifest: Path) -> dict[str, float]:

@@ -88,6 +88,18 @@ def test_report_json_holds_stages_evaluations_and_final_metrics(tmp_path: Path) 
     assert found["final_metrics"]["rl"]["train/loss"] is None
 
 
+def test_an_event_stands_in_the_report_and_is_no_measurement(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    MetricsLog(tmp_path / "metrics.jsonl").event("rl", 2, "changed", {"rl.steps": ["2", "9"], "<b>": ["1", "2"]})
+    paths = write_report(tmp_path)
+    found = json.loads(paths.json.read_text())
+    assert found["final_metrics"]["rl"]["env/math/reward"] == 0.5
+    assert found["events"] == [
+        {"stage": "rl", "step": 2, "kind": "changed", "what": {"rl.steps": "2 -> 9", "<b>": "1 -> 2"}}
+    ]
+    assert "<code>rl.steps</code> 2 -&gt; 9" in paths.html.read_text()
+
+
 def test_report_html_needs_nothing_but_itself(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
     html = write_report(tmp_path).html.read_text()
