@@ -96,7 +96,7 @@ class TrainBatch:
     """One optimiser step: `micro_batches[rank]` has the same number of micro-batches for each rank.
 
     `denominator` is what the sum of the loss over all ranks is divided by. `tokens` counts real tokens (no padding),
-    `trained_tokens` those with loss.
+    `trained_tokens` those with loss; without any there are no micro-batches.
     """
 
     micro_batches: tuple[tuple[MicroBatch, ...], ...]
@@ -199,10 +199,10 @@ def make_batch(
 ) -> TrainBatch:
     """One step's batch: sequences of like length together, at most `micro_batch_tokens` with padding in a micro-batch.
 
-    Sequences without a trained token are left out. A sequence over the budget has a micro-batch of its own. A rank with
-    fewer micro-batches than another gets some of weight 0, since every rank must take part in each collective operation.
-    With `shared_prompts` the prompt of a group runs once where that is cheaper (`learner/packing.py`). Raises
-    `ValueError` where there are fewer sequences than ranks.
+    Sequences without a trained token are left out; where none is left, ranks have no micro-batch at all. A sequence over
+    the budget has a micro-batch of its own. A rank with fewer micro-batches than another gets some of weight 0, since
+    every rank must take part in each collective operation. With `shared_prompts` the prompt of a group runs once where
+    that is cheaper (`learner/packing.py`).
 
     aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the
     tokens of each sequence, then over sequences; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens,
@@ -210,11 +210,6 @@ def make_batch(
     "Understanding R1-Zero-Like Training: A Critical Perspective", 2025).
     """
     trained = [sequence for sequence in sequences if sequence.trained_tokens]
-    if len(trained) < max(ranks, 1):
-        raise ValueError(
-            f"a batch of {len(sequences)} sequences, {len(trained)} of them with a trained token, can not be shared by "
-            f"{ranks} ranks; give each rank at least one"
-        )
     ids = [sequence.ids for sequence in trained]
     together = families([s.group for s in trained], ids, [s.trained_T.index(True) for s in trained])
     plan = cheapest_plan(
@@ -276,11 +271,14 @@ def filled_up(built: list[list[MicroBatch]], *, rows: int = 1) -> tuple[tuple[Mi
     Ranks must call the model's modules in the same order: under ZeRO-3 each call gathers parameters from all of them.
     """
     filled: list[list[MicroBatch]] = [[] for _ in built]
+    like = next((m for share in built for m in share), None)
+    if like is None:
+        return tuple(() for _ in built)
     for shared in (True, False):
         kinds = [[m for m in share if (m.prompts is not None) == shared] for share in built]
         rounds = max(len(kind) for kind in kinds)
-        for share, kind, mine in zip(filled, kinds, built, strict=True):
-            share += [*kind, *[_weightless(mine[0], rows=rows, shared=shared)] * (rounds - len(kind))]
+        for share, kind in zip(filled, kinds, strict=True):
+            share += [*kind, *[_weightless(like, rows=rows, shared=shared)] * (rounds - len(kind))]
     return tuple(tuple(share) for share in filled)
 
 

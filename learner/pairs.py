@@ -35,15 +35,10 @@ def make_pair_batch(
     In a micro-batch a pair's rows follow each other, the preferred answer first. Pairs of like length run together, at
     most `micro_batch_tokens` with padding at once; a pair over that runs alone. They are dealt evenly over the ranks, and
     a rank with fewer micro-batches than another gets pairs of weight 0. With `shared_prompts` a prompt runs once for both
-    answers where that is cheaper. A pair of which an answer has no trained token is left out. Raises `ValueError` where
-    fewer pairs than ranks are left.
+    answers where that is cheaper. A pair of which an answer has no trained token is left out; where no pair is left,
+    ranks have no micro-batch at all.
     """
     used = [pair for pair in pairs if pair.usable]
-    if len(used) < max(ranks, 1):
-        raise ValueError(
-            f"a batch of {len(pairs)} pairs, {len(used)} of them with trained tokens in both answers, can not be shared "
-            f"by {ranks} ranks; give each rank at least one"
-        )
     rows = [sequence for pair in used for sequence in (pair.chosen, pair.rejected)]
     prompts = [pair.shared_prompt if shared_prompts else 0 for pair in used]
     plan = cheapest_pair_plan([len(row.ids) for row in rows], prompts, ranks=ranks, budget=micro_batch_tokens)

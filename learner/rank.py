@@ -106,8 +106,10 @@ class Rank:
     def train_step(self, batch: TrainBatch, *, loss: LossConfig) -> dict[str, float]:
         """One update from this rank's share of the batch; returns metrics over the whole batch, the same on every rank.
 
-        `skipped` is 1 where loss or gradient was not finite; nothing was changed then.
+        `skipped` is 1 where loss or gradient was not finite, or nothing is to be trained; nothing was changed then.
         """
+        if not batch.trained_tokens:
+            return {"skipped": 1.0}
         engine, routing = self._engine(), self._routing()
         start = time.monotonic()
         engine.train(True)

@@ -113,12 +113,18 @@ def test_versions_of_a_batch_are_its_oldest_and_newest():
     assert make_batch([supervised(3)], ranks=1, micro_batch_tokens=99, pad_id=0).oldest is None
 
 
-def test_a_batch_that_the_ranks_cannot_share_is_refused():
+def test_a_rank_without_a_sequence_gets_weightless_micro_batches():
     untrained = Sequence.supervised(ids=(1, 2), trained_T=(False, False))
-    with pytest.raises(ValueError, match="2 sequences, 1 of them with a trained token, can not be shared by 2 ranks"):
-        make_batch([supervised(3), untrained], ranks=2, micro_batch_tokens=99, pad_id=0)
-    with pytest.raises(ValueError, match="can not be shared"):
-        make_batch([untrained], ranks=1, micro_batch_tokens=99, pad_id=0)
+    batch = make_batch([supervised(3), untrained], ranks=3, micro_batch_tokens=99, pad_id=0)
+    assert [[float(m.weights_BT.sum()) for m in share] for share in batch.micro_batches] == [[2.0], [0.0], [0.0]]
+    assert (batch.denominator, batch.sequences, batch.trained_tokens) == (2.0, 1, 2)
+
+
+def test_a_batch_without_a_trained_token_has_no_micro_batches():
+    untrained = Sequence.supervised(ids=(1, 2), trained_T=(False, False))
+    for shared in (False, True):
+        batch = make_batch([untrained], ranks=2, micro_batch_tokens=99, pad_id=0, shared_prompts=shared)
+        assert (batch.micro_batches, batch.trained_tokens, batch.sequences) == (((), ()), 0, 0)
 
 
 def test_arrays_of_a_micro_batch_must_have_one_shape():

@@ -98,6 +98,12 @@ def broken_batch(*, ranks: int) -> TrainBatch:
     return make_batch([*whole, lost], ranks=ranks, micro_batch_tokens=70, pad_id=0)
 
 
+def few_sequences() -> list[list[Sequence]]:
+    """A batch of one sequence, which the ranks can't share, and one in which nothing is trained."""
+    first = policy_sequences(seed=9)[0]
+    return [[first], [Sequence.supervised(ids=first.ids, trained_T=[False] * len(first.ids))]]
+
+
 def tensor_bytes() -> int:
     """Memory of all tensors that are alive in this process."""
     gc.collect()
@@ -149,8 +155,11 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
     resumed = weights_of(learner, prefix)
     logprobs = learner.logprobs(policy_sequences(seed=5))
     learner.save(f"{checkpoint}-final")
+    lonely = [make_batch(rows, ranks=config.ranks, micro_batch_tokens=70, pad_id=0) for rows in few_sequences()]
+    few = [learner.train_step(rows, loss=POLICY) for rows in lonely]
     learner.close()
     return {
+        "few": few,
         "metrics": metrics,
         "before": before,
         "after": after,
@@ -208,6 +217,15 @@ def test_a_step_with_a_broken_logprob_on_one_rank_is_skipped_on_all(alone, share
     for result in (alone, shared[0]):
         assert all(torch.equal(tensor, result["after"][name]) for name, tensor in result["before"].items())
     assert [m["skipped"] for m in alone["metrics"]] == [0.0] * STEPS
+
+
+def test_a_sequence_trains_alike_on_one_rank_and_beside_one_that_has_none(alone, shared):
+    (one, nothing), *others = (result["few"] for result in (alone, *shared))
+    for two, none in others:
+        assert {name: two[name] for name in ("loss", "grad_norm")} == pytest.approx(
+            {name: one[name] for name in ("loss", "grad_norm")}, abs=1e-4
+        )
+        assert (none, nothing) == ({"skipped": 1.0}, {"skipped": 1.0})
 
 
 def test_a_restored_run_continues_bit_for_bit(alone, shared):
