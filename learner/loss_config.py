@@ -65,14 +65,16 @@ class LossConfig:
     """r is clipped below at 1 - clip_low; null takes what is usual: 0.2, for gspo 0.0003, for cispo no bound."""
     clip_high: float | None = identity(None)
     """r is clipped above at 1 + clip_high; null takes what is usual: 0.28, for gspo 0.0004, for cispo 4."""
-    dual_clip: float = identity(3.0)
-    """Largest r that a negative advantage is multiplied by, for ppo and decoupled; 0 turns it off."""
-    importance_cap: float = identity(2.0)
-    """Upper bound of the weight pi / mu of a token; 0 turns the weight off. Not for decoupled or old_policy rollout."""
+    dual_clip: float | None = identity(None)
+    """Largest r that a negative advantage is multiplied by, for ppo and decoupled; null takes 3, 0 turns it off."""
+    importance_cap: float | None = identity(None)
+    """Upper bound of the weight pi / mu of a token; 0 is none. Null takes 2, and none beside a token_range or in decoupled,
+    whose weight is pi / mu itself inside of the range. Not for decoupled or old_policy rollout."""
     importance_floor: float = identity(0.0)
     """Lower bound of that weight."""
     token_range: list[float] = identity([])
-    """Tokens whose pi / mu lies outside carry no loss (IcePop), for example [0.5, 5]; empty is off, for decoupled [0, 5]."""
+    """Tokens whose pi / mu lies outside carry no loss, for example [0.5, 5], the others weigh pi / mu (IcePop); empty is
+    off, for decoupled [0, 5]."""
     sequence_range: list[float] = identity([])
     """Sequences whose geometric mean of pi / mu lies outside carry no loss, for example [0.999, 1.002]; empty is off."""
     error_guard: float = identity(2.0)
@@ -82,7 +84,8 @@ class LossConfig:
     kl_coefficient: float = identity(0.0)
     """Price of diverging from the weights that the stage began with; 0 is off, and then no reference is held."""
     kl: str = identity("k3")
-    """Estimate of the divergence from d = log pi_ref - log pi: k1 (-d), k2 (d^2 / 2) or k3 (exp(d) - d - 1)."""
+    """Estimate of the divergence from d = log pi_ref - log pi: k1 (-d; in the reward only), k2 (d^2 / 2, whose gradient in
+    the loss is that of the divergence) or k3 (exp(d) - d - 1)."""
     kl_in: str = identity("loss")
     """Where it is paid: loss (a term for each token) or reward (each token's advantage loses what is still to come)."""
     entropy_bonus: float = identity(0.0)
@@ -101,7 +104,7 @@ class LossConfig:
             raise ValueError("loss.surrogate=decoupled with loss.old_policy=rollout: take trainer, or surrogate=ppo")
         positive("loss.beta", self.beta)
         positive("loss.advantage_clip", self.advantage_clip)
-        not_negative("loss.importance_cap", self.importance_cap)
+        not_negative("loss.importance_cap", self.cap)
         not_negative("loss.negative_guard", self.negative_guard)
         not_negative("loss.kl_coefficient", self.kl_coefficient)
         not_negative("loss.entropy_bonus", self.entropy_bonus)
@@ -113,24 +116,45 @@ class LossConfig:
                 f"loss.constant_length={self.constant_length} with loss.aggregation={self.aggregation}: it must be "
                 f"above 0 for constant, and 0 for any other"
             )
+        if self.kl == "k1" and self.kl_in == "loss" and self.kl_coefficient:
+            raise ValueError(
+                "loss.kl=k1 with loss.kl_in=loss: the mean of its gradient is 0 whatever the divergence; set loss.kl=k2, "
+                "whose gradient there is that of the divergence, or loss.kl_in=reward"
+            )
         self._check_bounds()
+        self._refuse_what_has_no_effect()
 
     def _check_bounds(self) -> None:
         if not 0 <= self.clip[0] <= 1:
             raise ValueError(f"loss.clip_low={self.clip_low}: must lie between 0 and 1")
         not_negative("loss.clip_high", self.clip[1])
-        if self.dual_clip and self.dual_clip <= 1:
+        if self.dual and self.dual <= 1:
             raise ValueError(f"loss.dual_clip={self.dual_clip}: must be above 1, or 0 for none")
-        if not 0 <= self.importance_floor <= self.importance_cap:
+        if not 0 <= self.importance_floor <= self.cap:
             raise ValueError(
-                f"loss.importance_floor={self.importance_floor}: must lie between 0 and "
-                f"loss.importance_cap={self.importance_cap}"
+                f"loss.importance_floor={self.importance_floor}: must lie between 0 and loss.importance_cap={self.cap}"
             )
         for name, bounds in (("token_range", self.token_range), ("sequence_range", self.sequence_range)):
             if bounds and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1]):
                 raise ValueError(f"loss.{name}={bounds}: give the lowest and the highest value, or [] for none")
         if self.error_guard and self.error_guard <= 1:
             raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
+
+    def _refuse_what_has_no_effect(self) -> None:
+        if self.dual_clip and self.surrogate not in ("ppo", "decoupled"):
+            raise ValueError(
+                f"loss.dual_clip={self.dual_clip} with loss.surrogate={self.surrogate}, which has none: leave it out"
+            )
+        if self.surrogate == "reinforce" and (self.clip_low is not None or self.clip_high is not None):
+            raise ValueError(
+                f"loss.clip_low={self.clip_low} and loss.clip_high={self.clip_high} with loss.surrogate=reinforce, which has "
+                f"no clip: leave them out, or set loss.surrogate=ppo"
+            )
+        weighted_by = "loss.surrogate=decoupled" if self.decoupled else "loss.old_policy=rollout"
+        if self.importance_cap and (self.decoupled or self.against_rollout):
+            raise ValueError(
+                f"loss.importance_cap={self.importance_cap} with {weighted_by}, which weighs by pi / mu itself: leave it out"
+            )
 
     @property
     def needs_reference(self) -> bool:
@@ -153,6 +177,17 @@ class LossConfig:
         """The policy ratio is held between 1 - the first and 1 + the second."""
         low, high = USUAL_CLIPS[self.surrogate]
         return low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high
+
+    @property
+    def dual(self) -> float:
+        """The largest ratio that a negative advantage is multiplied by; 0 is none."""
+        return 3.0 if self.dual_clip is None else self.dual_clip
+
+    @property
+    def cap(self) -> float:
+        """The upper bound of a token's weight pi / mu; 0 is none."""
+        usual = 2.0 if self.token_bounds is None else 0.0
+        return usual if self.importance_cap is None else self.importance_cap
 
     @property
     def token_bounds(self) -> tuple[float, float] | None:

@@ -11,9 +11,9 @@ def objective(config: LossConfig) -> Objective:
     low, high = config.clip
     return Objective(
         surrogate=config.surrogate,
-        clip=Clip(low=low, high=high, dual=config.dual_clip),
+        clip=Clip(low=low, high=high, dual=config.dual),
         correction=Correction(
-            cap=0.0 if config.decoupled else config.importance_cap,
+            cap=config.cap,
             floor=config.importance_floor,
             token_range=config.token_bounds,
             sequence_range=_bounds(config.sequence_range),

@@ -16,11 +16,12 @@ class ShapingConfig:
     """What lengths are worth; everything is off where it is not set."""
 
     thought_length: float = identity(0.0)
-    """Weight of a thought's brevity relative to the other answers of its group; 0 is off."""
+    """Weight of a thought's brevity relative to the other answers of its group, no gain for a wrong one; 0 is off."""
     answer_length: float = identity(0.0)
     """The same for the answer's length."""
     shortest_bonus: float = identity(0.0)
-    """Added for the shortest thought, and for the shortest answer, of the best fifth of a group (with a weight above 0)."""
+    """Added for the shortest thought, and for the shortest answer, where it is right and of the best fifth of its group
+    (with a weight above 0)."""
     effort_slope: float = identity(0.0)
     """How much a short answer to a prompt of little effort gains, at most, as a share of its reward; 0 is off."""
     effort_penalty: float = identity(1.0)

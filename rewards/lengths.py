@@ -40,13 +40,18 @@ def length_rewards(
 ) -> list[float]:
     """What each answer gains or loses for the length of its thought, or of its answer.
 
-    `weight` times the relative brevity, plus `bonus` for the shortest of the best. A group without a right answer gets
-    nothing: being short is no merit of a wrong answer. Nor does one whose lengths are all equal.
+    `weight` times the relative brevity, plus `bonus` for the shortest of the best; for a wrong answer at most 0, since being
+    short is no merit of it. A group without a right answer gets nothing, nor does one whose lengths are all equal.
+
+    Kimi Team, "Kimi k1.5", section 2.3.3, 2025: lambda for a right answer, min(0, lambda) for a wrong one.
     """
     if not any(correct_G) or len(set(lengths_G)) < 2:
         return [0.0] * len(lengths_G)
     brevity_G, best_G = relative_brevity(lengths_G), shortest_of_the_best(lengths_G, rewards_G)
-    return [weight * brevity + bonus * best for brevity, best in zip(brevity_G, best_G, strict=True)]
+    return [
+        weight * brevity + bonus * best if correct else min(0.0, weight * brevity)
+        for brevity, best, correct in zip(brevity_G, best_G, correct_G, strict=True)
+    ]
 
 
 def effort_reward(reward: float, length: int, *, slope: float, penalty: float, free_length: int) -> float:

@@ -138,6 +138,15 @@ def test_tokens_are_weighed_by_pi_over_mu_within_bounds_or_a_range(correction, f
     assert loss.sums["importance"].item() == pytest.approx(0.1 + 0.9 + 3.0 + 6.0)
 
 
+def test_a_token_range_is_icepops_rule_unless_a_cap_is_asked_for_beside_it():
+    # M(w) = w where 0.5 <= w <= 5, else 0: Zhao et al., 2025
+    gaps = [math.log(w) for w in (0.1, 0.9, 3.0, 4.9, 6.0)]
+    icepop = objective(LossConfig(token_range=[0.5, 5.0], error_guard=0.0))
+    assert loss_of(icepop, gaps=gaps).total.item() == pytest.approx(-(0.9 + 3.0 + 4.9))
+    capped = objective(LossConfig(token_range=[0.5, 5.0], importance_cap=2.0, error_guard=0.0))
+    assert loss_of(capped, gaps=gaps).total.item() == pytest.approx(-(0.9 + 2.0 + 2.0))
+
+
 @pytest.mark.parametrize(
     ("correction", "gaps", "advantage", "kept"),
     [
@@ -262,6 +271,23 @@ def test_the_default_loss_is_the_clipped_one_with_truncated_weights_and_the_guar
 def test_estimates_of_the_divergence_at_d_of_one_half(estimate, value):
     assert estimate(tensor([-1.5]), tensor([-1.0])).item() == pytest.approx(value)
     assert estimate(tensor([-1.0]), tensor([-1.0])).item() == 0.0
+
+
+def test_in_the_loss_k2_has_the_gradient_of_the_divergence_and_k1_has_none():
+    """Over all outcomes of a distribution of three, each as often as it is sampled."""
+    logits = tensor([0.3, -0.8, 0.5]).requires_grad_()
+    reference = tensor([1.0, 0.2, -0.4]).log_softmax(-1)
+    pi = logits.log_softmax(-1)
+    exact = gradient((pi.exp() * (pi - reference)).sum(), logits)
+
+    def sampled(estimate) -> list[float]:
+        logits.grad = None
+        logs = logits.log_softmax(-1)
+        return gradient((logs.exp().detach() * estimate(logs, reference)).sum(), logits)
+
+    assert sampled(k2) == pytest.approx(exact)
+    assert sampled(k1) == pytest.approx([0.0, 0.0, 0.0])
+    assert max(map(abs, exact)) > 0.1
 
 
 @pytest.mark.parametrize(

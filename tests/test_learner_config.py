@@ -48,6 +48,27 @@ def test_the_names_of_the_configuration_are_those_of_the_functions():
     assert set(loss_config.KL_ESTIMATES) == set(kl.ESTIMATES)
 
 
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"kl": "k1", "kl_coefficient": 0.1}, "loss.kl=k1 with loss.kl_in=loss: .* set loss.kl=k2"),
+        ({"surrogate": "gspo", "dual_clip": 3.0}, "loss.dual_clip=3.0 with loss.surrogate=gspo"),
+        ({"surrogate": "reinforce", "clip_high": 0.3}, "loss.clip_high=0.3 with loss.surrogate=reinforce"),
+        ({"surrogate": "decoupled", "importance_cap": 2.0}, "loss.importance_cap=2.0 with loss.surrogate=decoupled"),
+        ({"old_policy": "rollout", "importance_cap": 2.0}, "loss.importance_cap=2.0 with loss.old_policy=rollout"),
+        ({"token_range": [0.5, 5.0], "importance_floor": 0.1}, "loss.importance_floor=0.1"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(settings, named):
+    with pytest.raises(ValueError, match=named):
+        LossConfig(**settings)
+
+
+def test_k1_is_a_reward_and_a_metric():
+    assert LossConfig(kl="k1", kl_coefficient=0.1, kl_in="reward").needs_reference
+    assert not LossConfig(kl="k1").needs_reference
+
+
 def test_what_is_decoupled_needs_a_policy_between_trainer_and_rollout():
     with pytest.raises(ValueError, match="surrogate=decoupled with loss.old_policy=rollout"):
         LossConfig(surrogate="decoupled", old_policy="rollout")

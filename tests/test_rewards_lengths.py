@@ -21,8 +21,26 @@ def test_the_shortest_earns_the_bonus_only_among_the_best_fifth() -> None:
 
 
 def test_length_rewards_are_weight_times_brevity_plus_the_bonus() -> None:
-    added = length_rewards([10, 15, 30], [1.0, 0.0, 1.0], [True, False, True], weight=0.5, bonus=0.5)
+    added = length_rewards([10, 15, 30], [1.0, 1.0, 1.0], [True] * 3, weight=0.5, bonus=0.5)
     assert added == pytest.approx([5 / 24 + 0.5, 1 / 12, -7 / 24])
+
+
+def test_a_wrong_answer_loses_by_being_long_and_gains_nothing_by_being_short() -> None:
+    # brevity 5/12, 1/6, -7/12; min(0, .) for the wrong ones
+    added = length_rewards([10, 15, 30], [0.0, 1.0, 0.0], [False, True, False], weight=0.5, bonus=0.5)
+    assert added == pytest.approx([0.0, 1 / 12, -7 / 24])
+    # among eight answers the best fifth is two, so that a wrong one is among them where one alone is right
+    rewards, lengths = [1.0, *[0.0] * 7], [50, 10, *[60] * 6]
+    added = length_rewards(lengths, rewards, [True, *[False] * 7], weight=0.5, bonus=0.5)
+    assert added[1] == 0.0
+
+
+@pytest.mark.parametrize("lengths", [[90, 10, 50, 70], [10, 90, 50, 70], [50, 10, 90, 11]])
+def test_with_both_weights_at_a_half_the_longest_right_answer_is_worth_more_than_any_wrong_one(lengths) -> None:
+    rewards, correct = [1.0, 0.0, 1.0, 0.0], [True, False, True, False]
+    once = length_rewards(lengths, rewards, correct, weight=0.5, bonus=0.5)
+    worth = [reward + 2 * added for reward, added in zip(rewards, once, strict=True)]
+    assert min(worth[0], worth[2]) > 0 >= max(worth[1], worth[3])
 
 
 def test_a_group_that_is_all_wrong_and_one_of_equal_lengths_get_nothing() -> None:
