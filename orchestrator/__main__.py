@@ -6,6 +6,7 @@ from pathlib import Path
 
 from orchestrator.compare_command import add_compare_command
 from orchestrator.env_commands import add_env_commands
+from orchestrator.redaction import blanked
 from orchestrator.serve_command import add_serve_command
 
 EPILOG = """examples:
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         status: int = given.execute(given)
     except (ValueError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {blanked(str(error))}", file=sys.stderr)
         return 2
     return status
 

@@ -20,6 +20,7 @@ from orchestrator.distillation import DistillConfig
 from orchestrator.loop_config import LoopConfig, RlConfig
 from orchestrator.own_answers import SelfSftConfig
 from orchestrator.preferences import DpoConfig
+from orchestrator.redaction import blanks, redacted, reference
 from orchestrator.sft_data import SftDataConfig
 from orchestrator.shaping import require_buffer_fits
 from rollout.worker import RolloutConfig
@@ -109,6 +110,8 @@ class TrackingConfig:
     """Name of the experiment."""
     uri: str | None = running(None)
     """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
+    trajectories: bool = False
+    """Whether the last files of trajectories, prompts and answers in full, are uploaded beside the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +227,7 @@ def load_config(path: Path, overrides: list[str]) -> Config:
             raise ValueError(f"override {override!r} is not of the form key=value, for example rl.steps=10")
     try:
         given = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(overrides))
+        _require_secrets(OmegaConf.to_container(given), path)
         merged = OmegaConf.merge(OmegaConf.structured(Config), given)
         config = OmegaConf.to_object(merged)
     except yaml.YAMLError as error:
@@ -235,13 +239,27 @@ def load_config(path: Path, overrides: list[str]) -> Config:
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write the resolved configuration as YAML."""
-    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(config)), encoding="utf-8")
+    """Write the resolved configuration as YAML, without its secrets."""
+    shown = redacted(_plain(config), hidden=reference)
+    path.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)), encoding="utf-8")
 
 
 def flat_config(config: Config) -> dict[str, str]:
-    """The configuration as `dotted.key: value`, for the tracker and for comparison."""
-    return dict(_flatten(OmegaConf.to_container(OmegaConf.structured(config)), ""))
+    """The configuration as `dotted.key: value` without its secrets, for the tracker and for comparison."""
+    return dict(_flatten(redacted(_plain(config)), ""))
+
+
+def _plain(config: Config) -> Any:
+    return OmegaConf.to_container(OmegaConf.structured(config))
+
+
+def _require_secrets(given: Any, path: Path) -> None:
+    """Raises `ValueError` where a run's own file is used and a secret in it was blanked."""
+    if missing := blanks(given):
+        raise ValueError(
+            f"{path} holds a run's configuration without its secrets: give {', '.join(missing)} again, best as "
+            f"'{missing[0]}=${{oc.env:NAME}}' from the environment variable NAME"
+        )
 
 
 def _flatten(value: Any, prefix: str) -> list[tuple[str, str]]:

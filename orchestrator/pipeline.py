@@ -14,7 +14,7 @@ from orchestrator.deadline import StopFlag, StopRequested
 from orchestrator.model_checks import check_before, check_model
 from orchestrator.progress import Progress
 from orchestrator.report import write_report
-from orchestrator.run import Run, check_continuation, redacted
+from orchestrator.run import Run, check_continuation
 from orchestrator.run_dir import RunDir
 from orchestrator.stage_distill import run_distill
 from orchestrator.stage_dpo import run_dpo
@@ -55,7 +55,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
         local_dir=folder.root.parent,
         say=progress.note,
     )
-    tracker.params(redacted(flat_config(config)))
+    tracker.params(flat_config(config))
     stop = StopFlag()
     will_train = not TRAINING.isdisjoint(ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
@@ -138,8 +138,9 @@ async def _report(run: Run) -> None:
     run.tracker.artifact(paths.json)
     if paths.curves is not None:
         run.tracker.artifact(paths.curves)
-    for path in sorted(run.folder.trajectories.glob("*.jsonl"))[-3:]:
-        run.tracker.artifact(path)
+    if run.config.tracking.trajectories:
+        for path in sorted(run.folder.trajectories.glob("*.jsonl"))[-3:]:
+            run.tracker.artifact(path)
     run.progress.note(f"report: {paths.html}")
 
 

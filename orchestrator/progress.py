@@ -13,6 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.redaction import blanked
+
 SHOWN_ENVS = 8
 SHOWN_LOSSES = ("train/loss", "sft/loss", "loss")
 SHOWN_SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "tokens_per_s")
@@ -108,8 +110,9 @@ class Progress:
             self._print_line(self._stage)
 
     def note(self, text: str) -> None:
-        """A line that stays: a warning, a file that was written."""
-        self._console.print(f"[{clock_text(self._clock() - self._began)}] {text}", markup=False, soft_wrap=True)
+        """A line that stays: a warning, a file that was written. What looks like a secret is blanked."""
+        line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
+        self._console.print(line, markup=False, soft_wrap=True)
         if self._live is None:
             self._stream.flush()
 

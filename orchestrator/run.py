@@ -4,7 +4,6 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from envs.catalog import environment
 from envs.setting import Kind, kind_of
@@ -220,11 +219,3 @@ def check_continuation(config: Config, folder: RunDir) -> None:
         listed = ", ".join(f"{key}: {before.get(key)} -> {now.get(key)}" for key in changed)
         raise ValueError(f"{folder.root} was started with another configuration ({listed}); choose another name=")
     save_config(config, folder.config)
-
-
-def redacted(params: dict[str, str]) -> dict[str, Any]:
-    """Parameters fit to be logged: whatever may be a secret is blanked."""
-    secret = ("token", "password", "secret", "api_key")
-    return {
-        key: "***" if any(key.rsplit(".", 1)[-1] == word for word in secret) else value for key, value in params.items()
-    }

@@ -12,6 +12,7 @@ from orchestrator.config import STAGES, Config, load_config
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline import run_pipeline
+from orchestrator.redaction import blanked
 from orchestrator.submit import submit
 
 
@@ -29,7 +30,7 @@ def execute(given: argparse.Namespace) -> int:
     except FileNotFoundError:
         raise
     except (StuckError, DamagedCheckpointError, OSError, RuntimeError) as error:
-        print(f"fault: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
         return 1
 
 
