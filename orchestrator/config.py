@@ -110,7 +110,7 @@ class TrackingConfig:
     """Name of the experiment."""
     uri: str | None = running(None)
     """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
-    trajectories: bool = False
+    trajectories: bool = running(False)
     """Whether the last files of trajectories, prompts and answers in full, are uploaded beside the report."""
 
 
