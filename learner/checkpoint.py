@@ -1,6 +1,7 @@
 """Checkpoints that are whole or not there: written beside their place, described by a manifest, moved in by one rename.
 
 A stage's checkpoints lie at `<stage_dir>/<step>/`, each with a `manifest.json` that holds the SHA-256 of every file.
+The manifest is written last, so that a directory which agrees with its own is whole, wherever it lies.
 """
 
 import errno
@@ -15,11 +16,16 @@ from pathlib import Path
 
 MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished"
-"""Suffix of a checkpoint that is being written. One that is left over was interrupted and is removed."""
+"""Suffix of a checkpoint that is being written. One that is left over was interrupted: moved in if whole, else removed."""
 KEPT = 2
-"""Checkpoints of a stage that are kept: the latest, and the one before in case that is damaged."""
+"""Whole checkpoints of a stage that are kept: the latest, and the one before in case that is damaged."""
 
 logger = logging.getLogger(__name__)
+
+Facts = dict[str, tuple[int, int, int]]
+_verdicts: dict[Path, tuple[Facts, str]] = {}
+"""What this process found in a directory: size, time and inode of its files then, and what is wrong with it ("" if whole).
+Hashing a checkpoint takes minutes where it is large, so it is done once, and again only where a file has changed since."""
 
 
 class DamagedCheckpointError(Exception):
@@ -32,6 +38,7 @@ def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
     Raises `OSError` (ENOSPC) where the disk has less than `needed_bytes` left, before anything is written.
     """
     stage_dir.mkdir(parents=True, exist_ok=True)
+    _finish_interrupted(stage_dir)
     for leftover in stage_dir.glob(f"*{UNFINISHED}"):
         shutil.rmtree(leftover)
     free = shutil.disk_usage(stage_dir).free
@@ -45,37 +52,31 @@ def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
 def commit(directory: Path) -> Path:
     """Describe the files of a directory from `begin`, flush them to disk, and move it to its place, which is returned.
 
-    Older checkpoints than the last two are removed after that.
+    Older checkpoints than the last two whole ones are removed after that.
     """
-    final = directory.with_name(directory.name.removesuffix(UNFINISHED))
     files = _files(directory)
     entries = {name: {"bytes": path.stat().st_size, "sha256": _flush(path)} for name, path in files.items()}
     (directory / MANIFEST).write_text(json.dumps({"files": entries}, indent=1), encoding="ascii")
     _flush(directory / MANIFEST)
     for folder in {path.parent for path in files.values()} | {directory}:
         _sync_folder(folder)
-    if final.exists():  # the same step again, after a run that was continued from an older checkpoint
-        _remove(final)
-    directory.rename(final)
-    _sync_folder(final.parent)
-    for step in steps(final.parent)[:-KEPT]:
-        _remove(_place(final.parent, step))
+    final = _move_in(directory)
+    _verdicts[final] = (_facts(final), "")  # hashed just now
+    _remove_old(final.parent)
     return final
 
 
 @contextmanager
-def writing(stage_dir: Path, step: int, *, needed_bytes: int) -> Iterator[Path]:
-    """`begin`, then whatever the block writes into the directory, then `commit`.
+def discarded_on_failure(directory: Path, *, needed_bytes: int) -> Iterator[None]:
+    """Remove a directory from `begin` where the block, which writes and commits it, fails; older checkpoints stay.
 
-    Where the block or the commit fails, the directory is removed and older checkpoints stay. If the disk was full by
-    then, which libraries report in errors of their own, the error says so: where, how much is needed, how much is free.
+    If the disk was full by then, which libraries report in errors of their own, the error says so: where, how much is
+    needed, how much is free.
     """
-    directory = begin(stage_dir, step, needed_bytes=needed_bytes)
     try:
-        yield directory
-        commit(directory)
+        yield
     except BaseException as error:
-        free = shutil.disk_usage(stage_dir).free
+        free = shutil.disk_usage(directory.parent).free
         missing = needed_bytes - sum(path.stat().st_size for path in _files(directory).values())
         shutil.rmtree(directory, ignore_errors=True)
         if isinstance(error, Exception) and (_is_full(error) or free < missing):
@@ -94,20 +95,39 @@ def _no_space(path: Path, *, needed_bytes: int, free: int) -> OSError:
 
 def verify(directory: Path) -> None:
     """Raise `DamagedCheckpointError` unless each file is there, has its size and hash, and there is no other."""
+    known, facts = _verdicts.get(directory), _facts(directory)
+    if known is None or known[0] != facts:
+        known = _verdicts[directory] = (facts, _problem(directory))
+    if known[1]:
+        raise DamagedCheckpointError(known[1])
+
+
+def is_whole(directory: Path) -> bool:
+    """Whether a directory is there and passes `verify`."""
+    try:
+        verify(directory)
+    except DamagedCheckpointError:
+        return False
+    return True
+
+
+def _problem(directory: Path) -> str:
+    """What is wrong with a checkpoint; empty where it is whole."""
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="ascii"))
         expected: dict[str, dict[str, object]] = manifest["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpointError(f"{directory}: no readable {MANIFEST} ({error})") from error
+        return f"{directory}: no readable {MANIFEST} ({error})"
     files = _files(directory)
     if set(files) != set(expected):
-        raise DamagedCheckpointError(f"{directory}: missing or unknown files {sorted(set(files) ^ set(expected))}")
+        return f"{directory}: missing or unknown files {sorted(set(files) ^ set(expected))}"
     for name, path in files.items():
         size = path.stat().st_size
         if size != expected[name]["bytes"]:
-            raise DamagedCheckpointError(f"{path} has {size} bytes, not {expected[name]['bytes']}")
+            return f"{path} has {size} bytes, not {expected[name]['bytes']}"
         if _sha256(path) != expected[name]["sha256"]:
-            raise DamagedCheckpointError(f"{path} has changed: its SHA-256 is not that of {MANIFEST}")
+            return f"{path} has changed: its SHA-256 is not that of {MANIFEST}"
+    return ""
 
 
 def steps(stage_dir: Path) -> list[int]:
@@ -124,8 +144,9 @@ def latest(stage_dir: Path) -> Path | None:
     whole: starting from scratch would throw away what was trained.
     """
     problems: list[str] = []
+    _finish_interrupted(stage_dir)
     for step in reversed(steps(stage_dir)):
-        directory = _place(stage_dir, step)
+        directory = place(stage_dir, step)
         try:
             verify(directory)
         except DamagedCheckpointError as error:
@@ -141,25 +162,61 @@ def latest(stage_dir: Path) -> Path | None:
     return None
 
 
+def place(stage_dir: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return stage_dir / f"{step:06d}"
+
+
 def step_of(directory: Path) -> int:
     """The step of a checkpoint directory."""
     return int(directory.name)
 
 
-def _remove(directory: Path) -> None:
-    """Remove a checkpoint so that an interruption can not leave half of it in its place."""
+def _finish_interrupted(stage_dir: Path) -> None:
+    """Move in what a process that was killed had written whole, unless a whole checkpoint has its place."""
+    for leftover in stage_dir.glob(f"*{UNFINISHED}"):
+        final = leftover.with_name(leftover.name.removesuffix(UNFINISHED))
+        if final.name.isdecimal() and is_whole(leftover) and not is_whole(final):
+            _move_in(leftover)
+
+
+def _move_in(directory: Path) -> Path:
+    """Rename a whole directory to its place, whose former content is removed after that."""
+    final = directory.with_name(directory.name.removesuffix(UNFINISHED))
+    condemned = _condemned(final) if final.exists() else None
+    directory.rename(final)
+    _sync_folder(final.parent)
+    if condemned is not None:
+        shutil.rmtree(condemned)
+    return final
+
+
+def _remove_old(stage_dir: Path) -> None:
+    kept = 0
+    for step in reversed(steps(stage_dir)):
+        directory = place(stage_dir, step)
+        if kept == KEPT:
+            shutil.rmtree(_condemned(directory))
+        elif is_whole(directory):
+            kept += 1
+
+
+def _condemned(directory: Path) -> Path:
+    """A checkpoint under the name from which it is removed: an interruption can not leave half of it in its place."""
     condemned = directory.with_name(f"{directory.name}.old{UNFINISHED}")
     directory.rename(condemned)
-    shutil.rmtree(condemned)
-
-
-def _place(stage_dir: Path, step: int) -> Path:
-    return stage_dir / f"{step:06d}"
+    _verdicts.pop(directory, None)
+    return condemned
 
 
 def _files(directory: Path) -> dict[str, Path]:
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): path for path in paths if path != directory / MANIFEST}
+
+
+def _facts(directory: Path) -> Facts:
+    found = {str(path.relative_to(directory)): path.stat() for path in directory.rglob("*") if path.is_file()}
+    return {name: (facts.st_size, facts.st_mtime_ns, facts.st_ino) for name, facts in found.items()}
 
 
 def _sha256(path: Path) -> str:

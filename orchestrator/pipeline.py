@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from learner.checkpoint import begin, commit
 from learner.fresh_model import make_model
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
@@ -110,9 +111,9 @@ async def _init(run: Run) -> None:
         check_model(model, run.config)
         run.folder.store(replace(run.folder.state(), model=str(model), label="init"))
         return
-    target = run.folder.checkpoints("init") / "0"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    count = await asyncio.to_thread(make_model, target, run.config.model.fresh, seed=run.config.seed)
+    directory = begin(run.folder.checkpoints("init"), 0, needed_bytes=0)
+    count = await asyncio.to_thread(make_model, directory, run.config.model.fresh, seed=run.config.seed)
+    target = await asyncio.to_thread(commit, directory)
     check_model(target, run.config)
     run.progress.note(f"init: a fresh hybrid of {count:,} parameters")
     run.folder.store(replace(run.folder.state(), model=str(target.relative_to(run.folder.root)), label="init"))

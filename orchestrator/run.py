@@ -8,7 +8,7 @@ from pathlib import Path
 from envs.catalog import environment
 from envs.setting import Kind, kind_of
 from envs.thinking import ThinkingMix
-from learner.checkpoint import latest, step_of, writing
+from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, step_of
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
@@ -88,12 +88,14 @@ class Run:
     ) -> tuple[LearnerGroup, int]:
         """The learner, ready to train `stage`, and the step that was done last (0 for a fresh start).
 
+        Raises `DamagedCheckpointError` where what it would begin with is not as it was saved.
         A loss that compares with frozen weights takes those of `teacher`, without one those that the stage began with.
         """
         learner, config = await self._learner(stage), self.config.learner
         await learner.use_threads(config.threads_beside if beside_engines else config.threads)
-        checkpoint = latest(self.folder.checkpoints(stage))
+        checkpoint = await asyncio.to_thread(latest, self.folder.checkpoints(stage))
         base = checkpoint or self.model_dir
+        await asyncio.to_thread(self.folder.verified, base)
         self._parameters = await within(
             START_TIMEOUT_S,
             learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher),
@@ -115,12 +117,16 @@ class Run:
         Raises `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
         """
         assert self.learner is not None
-        needed = self._parameters * BYTES_PER_PARAMETER
-        with writing(self.folder.checkpoints(stage), step, needed_bytes=needed) as directory:
+        folder, needed = self.folder.checkpoints(stage), self._parameters * BYTES_PER_PARAMETER
+        if await asyncio.to_thread(is_whole, place(folder, step)):
+            return  # saved already, and nothing was trained since
+        directory = await asyncio.to_thread(begin, folder, step, needed_bytes=needed)
+        with discarded_on_failure(directory, needed_bytes=needed):
             saving = self.learner.save(directory)
             await within(START_TIMEOUT_S, saving, stage=stage, waiting_for=lambda: f"checkpoint {directory}")
             for name, text in files.items():
                 (directory / name).write_text(text, encoding="utf-8")
+            await asyncio.to_thread(commit, directory)
 
     def trained(self, stage: str, *, served: bool = False) -> Path:
         """The newest checkpoint of a finished stage: the learner now holds it, and the engines where it was pushed."""
@@ -132,7 +138,11 @@ class Run:
         return model
 
     async def serving(self, model: Path, *, stage: str) -> Fleet:
-        """The rollout workers, serving `model`: started on it, or brought to it by a weight push."""
+        """The rollout workers, serving `model`: started on it, or brought to it by a weight push.
+
+        Raises `DamagedCheckpointError` where it is a model of the run that is not as it was saved.
+        """
+        await asyncio.to_thread(self.folder.verified, model)
         if self.fleet is None:
             await self._start_fleet(model, stage=stage)
         elif self._served != model:

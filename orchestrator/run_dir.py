@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from learner.checkpoint import verify
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
@@ -54,6 +56,12 @@ class RunDir:
     def checkpoints(self, stage: str) -> Path:
         """The checkpoints of a stage, one folder for each step."""
         return self.root / "checkpoints" / stage
+
+    def verified(self, model: Path) -> Path:
+        """The model, where it is none of this run or as it was saved; else raises `DamagedCheckpointError`."""
+        if model.is_relative_to(self.root):
+            verify(model)
+        return model
 
     def open(self) -> None:
         """Make the folder and take its lock. Raises `RuntimeError` where another driver holds it."""

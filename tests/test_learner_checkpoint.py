@@ -1,7 +1,13 @@
 import errno
 import json
 import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,19 +16,53 @@ from learner.checkpoint import (
     DamagedCheckpointError,
     begin,
     commit,
+    discarded_on_failure,
+    is_whole,
     latest,
+    place,
     steps,
     verify,
-    writing,
 )
+from orchestrator.run_dir import RunDir
+
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
+"""What the interpreter reports to audit hooks before a folder changes."""
 
 
-def write(stage: Path, step: int) -> Path:
+def write(stage: Path, step: int, *, weights: bytes = b"weights") -> Path:
     directory = begin(stage, step, needed_bytes=0)
     (directory / "learner").mkdir()
-    (directory / "model.safetensors").write_bytes(b"weights of %d" % step)
+    (directory / "model.safetensors").write_bytes(weights + b" of %d" % step)
     (directory / "learner" / "facts.json").write_text(json.dumps({"steps": step}), encoding="ascii")
     return commit(directory)
+
+
+def damage(checkpoint: Path) -> None:
+    """Other content of the same size, as bad memory or a bad disk leaves it."""
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes().upper())
+    os.utime(weights, ns=(0, 0))
+
+
+def in_child(work: Callable[[], Any], *, seen: Callable[[str, Any], None]) -> int:
+    """Do the work in a child process, in which `seen` is told of everything that is opened, renamed or removed."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    sys.addaudithook(seen)
+    work()
+    os._exit(0)
+
+
+def killed_at(change: int) -> Callable[[str, Any], None]:
+    """Ends its process right before the n-th change to a folder."""
+    left = iter(range(change - 1, -1, -1))
+
+    def seen(event: str, _arguments: Any) -> None:
+        if event in CHANGES and next(left) == 0:
+            os._exit(9)
+
+    return seen
 
 
 def test_the_latest_whole_checkpoint_is_found_by_scanning(tmp_path):
@@ -39,16 +79,14 @@ def test_only_the_last_two_are_kept(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000002", "000030"]
 
 
-@pytest.mark.parametrize(
-    "damage", ["flipped", "truncated", "empty", "missing", "added", "manifest cut", "manifest gone"]
-)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, caplog, damage):
+@pytest.mark.parametrize("harm", ["flipped", "truncated", "empty", "missing", "added", "manifest cut", "manifest gone"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, caplog, harm):
     before, damaged = write(tmp_path, 1), write(tmp_path, 2)
     weights = damaged / "model.safetensors"
     manifest = damaged / MANIFEST
-    match damage:
+    match harm:
         case "flipped":
-            weights.write_bytes(b"Weights of 2")
+            damage(damaged)
         case "truncated":
             weights.write_bytes(b"weights")
         case "empty":
@@ -84,6 +122,73 @@ def test_the_same_step_can_be_written_again(tmp_path):
     verify(write(tmp_path, 1))
 
 
+@pytest.mark.parametrize("there", ["whole", "damaged", "damaged, nothing before"])
+def test_a_kill_while_a_step_is_written_again_leaves_a_whole_checkpoint_of_it_or_of_the_one_before(tmp_path, there):
+    begun = tmp_path / "begun"
+    for step in (25,) if there == "damaged, nothing before" else (10, 20, 25):
+        write(begun, step)
+    if there != "whole":
+        damage(place(begun, 25))
+    for change in range(1, 100):
+        stage = shutil.copytree(begun, tmp_path / str(change))
+        again = place(stage, 25)
+        status = in_child(partial(write, stage, 25, weights=b"new weights"), seen=killed_at(change))
+        try:
+            found = latest(stage)
+        except DamagedCheckpointError:  # says so, and starts nothing afresh
+            assert there == "damaged, nothing before"
+        else:
+            assert found in ([again] if there == "whole" else [again, place(stage, 20)])
+            assert found is not None
+            verify(found)
+        if status == 0:
+            assert (again / "model.safetensors").read_bytes() == b"new weights of 25"
+            assert change > 8  # every rename and removal had its turn
+            return
+    raise AssertionError("the child never finished")
+
+
+def test_only_whole_checkpoints_count_among_those_that_are_kept(tmp_path):
+    write(tmp_path, 10)
+    write(tmp_path, 25)
+    damage(write(tmp_path, 50))
+    assert latest(tmp_path) == place(tmp_path, 25)
+    write(tmp_path, 30)
+    assert [step for step in steps(tmp_path) if is_whole(place(tmp_path, step))] == [25, 30]
+
+
+def test_a_checkpoint_is_read_once_when_it_is_written_and_once_when_it_is_continued_from(tmp_path):
+    log = tmp_path / "reads"
+
+    def note(event: str, arguments: Any) -> None:
+        if event == "open" and str(arguments[0]).endswith(".safetensors") and not arguments[2] & os.O_WRONLY:
+            with log.open("a") as file:
+                file.write("r")
+
+    def reads(work: Callable[[], Any]) -> int:
+        log.write_text("")
+        assert in_child(work, seen=note) == 0
+        return len(log.read_text())
+
+    def written() -> None:
+        write(tmp_path, 7)
+        for _ in range(3):
+            assert latest(tmp_path) == place(tmp_path, 7)
+
+    assert reads(written) == 1
+    assert reads(lambda: [latest(tmp_path) for _ in range(3)]) == 1
+
+
+def test_a_model_of_the_run_is_verified_before_it_is_loaded_and_another_is_not_asked_for_a_manifest(tmp_path):
+    folder, elsewhere = RunDir(tmp_path / "run"), tmp_path / "model"
+    elsewhere.mkdir()
+    model = write(folder.checkpoints("sft"), 300)
+    assert (folder.verified(model), folder.verified(elsewhere)) == (model, elsewhere)
+    damage(model)
+    with pytest.raises(DamagedCheckpointError, match="model.safetensors has changed"):
+        folder.verified(model)
+
+
 def test_a_full_disk_is_an_error_before_anything_is_written_and_older_checkpoints_stay(tmp_path):
     before = write(tmp_path, 1)
     with pytest.raises(OSError, match=rf"needs {2**60} bytes.*{tmp_path}") as raised:
@@ -97,7 +202,8 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_ones(tmp_path):
     before = write(tmp_path, 1)
 
     def fill(error: Exception) -> None:
-        with writing(tmp_path, 2, needed_bytes=1000) as directory:
+        directory = begin(tmp_path, 2, needed_bytes=1000)
+        with discarded_on_failure(directory, needed_bytes=1000):
             (directory / "model.safetensors").write_bytes(b"12345")
             raise error
 
@@ -108,9 +214,3 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_ones(tmp_path):
         fill(RuntimeError("something else"))
     assert latest(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
-
-
-def test_what_was_written_in_full_is_committed(tmp_path):
-    with writing(tmp_path, 3, needed_bytes=1000) as directory:
-        (directory / "model.safetensors").write_bytes(b"12345")
-    assert latest(tmp_path) == tmp_path / "000003"
