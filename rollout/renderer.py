@@ -10,6 +10,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from envs.task import Message, Task, Tool
+from rollout.escaping import Escaper
 from rollout.thought import ThoughtConfig
 
 MARK = "temper-mark"
@@ -54,7 +55,7 @@ class Renderer:
         self._end_id = tokenizer.eos_token_id  # looked up in a dict of names each time
         self._last: tuple[Task, tuple[int, ...]] | None = None
         self._openings: dict[bool, str] = {}
-        self._tags = [token for token in tokenizer.get_added_vocab() if token[0] == "<" and token[-1] == ">"]
+        self._escaper = Escaper(tokenizer)
 
     def prompt_ids(self, task: Task) -> tuple[int, ...]:
         """The ids of a task's prompt: its mode at the end of the last user message, then the opening of the turn.
@@ -125,8 +126,8 @@ class Renderer:
     ) -> str:
         return str(
             self._tokenizer.apply_chat_template(
-                [self._escaped(message) for message in messages],
-                tools=list(tools) or None,
+                self._escaper.data(messages),
+                tools=self._escaper.data(tools) or None,
                 add_generation_prompt=open_turn,
                 enable_thinking=reasoning,
                 tokenize=False,
@@ -137,21 +138,12 @@ class Renderer:
         """The ids of a text as it stands."""
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _escaped(self, message: Message) -> Message:
-        """Content from outside can't forge a turn or a tag: a zero-width space goes into every tag it contains."""
-        content = message.get("content")
-        if message["role"] == "assistant" or not isinstance(content, str):
-            return message
-        for tag in self._tags:
-            if tag in content:
-                content = content.replace(tag, f"{tag[0]}\u200b{tag[1:]}")
-        return {**message, "content": content}
-
 
 def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
-    """The messages with a notice at the end of the last one that the user wrote."""
+    """The messages with a notice at the end of the last one that the user wrote, as text or as a list of parts."""
     if not notice:
         return list(messages)
     last = max(number for number, message in enumerate(messages) if message["role"] == "user")
-    said = {**messages[last], "content": f"{messages[last]['content']}\n{notice}"}
-    return [*messages[:last], said, *messages[last + 1 :]]
+    content = messages[last]["content"]
+    said = [*content, {"type": "text", "text": notice}] if isinstance(content, list) else f"{content}\n{notice}"
+    return [*messages[:last], {**messages[last], "content": said}, *messages[last + 1 :]]

@@ -1,0 +1,132 @@
+"""Text that is not ours can't forge a turn, a thought or a call: a zero-width space breaks every tag that it contains.
+
+Tags are the special tokens of a tokenizer, those of its added tokens and of the words of its chat template that look like
+one (`<...>`, `[INST]`), and the tags of thoughts and calls. Ordinary words stay as they are, added tokens or not.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from envs.dialogue import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT
+
+BREAK = "\u200b"
+"""A zero-width space."""
+TAG = re.compile(r"<+[^<>\s]+>+|\[/?[A-Z][A-Z_]*\]")
+XML_TAG = re.compile(r"</?\w[\w.:-]*/?>")
+OWN_TAGS = frozenset((OPEN_THOUGHT, CLOSE_THOUGHT, OPEN_CALL, CLOSE_CALL))
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of content parts that hold text."""
+
+
+class Escaper:
+    """Breaks the tags of one tokenizer in text that is not ours."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        added = {token.content: token for token in tokenizer.added_tokens_decoder.values()}
+        special = {name for name, token in added.items() if token.special} | set(tokenizer.all_special_tokens)
+        looks = {name for name in added if TAG.fullmatch(name)} | set(TAG.findall(str(tokenizer.chat_template or "")))
+        tags = {tag for tag in special | looks | OWN_TAGS if len(tag) > 1}
+        turns = tags - {tag for tag in looks - special if XML_TAG.fullmatch(tag)} - OWN_TAGS
+        vocabulary = {tag: token for tag, token in tokenizer.get_vocab().items() if tag in tags}
+        if tokenizer.unk_token != tokenizer.eos_token:  # what the vocabulary lacks is no forgery
+            vocabulary.pop(str(tokenizer.unk_token), None)
+        self._longest = max(map(len, tags))
+        self._tags, self._tag_ids = _any_of(tags), frozenset(vocabulary.values())
+        self._turns, self._turn_ids = _any_of(turns), frozenset(vocabulary[tag] for tag in turns & vocabulary.keys())
+
+    def text(self, text: str) -> str:
+        """A text in which no tag is left. Raises `ValueError` where the tokenizer finds one all the same."""
+        return self._safe(text, self._tags, self._tag_ids)
+
+    def spoken(self, text: str) -> str:
+        """The same of an assistant's own text, which may contain thoughts and calls but no turns."""
+        return self._safe(text, self._turns, self._turn_ids)
+
+    def _safe(self, text: str, tags: re.Pattern[str], ids: frozenset[int]) -> str:
+        broken = _broken(text, tags)
+        if ids.isdisjoint(self._encoded(broken)):
+            return broken
+        apart = BREAK.join(text)  # it holds what the tokenizer first turns into a tag, such as letters of full width
+        if not ids.isdisjoint(self._encoded(apart)):
+            raise ValueError(f"{text[:80]!r} can't be told from the tags of the chat template")
+        return apart
+
+    def data(self, value: Any) -> Any:
+        """JSON data, such as messages and the schemas of tools, with every text in it escaped, keys too.
+
+        What an assistant has said is its own text, whether in one piece or in parts. Arguments that are JSON inside a
+        text are read, since whoever renders them reads them too.
+        """
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            own = value.get("role") == "assistant"
+            return {self.text(str(key)): self._field(str(key), inner, own=own) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return self._parts([self.data(inner) for inner in value])
+        return value
+
+    def _field(self, key: str, value: Any, *, own: bool) -> Any:
+        """The value of a key, of an assistant's message where `own`."""
+        if key == "content" and own and isinstance(value, str):
+            return self.spoken(value)
+        if key == "content" and own and isinstance(value, list):
+            return self._parts([self._own_part(part) for part in value])
+        if key == "arguments" and isinstance(value, str):
+            return self._arguments(value)
+        return self.data(value)
+
+    def _own_part(self, part: Any) -> Any:
+        if isinstance(part, str):
+            return self.spoken(part)
+        escaped = self.data(part)
+        if isinstance(part, dict) and part.get("type") in TEXT_PARTS and isinstance(part.get("text"), str):
+            return {**escaped, "text": self.spoken(part["text"])}
+        return escaped
+
+    def _arguments(self, text: str) -> str:
+        try:
+            given = json.loads(text)
+        except ValueError:
+            return self.text(text)
+        escaped = self.data(given)
+        return text if escaped == given else json.dumps(escaped, ensure_ascii=False)
+
+    def _parts(self, parts: list[Any]) -> list[Any]:
+        """Parts that make up one text: a tag that begins in one of them is not completed by the next."""
+        said, joined = "", []
+        for part in parts:
+            text = part.get("text") if isinstance(part, dict) else part
+            if isinstance(text, str):
+                if self._completes(said, text):
+                    text = BREAK + text
+                    part = {**part, "text": text} if isinstance(part, dict) else text
+                said = (said + text)[-self._longest :]
+            joined.append(part)
+        return joined
+
+    def _completes(self, said: str, text: str) -> bool:
+        """Whether a tag lies across the border of two texts."""
+        near = said + text[: self._longest]
+        return any(found.start() < len(said) < found.end() for found in self._tags.finditer(near))
+
+    def _encoded(self, text: str) -> Iterable[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+
+def _any_of(tags: Iterable[str]) -> re.Pattern[str]:
+    """What finds each of the tags, the longest first."""
+    return re.compile("|".join(re.escape(tag) for tag in sorted(tags, key=len, reverse=True)))
+
+
+def _broken(text: str, tags: re.Pattern[str]) -> str:
+    """A text without the tags; breaking one may leave a shorter one in it."""
+    while tags.search(text):
+        text = tags.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)
+    return text
