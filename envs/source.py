@@ -26,6 +26,8 @@ LOG = logging.getLogger(__name__)
 SPLITS = ("train", "heldout")
 HELDOUT_ONE_IN = 8
 MAX_DRAWS = 10_000
+REPEATS = 64
+"""A source that repeats itself so often in a row is taken to have no other tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,18 @@ class FileSource:
     def task(self, index: int) -> Task:
         """The task at `index`, counted round and round."""
         return self.tasks[index % len(self.tasks)]
+
+
+def distinct(source: TaskSource, count: int) -> list[Task]:
+    """The first `count` tasks whose keys differ; fewer where `REPEATS` in a row have nothing new."""
+    found: dict[str, Task] = {}
+    index = repeats = 0
+    while len(found) < count and repeats < REPEATS:
+        task = source.task(index)
+        repeats = repeats + 1 if task.key in found else 0
+        found.setdefault(task.key, task)
+        index += 1
+    return list(found.values())
 
 
 def _configured(task: Task, name: str, config: EnvConfig) -> Task:

@@ -17,3 +17,9 @@ def not_negative(name: str, value: float) -> None:
     """The value is 0 or more."""
     if not value >= 0:
         raise ValueError(f"{name}={value}: must be 0 or more")
+
+
+def fraction(name: str, value: float) -> None:
+    """The value lies between 0 and 1."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}={value}: must be between 0 and 1")

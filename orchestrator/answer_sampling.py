@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.deadline import within
+from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.run import Run
 from rollout.trajectory import Group, Ticket
@@ -18,7 +19,7 @@ FIRST_TICKETS = {"self_sft": 2 * 10**9, "dpo": 4 * 10**9}
 
 
 class Sampling(Protocol):
-    """How much is sampled: tasks, answers to each, and the deadline of a wave in seconds."""
+    """How much is sampled: tasks, answers to each, the deadline of a wave in seconds, the highest share of failures."""
 
     @property
     def tasks(self) -> int: ...
@@ -28,6 +29,9 @@ class Sampling(Protocol):
 
     @property
     def timeout_s(self) -> float: ...
+
+    @property
+    def max_failures(self) -> float: ...
 
 
 async def sample_once(
@@ -41,7 +45,8 @@ async def sample_once(
 ) -> Path:
     """The file of what the run's newest model answers, with the `lines` of each group; made where there is none yet.
 
-    `wanted` says what a line holds. Raises `ValueError` where there is none.
+    `wanted` says what a line holds. Raises `ValueError` where there is none, `TooManyFailures` where too many answers
+    fail outside the model.
     """
     path = run.folder.root / f"{stage}.jsonl"
     if path.exists():
@@ -49,19 +54,22 @@ async def sample_once(
     fleet = await run.serving(run.model_dir, stage=stage)
     draws = [mixture.draw() for _ in range(sampling.tasks)]
     kept: list[str] = []
+    watch = FailureWatch(sampling.max_failures, setting=f"{stage}.max_failures")
     for first in range(0, len(draws), WAVE):
         wave = draws[first : first + WAVE]
         tickets = [
             Ticket(number=FIRST_TICKETS[stage] + first + place, task=mixture.task(draw), admitted=run.version)
             for place, draw in enumerate(wave)
         ]
-        answering = asyncio.gather(*(fleet.run_group(ticket, sampling.samples) for ticket in tickets))
+        calls = (fleet.run_group(ticket, sampling.samples) for ticket in tickets)
+        answering = asyncio.gather(*(watch.on(call) for call in calls))
         groups: list[Group] = await run.stop.wait_or(
             within(sampling.timeout_s, answering, stage=stage, waiting_for=lambda: "the model's own answers")
         )
         for draw, group in zip(wave, groups, strict=True):
             kept += lines(draw, group)
         run.progress.note(f"{stage}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
+    watch.conclude()
     if not kept:
         raise ValueError(
             f"{stage}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {stage}.tasks or "

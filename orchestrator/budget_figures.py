@@ -118,7 +118,7 @@ def _panels(record: RunRecord, measures: Sequence[Measure]) -> list[Panel]:
             measure=measure.name,
             is_share=measure.is_share,
             lines={
-                f"after {label}": [_dot(point, measure) for point in by_env.get(env, [])]
+                f"after {label}": [_dot(point, measure) for point in by_env.get(env, []) if point.samples]
                 for label, by_env in curves.items()
             },
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from math import isclose, nan
+from math import isclose, isfinite, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -20,6 +20,7 @@ MEASURES: dict[str, Callable[[CurvePoint], float]] = {
     "well_formed": lambda point: point.well_formed,
     "thought_tokens_turn": lambda point: point.thought_tokens_turn,
     "answer_tokens_turn": lambda point: point.answer_tokens_turn,
+    "failed": lambda point: point.failures / max(1, point.failures + point.samples),
 }
 
 
@@ -162,8 +163,9 @@ def compare(groups: list[RunGroup]) -> Comparison:
     return Comparison(groups=groups, envs={env: _compare_env(groups, env) for env in _envs(groups)})
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Mean, lowest, highest and standard deviation."""
+def spread(measures: Iterable[float]) -> Spread:
+    """Mean, lowest, highest and standard deviation of what was measured; NaN was not."""
+    values = [value for value in measures if isfinite(value)]
     if not values:
         return Spread(mean=nan, low=nan, high=nan, std=nan, runs=0)
     std = stdev(values) if len(values) > 1 else nan
@@ -172,7 +174,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 def claims(curves: Iterable[Sequence[CurvePoint]]) -> Claims:
     """The claims over the curves of several runs; a run without the points that a claim needs is left out of it."""
-    listed = list(curves)
+    listed = [[point for point in points if point.samples] for points in curves]
     return Claims(
         half_thought=spread([value for points in listed for value in half_thought(points)]),
         lowest_well_formed=spread([value for points in listed for value in lowest_well_formed(points)]),

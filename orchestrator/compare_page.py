@@ -8,7 +8,7 @@ from envs.thinking import Mode
 from orchestrator.budget_figures import LEGEND, Dot, Panel, draw
 from orchestrator.compare import Comparison, Key, Spread
 from orchestrator.figures import STYLE, Plot, inline_svg
-from orchestrator.report import finite, render
+from orchestrator.report import render
 from orchestrator.run_dir import write_json
 
 TEMPLATE = "compare.html.jinja"
@@ -26,7 +26,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     """Writes the page, and the JSON beside it, whose path is returned."""
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_suffix(".json")
-    write_json(beside, finite(comparison.as_json()))
+    write_json(beside, comparison.as_json())
     out.write_text(render(TEMPLATE, {"comparison": comparison, "plots": plots(comparison)}), encoding="utf-8")
     return beside
 

@@ -14,6 +14,7 @@ from envs.catalog import configured
 from envs.sandbox import SandboxConfig
 from envs.setting import Kind, identity, kinds, required, running, scheduled
 from envs.source import EnvConfig
+from learner.bounds import fraction
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
 from orchestrator.distillation import DistillConfig
@@ -77,6 +78,8 @@ class EvalConfig:
     """Answers to each task, the k of avg@k and pass@k."""
     timeout_s: float = running(600.0)
     """Deadline of answering the tasks once, in seconds; where they are answered under n budgets at once, n times that."""
+    max_failures: float = running(0.5)
+    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     budgets: list[int] = scheduled([])
     """Thinking budgets in tokens under which the same tasks are answered once more each."""
     budget_shares: list[float] = scheduled([])
@@ -89,6 +92,7 @@ class EvalConfig:
     def __post_init__(self) -> None:
         if self.tasks < 1 or self.samples < 1:
             raise ValueError(f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1")
+        fraction("eval.max_failures", self.max_failures)
         for budget in self.budgets:
             if budget < 0:
                 raise ValueError(f"eval.budgets has {budget}: a budget must be 0 or more tokens")

@@ -1,7 +1,7 @@
 """One point of the curve of accuracy against thinking budget, as an evaluation stores it. Light: it is read by `compare`."""
 
 from dataclasses import asdict, dataclass
-from math import sqrt
+from math import nan, sqrt
 from typing import Any
 
 from envs.thinking import Mode, Thinking
@@ -13,7 +13,10 @@ ORDER = (Mode.OFF, Mode.LOW_EFFORT, Mode.BUDGET, Mode.UNLIMITED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """The answers of one environment under one mode of thinking. Lengths are in tokens, shares between 0 and 1."""
+    """The answers of one environment under one mode of thinking. Lengths are in tokens, shares between 0 and 1.
+
+    Measures are over the answers with a score; NaN where there is none.
+    """
 
     mode: Mode
     budget: int | None = None
@@ -27,6 +30,8 @@ class CurvePoint:
     """Answers without a score, for reasons outside the model."""
     accuracy: float
     """Mean over tasks of the share of right answers."""
+    accuracy_low: float
+    """The same where answers without a score count as wrong."""
     stderr: float
     """Standard error of the accuracy over tasks."""
     well_formed: float
@@ -53,8 +58,9 @@ class CurvePoint:
     @classmethod
     def read(cls, raw: dict[str, Any]) -> "CurvePoint":
         """The point that `as_json` wrote. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
-        known = {name: value for name, value in raw.items() if name in cls.__dataclass_fields__}
-        return cls(**{**known, "mode": Mode(raw["mode"])})
+        known: dict[str, Any] = {name: value for name, value in raw.items() if name in cls.__dataclass_fields__}
+        given = {name: measured(value) for name, value in known.items() if name not in ("budget", "share")}
+        return cls(**{**known, **given, "mode": Mode(raw["mode"])})
 
     def as_json(self) -> dict[str, Any]:
         """The point as plain data, with its interval."""
@@ -72,14 +78,23 @@ class CurvePoint:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the accuracy: the wider of two.
+        """The 95 % confidence interval of the accuracy, the wider of two; NaN without a score.
 
         The normal one over tasks takes account of answers to the same task being alike, but has no width where all
         tasks have the same accuracy; Wilson's over samples has one even where all answers are right.
         """
+        if not self.samples:
+            return nan, nan
         half = Z95 * self.stderr
         normal = max(0.0, self.accuracy - half), min(1.0, self.accuracy + half)
         return max(normal, wilson_interval(self.accuracy, self.samples), key=lambda ends: ends[1] - ends[0])
+
+
+def measured(value: Any) -> Any:
+    """What a file holds of a measure: null is NaN, in what it lists too."""
+    if isinstance(value, dict):
+        return {name: measured(inner) for name, inner in value.items()}
+    return nan if value is None else value
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:

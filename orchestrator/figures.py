@@ -151,7 +151,8 @@ def _evaluations(record: RunRecord) -> Plot | None:
         axes.errorbar(at, heights, yerr=list(zip(*spans, strict=True)), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
         for x, result in zip(at, results, strict=True):
             if result:
-                axes.text(x, result.interval[1] + 0.025, f"{result.avg_at_k:.2f}", ha="center", fontsize=8.5)
+                top, told = (result.interval[1], f"{result.avg_at_k:.2f}") if result.samples else (0.0, "-")
+                axes.text(x, top + 0.025, told, ha="center", fontsize=8.5)
     axes.set_xticks(range(len(envs)), envs)
     axes.set_ylim(0, 1.12)
     axes.set_ylabel("avg@k")
@@ -159,7 +160,8 @@ def _evaluations(record: RunRecord) -> Plot | None:
     axes.legend(loc="upper left", ncols=len(record.evaluations), bbox_to_anchor=(0, 1.14))
     return Plot(
         title="Held-out accuracy",
-        note="Share of right answers to held-out tasks, sampled at temperature 1; bars are 95 % confidence intervals.",
+        note="Share of right answers to held-out tasks among those with a score, sampled at temperature 1; bars are 95 % "
+        "confidence intervals, a dash is where no answer has a score.",
         svg=inline_svg(figure),
         wide=True,
     )

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from envs.setting import running, scheduled
 from envs.thinking import ThinkingMix
+from learner.bounds import fraction
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from orchestrator.shaping import ShapingConfig
@@ -41,6 +42,7 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         stage = self.stage
+        fraction(f"{stage}.max_failures", self.max_failures)
         if self.steps < 1 or self.groups_per_step < 1 or self.checkpoint_every < 1:
             raise ValueError(
                 f"{stage}.steps={self.steps}, groups_per_step={self.groups_per_step} and "

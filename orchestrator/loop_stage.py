@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from learner.batch import TrainBatch, make_batch, sequences_from_groups
 from learner.checkpoint import latest
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StopRequested
+from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.loop_config import LoopConfig
 from orchestrator.rl_metrics import step_metrics
@@ -17,17 +17,11 @@ from orchestrator.run import Run
 from orchestrator.shaping import ShapingConfig, shaped
 from rollout.record import group_lines
 from rollout.renderer import load_tokenizer, pad_id
-from rollout.trajectory import Group, Trajectory
+from rollout.trajectory import Group
 
 STATE_FILE = "loop.json"
-WATCHED = 64
-"""Over how many of an environment's last episodes its failures are counted."""
 FULL_TRAJECTORIES_EVERY = 10
 """Steps between trajectory files; the last step always has one."""
-
-
-class EnvironmentDown(RuntimeError):
-    """Too many episodes of an environment failed for reasons outside the model."""
 
 
 class LoopStage:
@@ -51,7 +45,7 @@ class LoopStage:
         self._teacher = teacher
         self._pad_id = pad_id(load_tokenizer(run.model_dir))
         self._mixture = run.mixture(self._config.shares, self._config.thinking)
-        self._watch = FailureWatch(self._config.max_failures)
+        self._watch = FailureWatch(config.max_failures, setting=f"{config.stage}.max_failures")
         self._done = 0
 
     async def run(self) -> Path:
@@ -142,27 +136,3 @@ class LoopStage:
         state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
         self._buffer.restore(state["buffer"])
         self._mixture.restore(state["mixture"])
-
-
-class FailureWatch:
-    """Counts failed episodes by environment and halts the run where there are too many: never a silent zero."""
-
-    def __init__(self, highest_share: float) -> None:
-        self._highest = highest_share
-        self._recent: dict[str, deque[bool]] = {}
-
-    def add(self, group: Group) -> None:
-        """Raises `EnvironmentDown`, naming environment and last failure, past the share."""
-        env = group.ticket.task.env
-        recent = self._recent.setdefault(env, deque(maxlen=WATCHED))
-        recent.extend([False] * len(group.trajectories) + [True] * (len(group.failed) + group.retried))
-        if len(recent) == WATCHED and sum(recent) > self._highest * WATCHED:
-            raise EnvironmentDown(
-                f"{sum(recent)} of the last {WATCHED} episodes of environment {env!r} failed outside the model; "
-                f"the last one: {_reason(group.failed[-1] if group.failed else None)}"
-            )
-
-
-def _reason(trajectory: Trajectory | None) -> str:
-    failure = trajectory.failure if trajectory is not None else None
-    return f"{failure.kind.value}: {failure.message}" if failure is not None else "see trajectories/"

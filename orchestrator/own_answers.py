@@ -9,6 +9,7 @@ from typing import Any
 from envs.setting import identity, running, scheduled
 from envs.thinking import Mode, ThinkingMix, up_to
 from learner.batch import Sequence
+from learner.bounds import fraction
 from learner.config import OptimConfig
 from orchestrator.epochs import Epochs
 from orchestrator.mixture import Draw, Mixture
@@ -38,9 +39,12 @@ class SelfSftConfig:
     """Steps between checkpoints; the last step always has one."""
     timeout_s: float = running(600.0)
     """Deadline for sampling, in seconds."""
+    max_failures: float = running(0.5)
+    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     optim: OptimConfig = field(default_factory=OptimConfig)
 
     def __post_init__(self) -> None:
+        fraction("self_sft.max_failures", self.max_failures)
         for name in ("tasks", "samples", "steps", "batch_size", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"self_sft.{name}={getattr(self, name)} must be at least 1")

@@ -13,6 +13,7 @@ from envs.setting import identity, running, scheduled
 from envs.task import Message, Task
 from envs.thinking import OFF, UNLIMITED
 from learner.batch import Sequence
+from learner.bounds import fraction
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from learner.pairs import Pair
@@ -44,6 +45,8 @@ class DpoConfig:
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     timeout_s: float = running(600.0)
     """Deadline for sampling, in seconds."""
+    max_failures: float = running(0.5)
+    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     beta: float = identity(0.1)
     """How dearly an answer pays for leaving the model that the stage began with; the smaller, the further it may go."""
     steps: int = scheduled(100)
@@ -55,6 +58,7 @@ class DpoConfig:
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(learning_rate=1e-6))
 
     def __post_init__(self) -> None:
+        fraction("dpo.max_failures", self.max_failures)
         for name, value in (
             ("tasks", self.tasks),
             ("steps", self.steps),

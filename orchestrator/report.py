@@ -48,13 +48,13 @@ def write_report(run_dir: Path) -> ReportPaths:
 
 
 def summary(record: RunRecord) -> dict[str, Any]:
-    """What `report.json` holds. A value that is not finite is null."""
+    """What `report.json` holds."""
     tables = [asdict(evaluation) for evaluation in record.evaluations]
     for table, evaluation in zip(tables, record.evaluations, strict=True):
         for env, result in evaluation.envs.items():
             table["envs"][env]["interval"] = list(result.interval)
         del table["curve"]  # stands under `curves`
-    raw: dict[str, Any] = {
+    found: dict[str, Any] = {
         "run": record.name,
         "seed": record.seed,
         "stages": [{"name": name, "seconds": seconds} for name, seconds in record.stage_seconds.items()],
@@ -66,12 +66,11 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "events": [asdict(event) for event in record.events],
     }
     if record.curves:
-        raw["curves"] = {
+        found["curves"] = {
             label: {env: [point.as_json() for point in points] for env, points in by_env.items()}
             for label, by_env in record.curves.items()
         }
-    cleaned: dict[str, Any] = finite(raw)
-    return cleaned
+    return found
 
 
 def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
@@ -112,12 +111,3 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 def _number(value: float | None, digits: int = 2) -> str:
     """A number as a table shows it; a dash where there is none."""
     return "-" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
-
-
-def finite(value: Any) -> Any:
-    """JSON data in which every number that is not finite is null."""
-    if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

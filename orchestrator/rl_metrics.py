@@ -36,11 +36,11 @@ def step_metrics(report: StepReport) -> dict[str, float]:
 
 def _env_metrics(groups: list[Group]) -> dict[str, float]:
     scored = [t for group in groups for t in group.trajectories]
-    failed = sum(len(group.failed) + group.retried for group in groups)
+    failed = sum(len(group.failures) for group in groups)
     metrics = {
         "groups": float(len(groups)),
         "failure_rate": failed / max(1, failed + len(scored)),
-        "failures_retried": float(sum(group.retried for group in groups)),
+        "failures_retried": float(sum(len(group.retried) for group in groups)),
     }
     if scored:
         metrics |= {

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -92,10 +93,22 @@ class RunDir:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, whole, whenever the process dies."""
+    """Write JSON so that a reader sees the old file or the new one, whole, whenever the process dies.
+
+    A number that is not finite is null.
+    """
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
+        json.dump(finite(value), file, indent=1, allow_nan=False)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def finite(value: Any) -> Any:
+    """JSON data in which every number that is not finite is null."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

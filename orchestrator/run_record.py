@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.curve_point import CurvePoint
+from orchestrator.curve_point import CurvePoint, measured
 from orchestrator.metrics import MetricsRow, read_metrics
 
 ENGINE_START = "engine/start_s"
@@ -16,20 +16,32 @@ ENGINE_START = "engine/start_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvResult:
-    """One environment in one evaluation. Accuracies are shares; `stderr` is that of `avg_at_k`, over tasks."""
+    """One environment in one evaluation. Accuracies are shares; NaN is what no answer has a score for."""
 
     tasks: int
+    tasks_asked: int
     samples: int
+    """Answers with a score."""
+    failures: int
+    """Answers without one, for reasons outside the model."""
+    complete: int
+    """Tasks whose answers all have a score."""
     avg_at_k: float
+    """Over the answers with a score."""
+    avg_at_k_low: float
+    """Where those without one count as wrong."""
     pass_at_k: float
+    """Over the complete tasks."""
     stderr: float
+    """Of `avg_at_k`, over tasks."""
     tokens: float = math.nan
     truncated: float = math.nan
-    failures: int = 0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of `avg_at_k` (normal approximation), inside 0 and 1."""
+        """The 95 % confidence interval of `avg_at_k` (normal approximation), inside 0 and 1; NaN without a score."""
+        if not self.samples:
+            return math.nan, math.nan
         half = 1.96 * self.stderr
         return max(0.0, self.avg_at_k - half), min(1.0, self.avg_at_k + half)
 
@@ -114,15 +126,19 @@ def read_run(run_dir: Path) -> RunRecord:
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} holds no config.yaml: it is not the folder of a run")
     config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    evaluations = [_evaluation(file) for file in sorted((run_dir / "eval").glob("*.json"))]
     return RunRecord(
         name=str(config.get("name", run_dir.name)),
         seed=config.get("seed"),
         config=config,
         rows=read_metrics(run_dir / "metrics.jsonl"),
-        evaluations=sorted(evaluations, key=lambda evaluation: evaluation.order),
+        evaluations=read_evaluations(run_dir / "eval"),
         stage_seconds=_stage_seconds(run_dir / "manifest.json"),
     )
+
+
+def read_evaluations(folder: Path) -> list[Evaluation]:
+    """The evaluations in a folder, in the order of their models. Raises `ValueError` naming a file that is none."""
+    return sorted((_evaluation(file) for file in folder.glob("*.json")), key=lambda evaluation: evaluation.order)
 
 
 def _evaluation(path: Path) -> Evaluation:
@@ -130,7 +146,7 @@ def _evaluation(path: Path) -> Evaluation:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         envs = {
-            env: EnvResult(**{name: value for name, value in result.items() if name in known})
+            env: EnvResult(**{name: measured(value) for name, value in result.items() if name in known})
             for env, result in raw["envs"].items()
         }
         curve = {env: [CurvePoint.read(point) for point in points] for env, points in raw.get("curve", {}).items()}

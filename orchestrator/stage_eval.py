@@ -2,30 +2,36 @@
 
 The first pass thinks without a limit and gives the results of the environments. Further passes put the same tasks under
 other modes of thinking, as `eval.budgets`, `budget_shares`, `no_thought` and `low_effort` say; their points make a curve.
+
+What no answer has a score for is NaN, in files null: never 0. Accuracy is over the answers with a score; beside it stand
+how many were asked for, and the accuracy that is left where those without a score count as wrong.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from statistics import fmean
 
-from envs.source import open_source
+from envs.source import distinct, open_source
 from envs.task import Task
 from envs.thinking import LOW_EFFORT, OFF, UNLIMITED
 from orchestrator.cluster import Fleet
 from orchestrator.config import Config, EvalConfig
 from orchestrator.curve_point import CurvePoint
 from orchestrator.deadline import within
+from orchestrator.failure_watch import FailureWatch
 from orchestrator.model_checks import check_model
 from orchestrator.run import Run
 from orchestrator.run_dir import write_json
+from orchestrator.run_record import read_evaluations
 from orchestrator.thinking_curve import (
     Setting,
     budget_settings,
     curve,
+    mean,
     median_free_thought,
     standard_error,
     task_accuracies,
@@ -65,15 +71,18 @@ async def run_eval(run: Run) -> Path:
     exam = _Exam(run, await run.serving(run.model_dir, stage=f"eval of {state.label}"), label=state.label)
     began = time.monotonic()
     run.progress.stage(f"eval-{state.label}", 0)
-    tasks = heldout_tasks(run.config)
+    tasks = await asyncio.to_thread(heldout_tasks, run.config)
+    for env in sorted(run.config.envs):
+        if (found := sum(task.env == env for task in tasks)) < config.tasks:
+            run.progress.note(f"eval-{state.label}: {env} has {found} held-out tasks, {config.tasks} were asked for")
     if config.has_curve:
         run.progress.note(f"eval-{state.label}: thinking without a limit")
     groups = await exam.answers(tasks)
-    by_env = {env: env_result(_of_env(groups, env)) for env in sorted(run.config.envs)}
+    by_env = {env: env_result(_of_env(groups, env), asked=config.tasks) for env in sorted(run.config.envs)}
     further, curves = await _thinking(run, exam, tasks, groups) if config.has_curve else ([], {})
     result = {
         "label": state.label,
-        "order": len(list(run.folder.evals.glob("*.json"))),
+        "order": next_order(run.folder.evals, state.label),
         "model": state.model,
         "k": config.samples,
         "seconds": time.monotonic() - began,
@@ -91,11 +100,19 @@ async def run_eval(run: Run) -> Path:
 
 
 def heldout_tasks(config: Config) -> list[Task]:
-    """The tasks of an evaluation: the first `eval.tasks` held-out ones of each environment, in the order of names."""
+    """The tasks of an evaluation: the first `eval.tasks` held-out ones of each environment, in the order of names.
+
+    None of them twice; fewer of an environment that does not have as many.
+    """
     sources = [
         open_source(env, settings, split="heldout", seed=config.seed) for env, settings in sorted(config.envs.items())
     ]
-    return [source.task(index) for source in sources for index in range(config.eval.tasks)]
+    return [task for source in sources for task in distinct(source, config.eval.tasks)]
+
+
+def next_order(folder: Path, label: str) -> int:
+    """The place of the evaluation of the newest model: behind those of all other models."""
+    return 1 + max((other.order for other in read_evaluations(folder) if other.label != label), default=-1)
 
 
 class _Exam:
@@ -106,14 +123,22 @@ class _Exam:
         self._run = run
         self._fleet = fleet
         self._numbers = count(EVAL_TICKETS)
+        self._watch = FailureWatch(run.config.eval.max_failures, setting="eval.max_failures")
 
     async def answers(self, tasks: list[Task], *, points: int = 1) -> list[Group]:
-        """The groups of answers to the tasks. Raises `StuckError` after `points` times the deadline of an evaluation."""
+        """The groups of answers to the tasks.
+
+        Raises `StuckError` after `points` times the deadline of an evaluation, `TooManyFailures` where too many fail.
+        """
         run, config = self._run, self._run.config.eval
         tickets = [Ticket(number=next(self._numbers), task=task, admitted=run.version) for task in tasks]
-        answering = asyncio.gather(*(self._fleet.run_group(ticket, config.samples) for ticket in tickets))
+        calls = (self._fleet.run_group(ticket, config.samples) for ticket in tickets)
+        answering = asyncio.gather(*(self._watch.on(call) for call in calls))
         seconds, stage = points * config.timeout_s, f"eval of {self.label}"
-        return await run.stop.wait_or(within(seconds, answering, stage=stage, waiting_for=lambda: "held-out answers"))
+        waiting = within(seconds, answering, stage=stage, waiting_for=lambda: "held-out answers")
+        groups = await run.stop.wait_or(waiting)
+        self._watch.conclude()
+        return groups
 
 
 async def _thinking(
@@ -170,24 +195,31 @@ def curve_metrics(curves: dict[str, list[CurvePoint]]) -> dict[str, float]:
     }
 
 
-def env_result(groups: list[Group]) -> dict[str, float]:
-    """avg@k and pass@k over an environment's groups, with the standard error over tasks of the former."""
+def env_result(groups: list[Group], *, asked: int) -> dict[str, float]:
+    """An environment's results, of `asked` tasks.
+
+    avg@k is over the answers with a score, with its standard error over tasks; `avg_at_k_low` counts those without one as
+    wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`.
+    """
     scored = [t for group in groups for t in group.trajectories]
-    passed = [any(t.correct for t in group.trajectories) for group in groups if group.trajectories]
-    shares = task_accuracies(groups)
+    complete = [group for group in groups if not group.failed]
+    shares, lowest = task_accuracies(groups), task_accuracies(groups, failed_are_wrong=True)
     return {
         "tasks": len(groups),
+        "tasks_asked": asked,
         "samples": len(scored),
-        "avg_at_k": fmean(shares) if shares else 0.0,
-        "pass_at_k": fmean(passed) if passed else 0.0,
-        "stderr": standard_error(shares),
-        "reward": fmean(t.reward or 0.0 for t in scored) if scored else 0.0,
-        "tokens": fmean(t.sampled_tokens for t in scored) if scored else 0.0,
-        "truncated": fmean(t.truncated for t in scored) if scored else 0.0,
         "failures": sum(len(group.failed) for group in groups),
-        "well_formed": well_formed_share(scored),
-        "thought_tokens": fmean(t.thought_tokens for t in scored) if scored else 0.0,
-        "answer_tokens": fmean(t.answer_tokens for t in scored) if scored else 0.0,
+        "complete": len(complete),
+        "avg_at_k": mean(shares),
+        "avg_at_k_low": mean(lowest) if scored else math.nan,
+        "pass_at_k": mean([any(t.correct for t in group.trajectories) for group in complete]),
+        "stderr": standard_error(shares),
+        "reward": mean([t.reward for t in scored if t.reward is not None]),
+        "tokens": mean([t.sampled_tokens for t in scored]),
+        "truncated": mean([t.truncated for t in scored]),
+        "well_formed": well_formed_share(scored) if scored else math.nan,
+        "thought_tokens": mean([t.thought_tokens for t in scored]),
+        "answer_tokens": mean([t.answer_tokens for t in scored]),
     }
 
 

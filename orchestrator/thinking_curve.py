@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import nan, sqrt
 from statistics import fmean, median, stdev
 
 from envs.thinking import Thinking, up_to
@@ -41,24 +41,29 @@ def budget_settings(budgets: Iterable[int], shares: Iterable[float], *, free_tho
 def curve(groups: Sequence[Group], settings: Iterable[Setting], *, scope: str) -> list[CurvePoint]:
     """The points of one environment, in the order of their budgets.
 
-    Each is measured on the groups whose task has its mode; one without a single score is left out. `scope` says what
+    Each is measured on the groups whose task has its mode; without a single score its measures are NaN. `scope` says what
     has a budget: a turn or an episode.
     """
     points = []
     for setting in settings:
         of_mode = [group for group in groups if group.ticket.task.thinking == setting.thinking]
-        if any(group.trajectories for group in of_mode):
-            points.append(_point(of_mode, setting, scope=scope))
+        points.append(_point(of_mode, setting, scope=scope))
     return sorted(points, key=lambda point: point.place)
 
 
-def task_accuracies(groups: Iterable[Group]) -> list[float]:
-    """The share of right answers to each task that has an answer with a score."""
-    return [fmean(t.correct for t in group.trajectories) for group in groups if group.trajectories]
+def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) -> list[float]:
+    """The share of right answers to each task, among those with a score or among all; a task without any is left out."""
+    counts = [
+        (sum(t.correct for t in group.trajectories), len(group.trajectories) + failed_are_wrong * len(group.failed))
+        for group in groups
+    ]
+    return [right / among for right, among in counts if among]
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """The standard error of a mean; 0 for fewer than two values."""
+    """The standard error of a mean; 0 for one value, NaN for none."""
+    if not values:
+        return nan
     return stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
 
 
@@ -77,7 +82,7 @@ def _point(groups: Sequence[Group], setting: Setting, *, scope: str) -> CurvePoi
     thoughts = [turn.thought for t in scored for turn in t.turns]
     accuracies = task_accuracies(groups)
     budget = setting.thinking.budget
-    beyond = [] if budget is None else [n for t in scored for n in overshoots(t, budget, scope=scope)]
+    beyond = [0] if budget is None else [n for t in scored for n in overshoots(t, budget, scope=scope)]
     return CurvePoint(
         mode=setting.thinking.mode,
         budget=budget,
@@ -85,21 +90,22 @@ def _point(groups: Sequence[Group], setting: Setting, *, scope: str) -> CurvePoi
         tasks=len(groups),
         samples=len(scored),
         failures=sum(len(group.failed) for group in groups),
-        accuracy=fmean(accuracies),
+        accuracy=mean(accuracies),
+        accuracy_low=mean(task_accuracies(groups, failed_are_wrong=True)) if scored else nan,
         stderr=standard_error(accuracies),
-        well_formed=well_formed_share(scored),
-        closed={how.value: _mean([thought.closed is how for thought in thoughts]) for how in CLOSED},
-        thought_tokens=fmean(t.thought_tokens for t in scored),
-        thought_tokens_turn=_mean([thought.tokens for thought in thoughts]),
-        thought_tokens_median=float(median(thought.tokens for thought in thoughts)) if thoughts else 0.0,
-        answer_tokens=fmean(t.answer_tokens for t in scored),
-        answer_tokens_turn=_mean([thought.answer_tokens for thought in thoughts]),
-        overshoot=_mean(beyond),
+        well_formed=well_formed_share(scored) if scored else nan,
+        closed={how.value: mean([thought.closed is how for thought in thoughts]) for how in CLOSED},
+        thought_tokens=mean([t.thought_tokens for t in scored]),
+        thought_tokens_turn=mean([thought.tokens for thought in thoughts]),
+        thought_tokens_median=float(median(thought.tokens for thought in thoughts)) if thoughts else nan,
+        answer_tokens=mean([t.answer_tokens for t in scored]),
+        answer_tokens_turn=mean([thought.answer_tokens for thought in thoughts]),
+        overshoot=mean(beyond),
         overshoot_max=max(beyond, default=0),
-        truncated=fmean(t.truncated for t in scored),
+        truncated=mean([t.truncated for t in scored]),
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    """The mean; 0 without values, as where no episode came to a turn."""
-    return fmean(values) if values else 0.0
+def mean(values: Sequence[float]) -> float:
+    """The mean; NaN without values, as where no answer has a score."""
+    return fmean(values) if values else nan

@@ -174,13 +174,13 @@ class Ticket:
 class Group:
     """The answers to one task, scored together. Failed ones are kept apart: they carry no score.
 
-    `retried` counts the failures that were tried again and are no longer among `failed`.
+    `retried` are the failures that were tried again and are no longer among `failed`.
     """
 
     ticket: Ticket
     trajectories: tuple[Trajectory, ...]
     failed: tuple[Trajectory, ...] = field(default=())
-    retried: int = 0
+    retried: tuple[Failure, ...] = ()
 
     def mended(self, again: "Group") -> "Group":
         """This group with another attempt in the place of its failed episodes."""
@@ -188,8 +188,13 @@ class Group:
             ticket=self.ticket,
             trajectories=(*self.trajectories, *again.trajectories),
             failed=again.failed,
-            retried=self.retried + len(self.failed),
+            retried=self.failures,
         )
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Every failure, of the first attempts and of the last."""
+        return (*self.retried, *(t.failure for t in self.failed if t.failure is not None))
 
     @property
     def rewards_G(self) -> list[float]:

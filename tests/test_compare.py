@@ -27,8 +27,8 @@ def point(
     """A point of a curve, as an evaluation stores it."""
     lengths = {"thought_tokens": 12.0, "thought_tokens_turn": 6.0, "thought_tokens_median": 5.0, "overshoot": 0.0}
     rest = {"answer_tokens": 2 * answer, "overshoot_max": 0, "truncated": 0.0, "stderr": 0.1, "closed": {"itself": 1.0}}
-    own = {"accuracy": accuracy, "well_formed": formed, "answer_tokens_turn": answer, "share": share, "budget": budget}
-    return {"mode": mode, "tasks": 8, "samples": 32, **lengths, **rest, **own}
+    own = {"accuracy": accuracy, "accuracy_low": accuracy, "well_formed": formed, "answer_tokens_turn": answer}
+    return {"mode": mode, "share": share, "budget": budget, "tasks": 8, "samples": 32, **lengths, **rest, **own}
 
 
 def curve(half: float, free: float, *, median: int = 20, formed: float = 1.0, answer: float = 4.0) -> Points:
@@ -68,6 +68,21 @@ def two_groups(tmp_path: Path) -> tuple[str, str]:
     b = write_run(tmp_path / "b", 2, {"rl": {"math": curve(0.3, 1.0, median=40, formed=0.8)}})
     c = write_run(tmp_path / "c", 1, {"sft": {"math": curve(0.0, 0.1)}, "rl": {"math": curve(0.9, 0.9)}, "later": {}})
     return f"plain={a},{b}", f"mixed={c}"
+
+
+def test_a_point_without_a_score_is_null_and_left_out_of_the_claims(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("accuracy", "accuracy_low", "stderr", "well_formed", "answer_tokens_turn"))
+    down = point("budget", 0.0, budget=10, share=0.5) | nothing | {"samples": 0, "failures": 32}
+    whole = curve(0.4, 0.8)
+    a = write_run(tmp_path / "a", 1, {"rl": {"math": [whole[0], down, whole[2]]}})
+    b = write_run(tmp_path / "b", 2, {"rl": {"math": whole}})
+    found = compared(tmp_path, "--runs", f"down={a}", "--runs", f"whole={b}")["envs"]["math"]
+    half = found["points"][1]["groups"]
+    assert (half["down"]["accuracy"]["mean"], half["down"]["accuracy"]["runs"]) == (None, 0)
+    assert (half["down"]["failed"]["mean"], half["whole"]["failed"]["mean"]) == (1.0, 0.0)
+    assert found["claims"]["down"]["half_thought"]["runs"] == 0
+    assert "NaN" not in (tmp_path / "out" / "page.json").read_text()
+    assert "<td>-</td>" in (tmp_path / "out" / "page.html").read_text()
 
 
 def test_points_are_matched_by_their_share_and_spread_over_seeds(tmp_path: Path) -> None:

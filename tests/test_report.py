@@ -41,6 +41,12 @@ def row(**changes: Any) -> dict[str, Any]:
     return plain | changes
 
 
+def result(accuracy: float | None, **changes: Any) -> dict[str, Any]:
+    """An environment's results, as an evaluation stores them."""
+    shares = {"avg_at_k": accuracy, "avg_at_k_low": accuracy, "pass_at_k": 1.0, "stderr": 0.05}
+    return {"tasks": 8, "tasks_asked": 8, "samples": 32, "failures": 0, "complete": 8} | shares | changes
+
+
 def write_run(folder: Path, trajectories: list[dict[str, Any]]) -> None:
     """A run that has done everything, with two RL steps."""
     (folder / "eval").mkdir(parents=True)
@@ -53,8 +59,7 @@ def write_run(folder: Path, trajectories: list[dict[str, Any]]) -> None:
     for step, reward in ((1, 0.25), (2, 0.5)):
         log.append("rl", step, {"env/math/reward": reward, "rollout/tokens_per_s": 900.0, "train/loss": float("nan")})
     for order, (label, accuracy) in enumerate((("init", 0.0), ("sft", 0.5), ("rl", 0.875))):
-        envs = {"math": {"tasks": 8, "samples": 32, "avg_at_k": accuracy, "pass_at_k": 1.0, "stderr": 0.05}}
-        evaluation = {"label": label, "order": order, "k": 4, "seconds": 2.0, "envs": envs}
+        evaluation = {"label": label, "order": order, "k": 4, "seconds": 2.0, "envs": {"math": result(accuracy)}}
         (folder / "eval" / f"{label}.json").write_text(json.dumps(evaluation))
     lines = "".join(json.dumps(one) + "\n" for one in trajectories)
     (folder / "trajectories" / "rl-2.jsonl").write_text(lines)
@@ -64,7 +69,7 @@ def point(mode: str, budget: int | None = None, **changes: Any) -> dict[str, Any
     """A point of a curve, as an evaluation stores it."""
     lengths = {"thought_tokens": 12.0, "thought_tokens_turn": 6.0, "thought_tokens_median": 5.0, "overshoot": 0.0}
     answers = {"answer_tokens": 8.0, "answer_tokens_turn": 4.0, "overshoot_max": 0, "truncated": 0.0}
-    shares = {"accuracy": 0.5, "stderr": 0.1, "well_formed": 1.0, "closed": {"itself": 1.0}}
+    shares = {"accuracy": 0.5, "accuracy_low": 0.5, "stderr": 0.1, "well_formed": 1.0, "closed": {"itself": 1.0}}
     return {"mode": mode, "budget": budget, "tasks": 8, "samples": 32, **lengths, **answers, **shares, **changes}
 
 
@@ -86,6 +91,34 @@ def test_report_json_holds_stages_evaluations_and_final_metrics(tmp_path: Path) 
     assert found["evaluation"][1]["envs"]["math"]["interval"] == pytest.approx([0.402, 0.598])
     assert found["final_metrics"]["rl"]["env/math/reward"] == 0.5
     assert found["final_metrics"]["rl"]["train/loss"] is None
+
+
+def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    add_curves(tmp_path)
+    path = tmp_path / "eval" / "rl.json"
+    nothing = dict.fromkeys(("avg_at_k", "avg_at_k_low", "pass_at_k", "stderr", "tokens", "truncated"))
+    down = result(None, samples=0, failures=32, complete=0) | nothing
+    few = result(0.5, tasks=5, tasks_asked=8, samples=18, failures=2, complete=4, avg_at_k_low=0.45)
+    lost = point("off") | dict.fromkeys(("accuracy", "accuracy_low", "stderr"), None) | {"samples": 0, "failures": 32}
+    raw = json.loads(path.read_text())
+    raw["curve"]["math"][0] = lost
+    path.write_text(json.dumps(raw | {"envs": {"math": down, "few": few}}))
+    paths = write_report(tmp_path)
+    found = json.loads(paths.json.read_text())
+    assert (found["accuracy"]["math"]["rl"], found["accuracy"]["few"]["rl"]) == (None, 0.5)
+    assert (found["evaluation"][2]["envs"]["math"]["interval"], found["curves"]["rl"]["math"][0]["accuracy"]) == (
+        [None, None],
+        None,
+    )
+    html = paths.html.read_text()
+    assert "<td><b>-</b></td><td>-</td>" in html
+    assert "<td>0 of 32</td><td>32</td>" in html
+    assert "<td>18 of 20</td><td>2</td>" in html
+    assert "<td>5 of 8</td>" in html
+    assert "<td>0.450</td>" in html
+    assert "<td>1.000 (4)</td>" in html
+    assert "nan" not in re.sub(r"<svg.*?</svg>", "", html, flags=re.DOTALL)
 
 
 def test_an_event_stands_in_the_report_and_is_no_measurement(tmp_path: Path) -> None:
@@ -163,9 +196,9 @@ def test_an_unclosed_text_is_thought_only_where_the_prompt_opened_one() -> None:
 
 
 def test_confidence_intervals_stay_between_zero_and_one() -> None:
-    result = EnvResult(tasks=8, samples=8, avg_at_k=0.95, pass_at_k=1.0, stderr=0.1)
-    assert result.interval[0] == pytest.approx(0.754)
-    assert result.interval[1] == 1.0
+    found = EnvResult(**result(0.95, stderr=0.1))
+    assert found.interval[0] == pytest.approx(0.754)
+    assert found.interval[1] == 1.0
 
 
 def test_smoothing_is_a_trailing_mean_that_skips_what_is_not_finite() -> None:

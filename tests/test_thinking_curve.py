@@ -3,7 +3,8 @@
 import asyncio
 import io
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,18 @@ import pytest
 from envs.task import Task
 from envs.thinking import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from learner.fresh_model import byte_tokenizer
+from orchestrator.answer_sampling import sample_once
 from orchestrator.config import Config, EvalConfig, load_config
 from orchestrator.curve_point import CurvePoint, wilson_interval
 from orchestrator.deadline import StopFlag
+from orchestrator.failure_watch import TooManyFailures
 from orchestrator.metrics import read_metrics
+from orchestrator.own_answers import SelfSftConfig
 from orchestrator.progress import Progress
 from orchestrator.run import Run
-from orchestrator.run_dir import RunDir, RunState
-from orchestrator.stage_eval import EVAL_TICKETS, further_passes, run_eval
+from orchestrator.run_dir import RunDir, RunState, finite
+from orchestrator.run_record import read_evaluations
+from orchestrator.stage_eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
 from orchestrator.thinking_curve import Setting, budget_settings, curve, median_free_thought, overshoots
 from rewards.parts import CORRECT
 from rollout.thought import Closed, Thought
@@ -104,8 +109,38 @@ def test_points_stand_in_the_order_of_their_budgets_and_take_only_the_groups_of_
     assert all((point.overshoot, point.overshoot_max) == (0.0, 0) for point in points)
 
 
-def test_a_mode_without_a_single_score_has_no_point() -> None:
-    assert curve([group(task_under(OFF), [], failed=2)], [Setting(thinking=OFF)], scope="turn") == []
+def test_a_mode_without_a_single_score_has_a_point_that_measures_nothing() -> None:
+    (point,) = curve([group(task_under(OFF), [], failed=2)], [Setting(thinking=OFF)], scope="turn")
+    assert (point.tasks, point.samples, point.failures) == (1, 0, 2)
+    measures = (point.accuracy, point.accuracy_low, point.stderr, point.well_formed, point.thought_tokens)
+    assert all(math.isnan(value) for value in (*measures, *point.closed.values(), *point.interval))
+    again = CurvePoint.read(json.loads(json.dumps(finite(point.as_json()))))
+    assert math.isnan(again.accuracy)
+    assert again.budget is None
+
+
+def test_nothing_that_was_not_scored_is_a_zero() -> None:
+    lost = env_result([group(task_under(UNLIMITED, key), [], failed=4) for key in ("a", "b")], asked=64)
+    counts = {"tasks": 2, "tasks_asked": 64, "samples": 0, "failures": 8, "complete": 0}
+    assert {name: lost.pop(name) for name in counts} == counts
+    assert all(math.isnan(value) for value in lost.values())
+
+
+def test_failures_stand_beside_the_accuracy_and_bound_it_from_below() -> None:
+    tasks = [task_under(UNLIMITED, key) for key in ("a", "b", "c")]
+    right, wrong = ([answer(task, good, turn(1, 1)) for task in tasks] for good in (True, False))
+    found = env_result(
+        [
+            group(tasks[0], [right[0], right[0]]),
+            group(tasks[1], [wrong[1], wrong[1]]),
+            group(tasks[2], [right[2]], failed=1),  # over the survivors this task would be passed, and all right
+        ],
+        asked=3,
+    )
+    assert (found["samples"], found["failures"], found["complete"]) == (5, 1, 2)
+    assert found["avg_at_k"] == pytest.approx(2 / 3)
+    assert found["avg_at_k_low"] == pytest.approx(1 / 2)
+    assert found["pass_at_k"] == 0.5  # of the two complete tasks
 
 
 def test_the_median_free_thought_is_over_turns_or_over_episodes() -> None:
@@ -228,6 +263,14 @@ class Tracked:
 
 def evaluated(tmp_path: Path, *overrides: str, fleet: Fleet) -> tuple[dict[str, Any], Tracked, str]:
     """The evaluation file of a run of math and code, what the tracker got and what stood on the screen."""
+    path, tracker, screen = done(tmp_path, run_eval, *overrides, fleet=fleet)
+    return json.loads(path.read_text()), tracker, screen
+
+
+def done(
+    tmp_path: Path, stage: Callable[[Run], Coroutine[Any, Any, Path]], *overrides: str, fleet: Fleet
+) -> tuple[Path, Tracked, str]:
+    """What a stage leaves on a run whose engines are a `Fleet`, what the tracker got and what stood on the screen."""
     model = tmp_path / "model"
     byte_tokenizer().save_pretrained(model)
     (model / "config.json").write_text("{}")
@@ -239,20 +282,22 @@ def evaluated(tmp_path: Path, *overrides: str, fleet: Fleet) -> tuple[dict[str, 
     with Progress(stream=screen) as progress:
         run = ToldRun(config, folder=folder, tracker=tracker, progress=progress, stop=StopFlag(), will_train=False)
         run.told = fleet
-        path = asyncio.run(run_eval(run))
+        path = asyncio.run(stage(run))
     folder.close()
-    return json.loads(path.read_text()), tracker, screen.getvalue()
+    return path, tracker, screen.getvalue()
 
 
 def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_path: Path) -> None:
     fleet = Fleet(fails="tool_use")
     asked = ["eval.budgets=[2]", "eval.budget_shares=[0.5]", "eval.no_thought=true", "eval.low_effort=true"]
-    found, tracker, screen = evaluated(tmp_path, *asked, "envs.code.reasoning=false", fleet=fleet)
+    asked += ["eval.max_failures=1", "envs.code.reasoning=false"]
+    found, tracker, screen = evaluated(tmp_path, *asked, fleet=fleet)
     assert {env: result["avg_at_k"] for env, result in found["envs"].items()} == {
         "math": 1.0,
         "code": 0.0,
-        "tool_use": 0.0,
+        "tool_use": None,
     }
+    assert (found["envs"]["tool_use"]["failures"], found["envs"]["tool_use"]["pass_at_k"]) == (4, None)
     result = found["envs"]["math"]
     assert (result["well_formed"], result["thought_tokens"], result["answer_tokens"]) == (1.0, 8.0, 3.0)
     assert list(found["curve"]) == ["math"]
@@ -275,6 +320,47 @@ def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_pat
         "for tool_use: no",
     ):
         assert line in screen
+
+
+def test_an_evaluation_of_what_is_down_ends_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        TooManyFailures, match=r"the engine is at fault: 4 of the last 4 .*'tool_use'.*eval\.max_failures"
+    ):
+        evaluated(tmp_path, fleet=Fleet(fails="tool_use"))
+    assert not list((tmp_path / "run" / "eval").iterdir())
+
+
+def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_path: Path) -> None:
+    async def sampled(run: Run) -> Path:
+        sampling = SelfSftConfig(tasks=3, samples=2)
+        return await sample_once(
+            run, sampling, run.mixture({}), stage="self_sft", lines=lambda draw, group: [], wanted="right answers"
+        )
+
+    with pytest.raises(TooManyFailures, match=r"the engine is at fault.*'math'.*self_sft\.max_failures"):
+        done(tmp_path, sampled, fleet=Fleet(fails="math"))
+
+
+def test_no_row_is_asked_twice_and_fewer_tasks_than_asked_for_are_said(tmp_path: Path) -> None:
+    rows = [json.dumps({"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"}) for n in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
+    fleet = Fleet()
+    asked = [f"envs.math.data={tmp_path}/rows.jsonl", "eval.tasks=30"]
+    found, _, screen = evaluated(tmp_path, *asked, fleet=fleet)
+    held = [ticket.task.key for ticket in fleet.tickets if ticket.task.env == "math"]
+    assert 0 < len(held) == len(set(held)) < 30
+    assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (len(held), 30)
+    assert f"math has {len(held)} held-out tasks, 30 were asked for" in screen
+    assert found["envs"]["code"]["tasks"] == 30
+    assert "code has" not in screen
+
+
+def test_an_evaluation_that_is_done_again_keeps_its_place(tmp_path: Path) -> None:
+    results = {"k": 4, "seconds": 1.0, "envs": {}}
+    for label in ("init", "sft", "sft", "rl", "rl"):
+        order = next_order(tmp_path, label)
+        (tmp_path / f"{label}.json").write_text(json.dumps({"label": label, "order": order} | results))
+    assert [(one.label, one.order) for one in read_evaluations(tmp_path)] == [("init", 0), ("sft", 1), ("rl", 2)]
 
 
 def test_every_ticket_of_an_evaluation_has_its_own_number_and_the_first_pass_those_it_always_had(
