@@ -6,8 +6,12 @@ Which text is the answer, in this order:
    closed, are no answer; empty boxes are not counted.
 2. the number that starts a line after `####`, with or without words behind it; different numbers are no answer. A last
    line after `####` that is no prose is the answer as it stands. Other lines after `####` are headings.
-3. the last number of the text. A text that breaks off behind an operator has none, nor has a worked solution in
-   GSM8K's annotated style (`<<48/2=24>>24`) without its `####`: that was cut off before it had answered.
+3. what the last line states: behind `A:`, `Answer:` or `the answer is`, on that line or the one above; the one number
+   that it sets in bold; the number that it is. A last line that says `A:` or `Answer:` where an earlier
+   one said it of another number is no answer.
+4. the last number of the text. None where the text breaks off behind an operator; where it is a worked solution in
+   GSM8K's annotated style (`<<48/2=24>>24`), or one of several lines the last of which still calculates (`48/2 = 24`):
+   these were cut off before they had answered; and where `or` stands between it and another number.
 
 Only the last 20,000 characters are searched.
 """
@@ -29,6 +33,15 @@ GOES_ON = re.compile(r"\A(?:[A-Za-z_]|\s*[-+*/^=<>\\])|\d")
 MACRO = re.compile(r"\\\w{1,20}\s?\{[^{}]*\}")
 LONG_WORD = re.compile(r"[A-Za-z]{3,}|or")
 PROSE = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
+STATED = re.compile(
+    r"^[ \t>#*_`-]{0,8}(?:(?P<short>A)|(?i:(?:(?:so|thus|hence|therefore),? )?(?:the )?(?:final |correct )?ans(?:wer)?))"
+    r"[*_` ]{0,4}:|(?i:\b(?:the|my|our) (?:final |correct )?answer(?: to [^\n.:]{1,80})? ?(?:is\b|=|:))",
+    re.MULTILINE,
+)
+BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*|__([^_\n]{1,80})__")
+HEDGE = re.compile(r"\b(?:or|either|maybe|perhaps|possibly|not)\b|n't\b", re.I)
+JOINED = re.compile(r"[^.\n]*\bor\b.*|\s*(?:[,;/&]|,? ?and|to)\s*", re.I | re.DOTALL)
+MACRO_NAME = re.compile(r"\\[A-Za-z]+")
 NUMBER = re.compile(
     r"(?<![\w.])-?(?:\\?\$ ?)?-?"
     r"(?:\d+ \d+/\d+|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+|/\d+)?(?:[eE][-+]?\d{1,2}(?!\w))?|(?<!\d)\.\d+)"
@@ -78,12 +91,16 @@ def final_answer(text: str) -> str | None:
         marked = _marked(tail)
         if marked:
             return marked[0] or None if len(marked) == 1 else None
-    elif ANNOTATION.search(tail):
-        return None
     if tail.rstrip(" *_`").endswith(("=", "+", "-", "/", "(", "<")):
         return None
-    found = NUMBER.findall(ANNOTATION.sub(" ", tail))
-    return found[-1] if found else None
+    stated = _stated(tail)
+    if stated is not None:
+        return stated or None
+    plain = ANNOTATION.sub(" ", tail)
+    annotated, lines = plain != tail and not MARK.search(tail), _lines(plain)
+    if annotated or (len(lines) > 1 and "=" in lines[-1]):
+        return None
+    return _last_number(plain)
 
 
 def _meaning(answer: str) -> object:
@@ -103,6 +120,64 @@ def _marked(tail: str) -> list[str]:
     last = lines[-1]
     heading = NUMBERED_HEADING.match(last) or (PROSE.search(MACRO.sub("", last)) and not NUMBER.match(last))
     return [] if heading or not tail.endswith(last) else [last[:MAX_CHARACTERS]]
+
+
+def _stated(text: str) -> str | None:
+    """The answer that the last line states; None where it states none, empty where it is missing or contradicted."""
+    stated = list(STATED.finditer(text))
+    said = _lines(text[stated[-1].end() :]) if stated else []
+    if stated and len(said) < 2:
+        answer = _said(said[0]) if said else ""
+        alike = [one for one in stated[:-1] if bool(one["short"]) == bool(stated[-1]["short"])]
+        others = {_line_behind(text, one) for one in alike[-MAX_VARIANTS:]} - {None, plain_number(answer)}
+        return "" if others or len(alike) > MAX_VARIANTS else answer
+    last = (_lines(text) or [""])[-1]
+    alone = bare(last[:MAX_CHARACTERS])
+    return _bold(last) or (alone if NUMBER.fullmatch(alone) else None)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines with a letter or a digit."""
+    return [line.strip() for line in text.split("\n") if any(map(str.isalnum, line))]
+
+
+def _line_behind(text: str, stated: re.Match[str]) -> object:
+    """The value of the number with which a line goes on; None where it goes on with something else."""
+    leading = _leading_number(text[stated.end() : stated.end() + MAX_CHARACTERS].split("\n")[0])
+    return None if leading is None else plain_number(leading)
+
+
+def _said(line: str) -> str:
+    """The answer in what stands behind `Answer:`; empty where it hedges.
+
+    The one number in bold, else the number in front, else that behind the last equals sign, else the last one of prose;
+    anything else as it stands.
+    """
+    line = ANNOTATION.sub(" ", line[:MAX_CHARACTERS])
+    said = line.strip(" *_`:")
+    if HEDGE.search(said):
+        return ""
+    result = said.rpartition("=")[2].strip()
+    found = _bold(line) or _leading_number(said) or (result if number(result) is not None else None)
+    prose = LONG_WORD.search(MACRO_NAME.sub(" ", said))
+    return found or (prose and _last_number(said)) or said
+
+
+def _bold(line: str) -> str | None:
+    """The number that a line sets in bold; None where there is none, where there are several, or where the line hedges."""
+    if HEDGE.search(line):
+        return None
+    inner = [one or other for one, other in BOLD.findall(line)]
+    values = {plain_number(text): text for text in inner}
+    return next(iter(values.values())) if len(values) == 1 and None not in values else None
+
+
+def _last_number(text: str) -> str | None:
+    """The last number of a text; None where there is none, or where it is one of several (`18 or 19`, `17, 18 and 19`)."""
+    *_, before, last = (None, None, *NUMBER.finditer(text))
+    if before and last and plain_number(before[0]) != plain_number(last[0]):
+        return None if JOINED.fullmatch(text, before.end(), last.start()) else last[0]
+    return last[0] if last else None
 
 
 def _leading_number(line: str) -> str | None:

@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,8 @@ def test_a_task_without_an_answer_has_no_gold() -> None:
         gold(task)
 
 
-def rows() -> Iterator[dict[str, Any]]:
-    with (DATA / "gsm8k_train.jsonl").open(encoding="utf-8") as file:
+def rows(name: str = "gsm8k_train.jsonl") -> Iterator[dict[str, Any]]:
+    with (DATA / name).open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)
 
@@ -176,3 +176,36 @@ def test_known_labels_of_model_like_solutions_are_met() -> None:
             asked += 1
     assert asked > 12_000
     assert met / asked >= 0.999
+
+
+def is_right(text: str, task: Task) -> bool:
+    return grade(text, gold=task.spec["answer"], question=task.messages[-1]["content"]).parts["correct"] == 1.0
+
+
+@REAL_DATA
+def test_labels_of_a_models_own_solutions_are_met() -> None:
+    found = [(is_right(row["response"], task_of(row)), row["is_correct"]) for row in rows("gsm8k_labelled.jsonl")]
+    assert len(found) == 2000
+    assert sum(judged == label for judged, label in found) / len(found) >= 0.999
+
+
+# where a solution may be cut off before its answer
+CUTS: list[Callable[[str, random.Random], str]] = [
+    lambda work, rng: f"{work}\n{'#' * rng.randint(1, 4)}",
+    lambda work, rng: f"{work}\nA:",
+    lambda work, rng: work[: rng.randint(work.rfind("\n") + 2, len(work))],
+    lambda work, rng: "\n".join((lines := work.split("\n"))[: rng.randint(1, len(lines))]),
+    lambda work, rng: work[: rng.randint(1, len(work))],
+]
+
+
+@REAL_DATA
+def test_solutions_that_are_cut_off_before_their_answer_are_not_right() -> None:
+    rng, whole, cut = random.Random(0), list[bool](), list[bool]()
+    for row, place in zip(rows(), cycle(CUTS), strict=False):
+        task, work = task_of(row), row["answer"].rpartition("####")[0].strip()
+        whole.append(is_right(work, task))
+        cut.append(is_right(place(work, rng), task))
+    assert len(whole) == 2000
+    assert sum(whole) < 20
+    assert sum(cut) < 20

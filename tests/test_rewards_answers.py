@@ -76,6 +76,61 @@ def test_without_either_the_last_number_counts_unless_the_text_was_cut_off(text:
     assert final_answer(text) == answer
 
 
+STEPS = "16-3 = <<16-3=13>>13 eggs\n13*2 = $<<13*2=26>>26\n"
+
+
+@pytest.mark.parametrize("steps", [STEPS, "16-3 = 13 eggs\n13*2 = $26\n", ""])
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("A: 26", "26"),
+        ("A: -1,026.5", "-1,026.5"),
+        ("Answer: $26", "$26"),
+        ("**Answer:** 26 dollars", "26 dollars"),
+        ("**Final answer: 26 dollars**", "26 dollars"),
+        ("### Answer:\n\n\\[\n26\n\\]", "26"),
+        ("The answer is 26.", "26."),
+        ("So the final answer is **26** for 2 days", "26"),
+        ("Therefore, the answer to the question is: 13*2 = 26", "26"),
+        ("The answer is about 26 dollars, for 13 eggs or fewer", None),
+        ("The answer is that she makes 26 dollars", "26"),
+        ("Answer: x+26", "x+26"),
+        ("Answer: Monday", "Monday"),
+        ("**26**", "26"),
+        ("$26$", "26"),
+        ("She makes **$26** in 2 days.", "$26"),
+        ("A: 13*2 = <<13*2=26>>26", "26"),
+        ("A:", None),
+        ("A: $", None),
+        ("So the answer is", None),
+        ("A: 26 or 27", None),
+        ("A: **26**, or maybe 27", None),
+        ("A: 25, 26", "25, 26"),
+        ("The answer is one of 25, 26 and 27", "one of 25, 26 and 27"),
+        ("The answer is not 26", None),
+        ("It is **26** or **27**", None),
+        ("A: 25\nA: 26", None),
+        ("Answer: 25\nWait.\nAnswer: 26", None),
+        ("Answer: 26\nI am sure.\nAnswer: 26.0", "26.0"),
+        ("Answer: see below\nAnswer: 26", "26"),
+    ],
+)
+def test_the_last_line_may_state_the_answer_also_of_an_annotated_solution(
+    steps: str, line: str, answer: str | None
+) -> None:
+    assert final_answer(steps + line) == answer
+
+
+@pytest.mark.parametrize("cut", ["", "She makes $26", "26 dollars", "<<13*2=26>>26", "##", "She makes **$26", "= 26"])
+def test_an_annotated_solution_that_states_no_answer_was_cut_off(cut: str) -> None:
+    assert final_answer(STEPS + cut) is None
+
+
+@pytest.mark.parametrize("cut", ["So 13*2 = $26", "So 13*2 = $26\n##", "13*2 = 26 or 27", "25, 26 and 27", "x = 26"])
+def test_a_last_line_that_still_calculates_or_hedges_is_no_answer(cut: str) -> None:
+    assert final_answer(f"16-3 is 13\n{cut}") is None
+
+
 def test_numbers_are_compared_exactly_and_other_texts_not_at_all() -> None:
     assert equal_numbers("85.0", "85") is True
     assert equal_numbers("1/2", "0.5") is True
@@ -113,9 +168,17 @@ LONG = 100_000
         "<<" * LONG,
         "<<1" * LONG,
         "<|" * LONG,
+        "A:" * LONG,
+        "A: 1\n" * LONG,
+        "\n".join(f"Answer: {n}" for n in range(LONG)),
+        "the answer is " * LONG,
+        "the answer to " * LONG,
+        "**1" * LONG,
+        "**1** " * LONG,
+        "Answer:" + "\n" * LONG + "1 or" * LONG,
     ]
     + ["x" + "\u0300\u0316" * LONG, "\ufdfa" * LONG, "\ud800" * LONG, "\x00" * LONG, "\u00b2" * LONG, "\\text{" * LONG],
-    ids=range(26),
+    ids=range(34),
 )
 def test_hostile_texts_are_searched_in_bounded_time(text: str) -> None:
     start = time.monotonic()
