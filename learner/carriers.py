@@ -1,17 +1,14 @@
 """Where the bytes of a weight push lie until the engines have them."""
 
-import atexit
-import contextlib
 import os
 from typing import Protocol
 
 import torch
 
 from rollout.gpu_memory import segment_name
-from rollout.manifest import map_segment
+from rollout.manifest import map_segment, own_path, reserve
 
 CPU = torch.device("cpu")
-SEGMENTS = ("0", "1", "delta")
 
 
 class Carrier(Protocol):
@@ -34,36 +31,35 @@ class Carrier(Protocol):
 
 
 class SharedMemory:
-    """For engines on this host: a segment is a file `<prefix><name>` under /dev/shm, which they map.
+    """For engines on this host: a segment is memory of this process, which they map as one of its files under /proc.
 
-    The files are removed on close and at the end of the process.
+    It has no name in any folder, so it is gone with the last process that has it mapped, however that one ends.
     """
 
     slots = 2
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    def __init__(self) -> None:
         # Kept mapped: the page faults of a new mapping cost as much as the copy itself.
-        self._mapped: dict[str, torch.Tensor] = {}
-        atexit.register(self.close)
+        self._segments: dict[str, tuple[int, torch.Tensor]] = {}
 
     def room(self, name: str, *, nbytes: int) -> torch.Tensor:
-        """See `Carrier.room`. Raises `OSError` where /dev/shm is too small."""
-        mapped = self._mapped.get(name)
-        if mapped is None or mapped.numel() != nbytes:
-            _reserve(self.path(name), nbytes=nbytes)
-            mapped = self._mapped[name] = map_segment(self.path(name), nbytes=nbytes)
-        return mapped
+        """See `Carrier.room`. Raises `OSError` where there is not as much memory."""
+        if name in self._segments and self._segments[name][1].numel() != nbytes:
+            os.close(self._segments.pop(name)[0])  # whoever has it mapped keeps reading what it was
+        if name not in self._segments:
+            descriptor = reserve(nbytes)
+            self._segments[name] = descriptor, map_segment(own_path(descriptor), nbytes=nbytes)
+        return self._segments[name][1]
 
     def path(self, name: str) -> str:
         """See `Carrier.path`."""
-        return f"{self.prefix}{name}"
+        return own_path(self._segments[name][0])
 
     def close(self) -> None:
-        """Remove the segments. Engines that have one mapped keep reading it."""
-        self._mapped.clear()
-        remove_segments(self.prefix)
-        atexit.unregister(self.close)
+        """Free the segments. Engines that have one mapped keep reading it."""
+        for descriptor, _ in self._segments.values():
+            os.close(descriptor)
+        self._segments.clear()
 
 
 class ProcessMemory:
@@ -124,31 +120,10 @@ def require_carrier(kind: str) -> None:
         raise ValueError("learner.carrier=cuda_ipc: the learner has no GPU; set learner.carrier=shared_memory")
 
 
-def open_carrier(kind: str, *, prefix: str, device: torch.device = CPU) -> Carrier:
+def open_carrier(kind: str, *, device: torch.device = CPU) -> Carrier:
     """The carrier that `learner.carrier` names; `device` is the learner's."""
     if kind == "shared_memory":
-        return SharedMemory(prefix)
+        return SharedMemory()
     if kind == "cuda_ipc":
         return GpuMemory(device)
     return ProcessMemory(device if kind == "broadcast" else CPU)
-
-
-def remove_segments(prefix: str) -> None:
-    """Remove what carriers with this prefix left, for a process that was killed before it could."""
-    for name in SEGMENTS:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{prefix}{name}")
-
-
-def _reserve(path: str, *, nbytes: int) -> None:
-    """Make a new file of that size, its memory allocated: writing to a full /dev/shm would kill the process."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # whoever has it mapped keeps reading what it was
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.ftruncate(descriptor, nbytes)
-        os.posix_fallocate(descriptor, 0, nbytes)
-    except OSError as error:
-        raise OSError(error.errno, f"no room for {nbytes} bytes of weights ({error.strerror})", path) from error
-    finally:
-        os.close(descriptor)

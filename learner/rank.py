@@ -188,10 +188,8 @@ class Rank:
         self.steps = int(facts["steps"])
         return self.steps
 
-    def publish(self, prefix: str, version: int) -> WeightManifest | None:
-        """Write the weights where the carrier has room, for shared memory under the prefix that the first push after
-        `load` names. Returns the manifest on rank 0, else None.
-        """
+    def publish(self, version: int) -> WeightManifest | None:
+        """Write the weights where the carrier has room. Returns the manifest on rank 0, else None."""
         engine = self._engine()
         if self.rank:
             for _ in engine.checkpoint_parameters():
@@ -199,7 +197,7 @@ class Rank:
             return None
         if self.publisher is None:
             self.publisher = WeightPublisher(
-                open_carrier(self.config.carrier, prefix=prefix, device=engine.device),
+                open_carrier(self.config.carrier, device=engine.device),
                 shapes=engine.checkpoint_shapes(),
                 dtype=self.config.wire_dtype,
                 sparse=self.config.sparse_push,

@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -158,7 +157,7 @@ def bench_sparse(*, learning_rate: float) -> dict[str, float]:
         rank.load(folder, optim=optim, total_steps=STEPS)
     shares = []
     for step in range(STEPS + 1):
-        manifest = rank.publish("", step)
+        manifest = rank.publish(step)
         assert manifest is not None
         shares.append(manifest.sent_bytes / manifest.nbytes)
         rank.train_step(
@@ -196,7 +195,7 @@ def copy_seconds(nbytes: int) -> float:
 def _publisher(weights: Weights, *, carrier: str, wire_dtype: str) -> Iterator[WeightPublisher]:
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    opened = open_carrier(carrier, prefix=f"/dev/shm/temper-bench-{uuid.uuid4().hex}-", device=device)
+    opened = open_carrier(carrier, device=device)
     with contextlib.closing(WeightPublisher(opened, shapes=shapes, dtype=wire_dtype)) as sender:
         yield sender
 

@@ -168,10 +168,9 @@ def _agreed(confirmed: list[WeightVersion]) -> WeightVersion:
 class LearnerGroup:
     """The learner's ranks, seen as one. Every call goes to all ranks at once, since each is a collective."""
 
-    def __init__(self, ranks: list[RankActor], *, segment: str, broadcast: bool = False) -> None:
-        """`segment` begins the names of segments in shared memory; with `broadcast` pushes are sent to all engines at once."""
+    def __init__(self, ranks: list[RankActor], *, broadcast: bool = False) -> None:
+        """With `broadcast` pushes are sent to all engines at once."""
         self._ranks = ranks
-        self._segment = segment
         self._loss = LossConfig()
         self._meeting = Meeting(ranks[0], host_of) if broadcast else None
 
@@ -181,7 +180,7 @@ class LearnerGroup:
         actor = ray.remote(Rank).options(num_cpus=0, num_gpus=gpus_each(actors), max_restarts=0)
         port = free_port()
         ranks = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
-        return cls(ranks, segment=f"/dev/shm/temper-{os.getpid()}-{port}-", broadcast=config.carrier == "broadcast")
+        return cls(ranks, broadcast=config.carrier == "broadcast")
 
     async def load(
         self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
@@ -206,7 +205,7 @@ class LearnerGroup:
 
     async def publish(self, version: WeightVersion) -> WeightManifest:
         """Write the weights where the engines can read them, or have them ready in rank 0."""
-        results = await self._all(lambda rank: rank.publish.remote(self._segment, version.step))
+        results = await self._all(lambda rank: rank.publish.remote(version.step))
         manifest: WeightManifest = results[0]
         if manifest.path:
             return manifest
@@ -223,7 +222,7 @@ class LearnerGroup:
         await self._all(lambda rank: rank.restore.remote(str(directory)))
 
     async def close(self) -> None:
-        """Stop the actors and remove what they shared."""
+        """Stop the actors."""
         await close_all(self._ranks)
 
     async def _all(self, call: Callable[[RankActor], Awaitable[Any]]) -> list[Any]:

@@ -105,6 +105,25 @@ class WholeWeightsNeeded(ValueError):
     """A delta reached a receiver that does not hold its base: send it the whole weights."""
 
 
+def reserve(nbytes: int) -> int:
+    """The descriptor of new memory without a name, all of it allocated: writing to memory that is full kills a process.
+
+    Raises `OSError` where there is not as much.
+    """
+    descriptor = os.memfd_create("temper-weights")
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(error.errno, f"no room for {nbytes} bytes of weights ({error.strerror})") from error
+    return descriptor
+
+
+def own_path(descriptor: int) -> str:
+    """Where other processes of this host and user find what this one holds under a descriptor."""
+    return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
 def map_segment(path: str, *, nbytes: int) -> torch.Tensor:
     """The bytes of a file, or of a named segment on a GPU, as a uint8 tensor that shares memory with it.
 

@@ -15,6 +15,8 @@ from rollout.manifest import (
     WholeWeightsNeeded,
     contents,
     map_segment,
+    own_path,
+    reserve,
     segment_inode,
     stamp,
     unstamp,
@@ -113,9 +115,8 @@ class WeightInbox:
                 self._segment = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
                 self._name = gpu_memory.segment_name(self._segment)
                 return self._segment
-            self._file = os.memfd_create("temper-weights")
-            os.posix_fallocate(self._file, 0, nbytes)
-            self._name = f"/proc/{os.getpid()}/fd/{self._file}"
+            self._file = reserve(nbytes)
+            self._name = own_path(self._file)
             self._segment = map_segment(self._name, nbytes=nbytes)
         return self._segment
 

@@ -1,6 +1,5 @@
 """Expert layers trained by real ranks: load metrics over ranks and micro-batches, replay under ZeRO, frozen routers."""
 
-import uuid
 from typing import Any
 
 import numpy as np
@@ -32,51 +31,49 @@ def sequences(model_dir: str) -> list[Sequence]:
     return found
 
 
-def trained(learner: Rank, model: str, prefix: str, *, shared: bool, tokens: int = LONGEST) -> dict[str, Any]:
+def trained(learner: Rank, model: str, *, shared: bool, tokens: int = LONGEST) -> dict[str, Any]:
     rows = sequences(model)
     learner.load(model, optim=OPTIM, total_steps=STEPS)
     step = batch(rows, shared=shared, ranks=learner.config.ranks, tokens=tokens)
     metrics = [learner.train_step(step, loss=POLICY) for _ in range(STEPS)]
-    weights = weights_of(learner, prefix)
+    weights = weights_of(learner)
     learner.close()
     return {"metrics": metrics, "weights": weights}
 
 
-def learns(learner: Rank, model: str, prefix: str) -> dict[str, Any]:
+def learns(learner: Rank, model: str) -> dict[str, Any]:
     """Supervised steps without recorded choices, and the checkpoint after them."""
     learner.load(model, optim=OPTIM, total_steps=LEARNING_STEPS)
     rows = [Sequence.supervised(ids=s.ids, trained_T=s.trained_T) for s in sequences(model)]
     step = batch(rows, shared=False)
     metrics = [learner.train_step(step, loss=NLL) for _ in range(LEARNING_STEPS)]
     learner.save(f"{model}-{learner.config.train_router}")
-    weights = weights_of(learner, prefix)
+    weights = weights_of(learner)
     learner.close()
     return {"metrics": metrics, "weights": weights}
 
 
 def one_rank(rank: int, port: int, model: str) -> dict[str, Any]:
-    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
     free = Rank(rank, 1, "127.0.0.1", port, LearnerConfig())
     replaying = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(router_replay=True))
     frozen = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(train_router=False, router_replay=True))
     third = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=3, router_replay=True))
     return {
-        "free": trained(free, model, prefix, shared=False),
-        "whole": trained(replaying, model, prefix, shared=False),
-        "shared": trained(replaying, model, prefix, shared=True),
-        "small": trained(replaying, model, prefix, shared=True, tokens=250),
-        "zero-3": trained(third, model, prefix, shared=True, tokens=250),
-        "learns": learns(free, model, prefix),
-        "frozen": learns(frozen, model, prefix),
+        "free": trained(free, model, shared=False),
+        "whole": trained(replaying, model, shared=False),
+        "shared": trained(replaying, model, shared=True),
+        "small": trained(replaying, model, shared=True, tokens=250),
+        "zero-3": trained(third, model, shared=True, tokens=250),
+        "learns": learns(free, model),
+        "frozen": learns(frozen, model),
     }
 
 
 def two_ranks(rank: int, port: int, model: str) -> list[dict[str, Any]]:
     """Micro-batches of unlike number and kind on the two ranks: some of a rank's run only to take part."""
-    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
     learner = Rank(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=3, router_replay=True))
     cuts = ((True, 250), (False, 170))
-    return [trained(learner, model, prefix, shared=shared, tokens=tokens) for shared, tokens in cuts]
+    return [trained(learner, model, shared=shared, tokens=tokens) for shared, tokens in cuts]
 
 
 @pytest.fixture(

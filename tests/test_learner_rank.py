@@ -3,8 +3,8 @@
 import gc
 import math
 import multiprocessing
+import os
 import socket
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,16 @@ def tensor_bytes() -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def weights_of(rank: Rank, prefix: str) -> dict[str, torch.Tensor] | None:
-    manifest = rank.publish(prefix, 1)
+def held(descriptor: str) -> str:
+    """What this process holds under a descriptor; nothing where it has just been closed."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        return ""
+
+
+def weights_of(rank: Rank) -> dict[str, torch.Tensor] | None:
+    manifest = rank.publish(1)
     return None if manifest is None else {name: tensor.clone() for name, tensor in read_weights(manifest)}
 
 
@@ -137,22 +145,21 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
     left_bytes = tensor_bytes()
 
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
-    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
     checkpoint = f"{folder}/{config.ranks}-{config.zero_stage}-{config.bf16}"
     metrics = []
     for step in range(STEPS):
         if step == STEPS // 2:
-            before = weights_of(learner, prefix)
+            before = weights_of(learner)
             broken = learner.train_step(broken_batch(ranks=config.ranks), loss=POLICY)
-            after = weights_of(learner, prefix)
+            after = weights_of(learner)
             learner.save(checkpoint)
         metrics.append(learner.train_step(batch(ranks=config.ranks, seed=step), loss=POLICY))
-    final = weights_of(learner, prefix)
+    final = weights_of(learner)
 
     learner.load(checkpoint, optim=OPTIM, total_steps=STEPS)
     resumed_at = learner.restore(checkpoint)
     again = [learner.train_step(batch(ranks=config.ranks, seed=step), loss=POLICY) for step in range(STEPS // 2, STEPS)]
-    resumed = weights_of(learner, prefix)
+    resumed = weights_of(learner)
     logprobs = learner.logprobs(policy_sequences(seed=5))
     learner.save(f"{checkpoint}-final")
     lonely = [make_batch(rows, ranks=config.ranks, micro_batch_tokens=70, pad_id=0) for rows in few_sequences()]
@@ -171,7 +178,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
         "resumed": resumed,
         "logprobs": logprobs,
         "saved": f"{checkpoint}-final",
-        "segments": [str(path) for path in Path("/dev/shm").glob(f"{Path(prefix).name}*")],
+        "segments": [name for file in os.listdir("/proc/self/fd") if "temper-weights" in (name := held(file))],
     }
 
 
@@ -261,16 +268,15 @@ def test_closing_removes_the_shared_memory(alone, shared):
 def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
     """The same step in one micro-batch and in many; then other stages and models in the same process."""
     learner = Rank(rank, 1, "127.0.0.1", port, LearnerConfig())
-    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
     results: dict[str, Any] = {}
     for tokens in (10**6, 20):
         learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
         metrics = learner.train_step(batch(ranks=1, micro_batch_tokens=tokens), loss=POLICY)
-        results[f"micro_batch_tokens {tokens}"] = (metrics, weights_of(learner, prefix))
+        results[f"micro_batch_tokens {tokens}"] = (metrics, weights_of(learner))
     for name in ("llama", "qwen3"):
         learner.load(f"{folder}/{name}", optim=OPTIM, total_steps=20)
         losses = [learner.train_step(batch(ranks=1), loss=NLL)["loss"] for _ in range(20)]
-        manifest = learner.publish(prefix, 3)
+        manifest = learner.publish(3)
         learner.save(f"{folder}/{name}-trained")
         results[name] = (losses, manifest.to_json() if manifest else None)
     half = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2, bf16=True))

@@ -1,6 +1,5 @@
 """A checkpoint's optimiser state: whole tensors by name, which any number of ranks continues from."""
 
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def part(rank: int, port: int, config: LearnerConfig, source: str, target: str, 
     for step in range(first, last):
         learner.train_step(batch(ranks=config.ranks, seed=step), loss=POLICY)
     learner.save(target)
-    weights = weights_of(learner, f"/dev/shm/temper-test-{uuid.uuid4().hex}-")
+    weights = weights_of(learner)
     learner.close()
     return weights
 
@@ -82,19 +81,18 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
     }
     for name, (optim, config) in kinds.items():
         learner = Rank(rank, 1, "127.0.0.1", port, config)
-        prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
         checkpoint = f"{folder}/{name}"
         learner.load(f"{folder}/model", optim=optim, total_steps=STEPS)
         for step in range(STEPS):
             if step == 2:
                 learner.save(checkpoint)
             learner.train_step(batch(ranks=1, seed=step), loss=POLICY)
-        found[name] = [weights_of(learner, prefix)]
+        found[name] = [weights_of(learner)]
         learner.load(checkpoint, optim=optim, total_steps=STEPS)
         learner.restore(checkpoint)
         for step in range(2, STEPS):
             learner.train_step(batch(ranks=1, seed=step), loss=POLICY)
-        found[name].append(weights_of(learner, prefix))
+        found[name].append(weights_of(learner))
         learner.close()
     other = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2))
     other.load(f"{folder}/bfloat16", optim=ADAM, total_steps=STEPS)

@@ -1,7 +1,6 @@
 """Prompts that run once against sequences in full: the plan, the arrays, log-probabilities, gradients and updates."""
 
 import math
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -303,34 +302,32 @@ def test_a_model_that_is_not_known_to_continue_is_refused_with_the_switch():
             require_shareable(config)
 
 
-def trained(learner: Rank, model: str, prefix: str, *, shared: bool, tokens: int) -> dict[str, Any]:
+def trained(learner: Rank, model: str, *, shared: bool, tokens: int) -> dict[str, Any]:
     """Steps with the divergence from the first weights in the loss, which the reference model has to compute alike."""
     learner.load(model, optim=OPTIM, total_steps=STEPS)
     metrics = []
     for _ in range(STEPS):
         step = batch(GROUPS, shared=shared, ranks=learner.config.ranks, tokens=tokens)
         metrics.append(learner.train_step(step, loss=LOSS))
-    weights = weights_of(learner, prefix)
+    weights = weights_of(learner)
     learner.close()
     return {"metrics": metrics, "weights": weights}
 
 
 def one_rank(rank: int, port: int, folder: str) -> dict[Any, dict[str, Any]]:
-    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
     results: dict[Any, dict[str, Any]] = {}
     for zero_stage in (0, 2, 3):
         learner = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=zero_stage))
         for name in PLAIN if zero_stage == 0 else ():
-            results[name] = trained(learner, f"{folder}/{name}", prefix, shared=False, tokens=LONGEST)
+            results[name] = trained(learner, f"{folder}/{name}", shared=False, tokens=LONGEST)
         for case in (case for case in CASES if case[1] == zero_stage):
-            results[case] = trained(learner, f"{folder}/{case[0]}", prefix, shared=True, tokens=case[2])
+            results[case] = trained(learner, f"{folder}/{case[0]}", shared=True, tokens=case[2])
     return results
 
 
 def two_ranks(rank: int, port: int, folder: str) -> dict[str, Any]:
-    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
     learner = Rank(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=3))
-    return trained(learner, f"{folder}/nemotron_h", prefix, shared=True, tokens=300)
+    return trained(learner, f"{folder}/nemotron_h", shared=True, tokens=300)
 
 
 @pytest.fixture(scope="module")

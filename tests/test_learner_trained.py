@@ -1,6 +1,5 @@
 """What is trained: all but frozen parameters, adapters in their place, state that lies in main memory."""
 
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ WITH_ADAPTERS = ("lora", "lora, stage 2", "lora, stage 3")
 
 def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
     """Weights after training with each configuration, and of LoRA also after continuing from its middle."""
-    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
     found: dict[str, Any] = {}
     kinds = {
         "plain": LearnerConfig(zero_stage=2),
@@ -47,7 +45,7 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
             if step == 2:
                 learner.save(f"{folder}/{name}")
             losses.append(learner.train_step(batch(ranks=1, seed=step), loss=POLICY)["loss"])
-        found[name] = {"losses": losses, "weights": weights_of(learner, prefix)}
+        found[name] = {"losses": losses, "weights": weights_of(learner)}
         if config.lora.rank:
             found[name]["logprobs"] = learner.logprobs(policy_sequences(seed=5))
             learner.save(f"{folder}/{name}-final")
@@ -55,7 +53,7 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
             learner.restore(f"{folder}/{name}")
             for step in range(2, STEPS):
                 learner.train_step(batch(ranks=1, seed=step), loss=POLICY)
-            found[name]["resumed"] = weights_of(learner, prefix)
+            found[name]["resumed"] = weights_of(learner)
         learner.close()
     return found
 

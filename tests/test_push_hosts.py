@@ -1,7 +1,6 @@
 """A weight push between hosts: a cluster of Ray with two of them on this machine."""
 
 import asyncio
-import os
 import sys
 from dataclasses import replace
 
@@ -25,10 +24,10 @@ class Sender:
     """The learner's rank as the cluster sees it, without a model."""
 
     def __init__(self, carrier: str) -> None:
-        self.publisher = publisher(f"/dev/shm/temper-test-{os.getpid()}-", carrier, sparse=carrier == "ray")
+        self.publisher = publisher(carrier, sparse=carrier == "ray")
         self.asked: list[bool] = []
 
-    def publish(self, prefix: str, version: int) -> WeightManifest:
+    def publish(self, version: int) -> WeightManifest:
         return self.publisher.push(version, buckets=[nudged(weights(seed=0), count=version)])
 
     def payload(self, version: int, *, whole: bool) -> np.ndarray:
@@ -68,7 +67,7 @@ async def pushes_to_another_host() -> None:
     """Three pushes from one host to two engines on another, one of which restarts before the last."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, fleet = LearnerGroup([rank], segment=""), Fleet(engines, retries=0)
+    learner, fleet = LearnerGroup([rank]), Fleet(engines, retries=0)
     for version in (1, 2):
         manifest = await learner.publish(WeightVersion(step=version))
         assert await fleet.load_weights(manifest) == WeightVersion(step=version)
@@ -84,7 +83,7 @@ async def broadcasts_to_another_host() -> None:
     """Three pushes that two engines get at once."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("broadcast")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, fleet = LearnerGroup([rank], segment="", broadcast=True), Fleet(engines, retries=0)
+    learner, fleet = LearnerGroup([rank], broadcast=True), Fleet(engines, retries=0)
     for version in (1, 2, 3):
         manifest = await learner.publish(WeightVersion(step=version))
         assert await fleet.load_weights(manifest) == WeightVersion(step=version)

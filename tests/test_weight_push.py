@@ -1,13 +1,15 @@
 """A weight push from end to end: what carries the bytes, deltas, and who refuses what."""
 
-import uuid
+import multiprocessing
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from learner.carriers import open_carrier, remove_segments, require_carrier
+from learner.carriers import open_carrier, require_carrier
 from learner.config import LearnerConfig
 from learner.publish import WeightPublisher
 from rollout.checksum import PIECE_ROWS, checksum, device_checksum
@@ -21,21 +23,14 @@ Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture
-def prefix():
-    prefix = f"/dev/shm/temper-test-{uuid.uuid4().hex}-"
-    yield prefix
-    remove_segments(prefix)
-
-
-@pytest.fixture
 def inbox():
     inbox = WeightInbox()
     yield inbox
     inbox.close()
 
 
-def publisher(prefix: str, carrier: str, *, sparse: bool, dtype: str = "bfloat16") -> WeightPublisher:
-    return WeightPublisher(open_carrier(carrier, prefix=prefix), shapes=SHAPES, dtype=dtype, sparse=sparse)
+def publisher(carrier: str, *, sparse: bool, dtype: str = "bfloat16") -> WeightPublisher:
+    return WeightPublisher(open_carrier(carrier), shapes=SHAPES, dtype=dtype, sparse=sparse)
 
 
 def weights(*, seed: int) -> Weights:
@@ -70,8 +65,8 @@ def same(found: Weights, expected: Weights) -> bool:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_every_push_arrives_whatever_carries_it(prefix, inbox, carrier, sparse):
-    sender = publisher(prefix, carrier, sparse=sparse)
+def test_every_push_arrives_whatever_carries_it(inbox, carrier, sparse):
+    sender = publisher(carrier, sparse=sparse)
     current = weights(seed=0)
     for version in (3, 4, 5, 6):
         manifest = sender.push(version, buckets=[current])
@@ -83,8 +78,23 @@ def test_every_push_arrives_whatever_carries_it(prefix, inbox, carrier, sparse):
     sender.close()
 
 
-def test_a_delta_is_small_and_ends_in_the_checksum_of_a_whole_push(prefix):
-    sparse, full = (publisher(f"{prefix}{on}", "ray", sparse=on) for on in (True, False))
+def test_the_shared_memory_of_a_sender_that_is_killed_is_gone_with_it():
+    named = set(os.listdir("/dev/shm"))
+    ours, theirs = multiprocessing.Pipe()
+    child = os.fork()
+    if not child:
+        theirs.send(publisher("shared_memory", sparse=False).push(1, buckets=[weights(seed=0)]).path)
+        signal.pause()
+    path = ours.recv()
+    assert os.path.exists(path)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not os.path.exists(path)
+    assert {name for name in os.listdir("/dev/shm") if name.startswith("temper")} <= named
+
+
+def test_a_delta_is_small_and_ends_in_the_checksum_of_a_whole_push():
+    sparse, full = (publisher("ray", sparse=on) for on in (True, False))
     current = weights(seed=0)
     sparse.push(1, buckets=[current])
     current = nudged(current, count=10)
@@ -94,8 +104,8 @@ def test_a_delta_is_small_and_ends_in_the_checksum_of_a_whole_push(prefix):
     assert whole.sent_bytes == whole.nbytes > 4000
 
 
-def test_a_receiver_without_the_base_refuses_a_delta_and_takes_the_whole_weights(prefix, inbox):
-    sender = publisher(prefix, "ray", sparse=True)
+def test_a_receiver_without_the_base_refuses_a_delta_and_takes_the_whole_weights(inbox):
+    sender = publisher("ray", sparse=True)
     first = sent(sender, sender.push(1, buckets=[weights(seed=0)]))
     changed = nudged(weights(seed=0), count=5)
     second = sender.push(2, buckets=[changed])
@@ -109,8 +119,8 @@ def test_a_receiver_without_the_base_refuses_a_delta_and_takes_the_whole_weights
     assert first.checksum != second.checksum
 
 
-def test_damaged_changes_are_refused_before_they_touch_the_base(prefix, inbox):
-    sender = publisher(prefix, "ray", sparse=True)
+def test_damaged_changes_are_refused_before_they_touch_the_base(inbox):
+    sender = publisher("ray", sparse=True)
     inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
     changed = nudged(weights(seed=0), count=5)
     manifest = sender.push(2, buckets=[changed])
@@ -121,8 +131,8 @@ def test_damaged_changes_are_refused_before_they_touch_the_base(prefix, inbox):
     assert same(held(inbox.accept(sent(sender, manifest))), changed)
 
 
-def test_a_base_that_was_damaged_is_noticed_and_mended_by_the_whole_weights(prefix, inbox):
-    sender = publisher(prefix, "ray", sparse=True)
+def test_a_base_that_was_damaged_is_noticed_and_mended_by_the_whole_weights(inbox):
+    sender = publisher("ray", sparse=True)
     base = inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
     map_segment(base.path, nbytes=base.nbytes)[2000] ^= 1
     changed = nudged(weights(seed=0), count=5)
@@ -134,8 +144,8 @@ def test_a_base_that_was_damaged_is_noticed_and_mended_by_the_whole_weights(pref
     assert same(held(inbox.accept(sent(sender, manifest, whole=True))), changed)
 
 
-def test_a_delta_that_would_be_larger_than_the_weights_is_not_made(prefix, inbox):
-    sender = publisher(prefix, "ray", sparse=True)
+def test_a_delta_that_would_be_larger_than_the_weights_is_not_made(inbox):
+    sender = publisher("ray", sparse=True)
     inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
     other = sender.push(2, buckets=[weights(seed=1)])
     assert other.delta is None
@@ -143,8 +153,8 @@ def test_a_delta_that_would_be_larger_than_the_weights_is_not_made(prefix, inbox
     assert same(held(inbox.accept(sent(sender, other))), weights(seed=1))
 
 
-def test_what_was_half_written_is_no_base(prefix):
-    sender = publisher(prefix, "ray", sparse=True)
+def test_what_was_half_written_is_no_base():
+    sender = publisher("ray", sparse=True)
     sender.push(1, buckets=[weights(seed=0)])
     with pytest.raises(ValueError, match="weights were not sent"):
         sender.push(2, buckets=[{"c": torch.tensor(0.0)}])
@@ -154,8 +164,8 @@ def test_what_was_half_written_is_no_base(prefix):
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_whole_weights_that_were_damaged_on_the_way_are_refused(prefix, inbox, carrier):
-    sender = publisher(prefix, carrier, sparse=True)
+def test_whole_weights_that_were_damaged_on_the_way_are_refused(inbox, carrier):
+    sender = publisher(carrier, sparse=True)
     manifest = sent(sender, sender.push(1, buckets=[weights(seed=0)]))
     sender.payload(1, whole=True)[100] ^= 1
     with pytest.raises(ValueError, match="has checksum .* push again"):
@@ -165,8 +175,8 @@ def test_whole_weights_that_were_damaged_on_the_way_are_refused(prefix, inbox, c
             inbox.accept(replace(manifest, payload=manifest.payload[:10]))
 
 
-def test_the_engine_notices_that_its_segment_was_overwritten_after_it_was_verified(prefix, inbox):
-    sender = publisher(prefix, "shared_memory", sparse=False)
+def test_the_engine_notices_that_its_segment_was_overwritten_after_it_was_verified(inbox):
+    sender = publisher("shared_memory", sparse=False)
     accepted = inbox.accept(sender.push(1, buckets=[weights(seed=0)]))
     segment = map_segment(accepted.path, nbytes=accepted.nbytes)
     require_stamp(segment, accepted)
@@ -222,12 +232,12 @@ def test_the_checksum_is_the_same_where_a_gpu_would_compute_it(size):
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_large_and_turned_tensors_are_pushed_in_any_order(prefix, inbox, dtype, backwards):
+def test_large_and_turned_tensors_are_pushed_in_any_order(inbox, dtype, backwards):
     draw = torch.Generator().manual_seed(0)
     shapes = {"small": (3,), "large": (1000, 1201), "turned": (700, 600), "last": (5, 7)}
     given = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
     given["turned"] = torch.randn((600, 700), generator=draw).T
-    sender = WeightPublisher(open_carrier("shared_memory", prefix=prefix), shapes=shapes, dtype=dtype)
+    sender = WeightPublisher(open_carrier("shared_memory"), shapes=shapes, dtype=dtype)
     order = list(given.items())[:: -1 if backwards else 1]
     found = held(inbox.accept(sender.push(1, buckets=[dict(order[:2]), dict(order[2:])])))
     assert all(torch.equal(found[name], tensor.to(wire_dtype(dtype)).float()) for name, tensor in given.items())
