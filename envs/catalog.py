@@ -28,6 +28,7 @@ from envs import (
     tool_scripts,
 )
 from envs.environment import PARTS, Environment
+from envs.episode import DEFAULT_TURNS
 from envs.formats import RowFormat, has_fields
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -42,6 +43,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             gold=math_rows.gold,
             corruptions=math_rows.corruptions,
             parts=(*PARTS, "echo"),
+            max_turns=1,
         ),
         Environment(
             id="code",
@@ -52,6 +54,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             gold=code_gold.gold,
             corruptions=code_gold.corruptions,
             parts=(*PARTS, "tests"),
+            max_turns=1,
             runs_programs=True,
         ),
         Environment(
@@ -63,6 +66,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             gold=tool_scripts.gold,
             corruptions=tool_scripts.corruptions,
             parts=(*PARTS, "tool_errors"),
+            max_turns=DEFAULT_TURNS,
         ),
         retail_rows.ENVIRONMENT,
         reasoning_env.ENVIRONMENT,

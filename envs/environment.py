@@ -36,6 +36,8 @@ class Environment:
     """For rows that need further files: the environment that finds these in the folder of the data file."""
     parts: tuple[str, ...] = PARTS
     """The reward parts that it gives, which `envs.NAME.weights` may weigh."""
+    max_turns: int | None = None
+    """Most turns of an episode where the run sets no `envs.NAME.max_turns`; None where the environment does not say."""
     runs_programs: bool = False
     """Whether it executes programs that the model wrote, in the sandbox."""
 

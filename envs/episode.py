@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -11,8 +12,8 @@ from envs.extra_tools import MAX_RESULT_CHARACTERS, lent
 from envs.task import Message, Task
 from envs.text_space import AnyText
 from envs.text_tool import answer_call
-from rewards.parts import LENGTH, WEIGHTS, brevity, weighted
-from rewards.verdict import Verdict, verdict
+from rewards.parts import CORRECT, FORMAT, LENGTH, WEIGHTS, brevity, weighted
+from rewards.verdict import Outcome, Verdict, verdict
 
 DEFAULT_TURNS = 4
 """Most turns of an episode with tools, where neither the run nor the environment says otherwise."""
@@ -21,7 +22,8 @@ StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 class TaskEnv(gymnasium.Env[str, str]):
-    """An environment over tasks. Subclasses give `env_id`, `draw` and `turn`.
+    """An environment over tasks. Subclasses give `env_id`, `draw` and `turn`, and `standing` where a part may be negative
+    or an episode without an answer may be worth something.
 
     `reset(options={"task": Task})` sets the task; without it one is drawn from `self.np_random`.
     The observation is text; `info` of a step has `parts`, `outcome` and `detail`; `messages` while the
@@ -46,6 +48,10 @@ class TaskEnv(gymnasium.Env[str, str]):
         """Judges the answer of one well-formed turn."""
         raise NotImplementedError
 
+    def standing(self, task: Task) -> Verdict:
+        """What the episode is worth as it stands, without an answer."""
+        return verdict(False)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         unknown = set(options or ()) - {"task"}
@@ -67,7 +73,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         _, answer, well_formed = split_thought(action, reasoning=self.task.reasoning)
         if not well_formed:
             detail = "the thought was not closed" if self.task.reasoning else "a thought where reasoning is off"
-            return self.end(verdict(False, well_formed=False, detail=detail))
+            return self.end(malformed(self.standing(self.task), detail))
         names = self.task.spec.get("tools", ())
         calls = parse_calls(answer) if names else []
         if any(isinstance(call, Call) and call.name in names for call in calls):
@@ -78,12 +84,26 @@ class TaskEnv(gymnasium.Env[str, str]):
         """Answers a turn that calls one of the tools which the run lends; the episode's last turn may not."""
         assert self.task is not None
         if self.turns >= self.task.spec.get("max_turns", DEFAULT_TURNS):
-            return self.end(verdict(False, detail=f"no answer in {self.turns} turns"), truncated=True)
+            return self.cut(f"after {self.turns} turns without an answer")
         answers = [answer_call(call, lent(names)) for call in calls[:MAX_CALLS]]
         return self.go_on([{"role": "tool", "content": text[:MAX_RESULT_CHARACTERS]} for text in answers])
 
+    def cut(self, limit: str, text: str = "") -> StepReturn:
+        """The return of an episode that a limit ends: between two turns, or inside one that came to no answer (`text`).
+
+        `limit` says where that was.
+        """
+        if self.task is None:
+            raise RuntimeError("there is no episode to be cut off")
+        self.turns += bool(text)
+        self.characters += len(text)
+        judged = self.standing(self.task)
+        parts = judged.parts | ({FORMAT: 0.0} if text else {})
+        detail = ": ".join(part for part in (f"cut off {limit}", judged.detail) if part)
+        return self.end(replace(judged, parts=parts, detail=detail), truncated=True)
+
     def end(self, judged: Verdict, *, truncated: bool = False) -> StepReturn:
-        """The return of the last step: the reward is the weighted sum of the parts."""
+        """The return of the last step: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
         assert self.task is not None
         spec, self.task = self.task.spec, None
         parts = dict(judged.parts)
@@ -91,7 +111,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             parts[LENGTH] = brevity(self.characters, limit=spec["length_limit"])
         info = {
             "parts": parts,
-            "outcome": judged.outcome.value,
+            "outcome": (Outcome.CUT if truncated else judged.outcome).value,
             "detail": judged.detail,
             "evidence": judged.evidence,
         }
@@ -101,6 +121,12 @@ class TaskEnv(gymnasium.Env[str, str]):
         """The return of a step after which the episode goes on."""
         info = {"parts": {}, "outcome": "ok", "detail": "", "messages": messages}
         return "\n".join(message["content"] for message in messages), 0.0, False, False, info
+
+
+def malformed(judged: Verdict, detail: str) -> Verdict:
+    """The verdict on a turn that can't be read, given what the episode was worth before it: no answer is right."""
+    parts = judged.parts | {CORRECT: min(judged.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
+    return replace(judged, outcome=Outcome.WRONG, parts=parts, detail=detail)
 
 
 def last_user_text(task: Task) -> str:

@@ -25,6 +25,13 @@ class GraderError(EnvError):
     kind = "grader"
 
 
-def kind_of(error: Exception) -> str:
-    """The kind under which any exception of an environment is counted."""
-    return error.kind if isinstance(error, EnvError) else EnvError.kind
+class EpisodeTimeout(EnvError):
+    """The episode's deadline passed."""
+
+    kind = "timeout"
+
+
+class PromptTooLong(EnvError):
+    """The prompt is as long as a whole episode may be."""
+
+    kind = "prompt_too_long"

@@ -24,6 +24,8 @@ class Game:
     success: float = 0.0
     """The sum of rewards that has to be exceeded for the game to be won."""
     max_steps: int = 64
+    idle: float | None = None
+    """The reward of a turn without an action; None is the first reward of a game, where that is below 0."""
 
 
 def values(observation: Any) -> str:
@@ -66,6 +68,7 @@ LAKE = Game(
     ),
     actions=MOVES,
     words=_lake,
+    idle=0.0,
 )
 CLIFF = Game(
     rules=(
@@ -75,6 +78,7 @@ CLIFF = Game(
     actions=("up", "right", "down", "left"),
     words=_cell(12),
     success=-100.0,
+    idle=-1.0,
 )
 TAXI = Game(
     rules=(
@@ -84,6 +88,7 @@ TAXI = Game(
     ),
     actions=("south", "north", "east", "west", "pickup", "dropoff"),
     words=_taxi,
+    idle=-1.0,
 )
 CARDS = Game(
     rules=(
@@ -92,6 +97,7 @@ CARDS = Game(
     ),
     actions=("stick", "hit"),
     words=_cards,
+    idle=0.0,
 )
 GAMES = {
     "FrozenLake": LAKE,

@@ -2,11 +2,13 @@
 
 Options (all but `id` have defaults): `id` (gymnasium's), `kwargs` (for `gymnasium.make`), `actions` (their names),
 `rules` (what the model is told), `frame` (`ansi`, the drawing that the environment makes, or `text`), `max_steps` (turns
-until the game is cut off) and `success` (the game is won where it has ended by itself and its rewards sum to more).
+until the game is cut off), `success` (the game is won where it has ended by itself and its rewards sum to more) and `idle`
+(the reward of a turn without an action: 0 or less; else as `envs.games` says, or the first reward of a game if below 0).
 
 The action is what the last `\\boxed{}` names, else the last name of an action in the answer; letter case is ignored. A
 turn that names none changes nothing and is told so. Parts: `correct` (won or not), `return` (the sum of the rewards) and
-`bad_actions` (the share of turns that named no action).
+`bad_actions` (the share of turns that named no action). A game that is cut off counts its remaining turns as turns without an
+action, so that where moves cost something a limit is no way out.
 """
 
 import dataclasses
@@ -27,7 +29,7 @@ from envs.options import only_known
 from envs.task import Message, Task
 from rewards.answers import boxes
 from rewards.parts import share_of
-from rewards.verdict import verdict
+from rewards.verdict import Verdict, verdict
 
 ENV = "gym"
 NUMBERS = 1_000_000
@@ -48,6 +50,7 @@ class GymOptions:
     frame: str | None = None
     max_steps: int | None = None
     success: float | None = None
+    idle: float | None = None
 
 
 class GymEnv(TaskEnv):
@@ -65,7 +68,7 @@ class GymEnv(TaskEnv):
         assert self.task is not None
         self.close()
         self.game, first = begin(self.task.spec)
-        self.total, self.bad = 0.0, 0
+        self.total, self.bad, self.played = 0.0, 0, 0
         if prompt(self.task.spec, first) != self.task.messages[0]["content"]:
             raise EnvironmentFault(f"{self.task.spec['id']} does not begin as it did when the task was made: {first!r}")
         return observation
@@ -73,23 +76,32 @@ class GymEnv(TaskEnv):
     def turn(self, task: Task, answer: str) -> StepReturn:
         assert self.game is not None
         ended = cut = False
+        self.played += 1
         action = action_of(answer, task.spec["actions"])
         if action is None:
             self.bad += 1
+            self.total += task.spec["idle"]
             seen = f"error: no action named; the actions are {', '.join(task.spec['actions'])}"
         else:
             start = int(getattr(self.game.action_space, "start", 0))
             observation, reward, ended, cut, _ = self.game.step(start + action)
             self.total += float(reward)
             seen = view(self.game, task.spec, observation)
-        if ended or cut or self.turns >= task.spec["max_turns"]:
-            return self._finish(task, ended=ended)
+        if ended:
+            return self.end(self._judged(task, self.total, won=self.total > task.spec["success"]))
+        if cut or self.turns >= task.spec["max_turns"]:
+            return self.cut(f"after {self.turns} turns")
         return self.go_on([{"role": "user", "content": seen}])
 
-    def _finish(self, task: Task, *, ended: bool) -> StepReturn:
-        judged = verdict(ended and self.total > task.spec["success"], detail=f"return {self.total:g}")
-        parts = judged.parts | {RETURN: self.total, BAD_ACTIONS: share_of(self.bad, self.turns)}
-        return self.end(dataclasses.replace(judged, parts=parts), truncated=not ended)
+    def standing(self, task: Task) -> Verdict:
+        """The rewards so far, and those of doing nothing in the turns that are left."""
+        left = max(0, task.spec["max_turns"] - self.played)
+        return self._judged(task, self.total + left * task.spec["idle"], won=False)
+
+    def _judged(self, task: Task, total: float, *, won: bool) -> Verdict:
+        judged = verdict(won, detail=f"return {total:g}")
+        parts = judged.parts | {RETURN: total, BAD_ACTIONS: share_of(self.bad, self.turns)}
+        return dataclasses.replace(judged, parts=parts)
 
     def close(self) -> None:
         if self.game is not None:
@@ -192,9 +204,10 @@ def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:
         raise ValueError(f"options: gymnasium can't make {given.id!r} with {dict(given.kwargs)}: {error}") from error
     modes, space, about = game.metadata.get("render_modes", []), game.action_space, _known(given.id)
-    game.close()
     if not isinstance(space, gymnasium.spaces.Discrete):
         raise ValueError(f"options.id: the actions of {given.id} are {space}, they must be Discrete")
+    idle = given.idle if given.idle is not None else _idle(game, about)
+    game.close()
     count = int(space.n)
     actions = given.actions or list(about.actions) or [str(number) for number in range(count)]
     frame = given.frame or ("ansi" if "ansi" in modes else "text")
@@ -208,6 +221,8 @@ def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"options.max_steps is {max_steps!r}; it must be 1 or more")
     if not isinstance(success, int | float):
         raise ValueError(f"options.success is {success!r}; it must be a number")
+    if not isinstance(idle, int | float) or idle > 0:
+        raise ValueError(f"options.idle is {idle!r}; it must be a number, 0 or less")
     return {
         "id": given.id,
         "kwargs": dict(given.kwargs),
@@ -216,7 +231,16 @@ def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
         "frame": frame,
         "max_turns": max_steps,
         "success": float(success),
+        "idle": float(idle),
     }
+
+
+def _idle(game: "gymnasium.Env[Any, Any]", about: Game) -> float:
+    """What a turn without an action costs: what is known of the game, else what its first step costs."""
+    if about.idle is not None:
+        return about.idle
+    game.reset(seed=0)
+    return min(0.0, float(game.step(getattr(game.action_space, "start", 0))[1]))
 
 
 def _names(actions: Any, count: int) -> bool:
@@ -240,6 +264,7 @@ def _environment(spec: dict[str, Any]) -> Environment:
         corruptions=corruptions if planned else None,
         configure=configure,
         parts=(*PARTS, RETURN, BAD_ACTIONS),
+        max_turns=spec["max_turns"],
     )
 
 

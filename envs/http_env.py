@@ -91,7 +91,8 @@ class HttpEnv(TaskEnv):
         self.said.append(Turn(text=text, calls=calls, outputs=outputs))
         if parsed and self.turns < task.spec.get("max_turns", MAX_TURNS):
             return self.go_on([{"role": "tool", "content": result} for result in results])
-        return self._verify(task, cut=bool(parsed))
+        self._verify(task)
+        return self.cut(f"after {self.turns} turns") if parsed else self.end(self.standing(task))
 
     def _call(self, task: Task, call: Call) -> str:
         assert self.session is not None
@@ -103,14 +104,20 @@ class HttpEnv(TaskEnv):
         self.refused += reply.status >= 400
         return reply.text[:MAX_RESULT_CHARACTERS]
 
-    def _verify(self, task: Task, *, cut: bool) -> StepReturn:
+    def standing(self, task: Task) -> Verdict:
+        """The sum of the rewards that the server has given so far."""
+        errors = share_of(self.refused + self.unreadable, self.calls)
+        parts = {CORRECT: self.total, FORMAT: float(not self.unreadable), TOOL_ERRORS: errors}
+        outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
+        return Verdict(outcome=outcome, parts=parts, detail=f"reward {self.total:g}")
+
+    def _verify(self, task: Task) -> None:
         assert self.session is not None
         row = task.spec["row"]
         judged = self.session.post_json("verify", row | {"response": response(self.said, row[PARAMS])}, repeatable=True)
         if judged.get("_ng_failure_class"):
             raise EnvironmentFault(f"verify failed: {judged['_ng_failure_class']}")
         self.total = _number(judged, "reward")
-        return self._finish(cut=cut)
 
     def _step(self, task: Task, answer: str, turn: Turn) -> StepReturn:
         assert self.session is not None
@@ -123,18 +130,14 @@ class HttpEnv(TaskEnv):
             raise EnvironmentFault(
                 f"step: terminated is {terminated!r}, truncated {truncated!r}; both must be booleans"
             )
-        if terminated or truncated or self.turns >= task.spec.get("max_turns", MAX_TURNS):
-            return self._finish(cut=not terminated)
+        if terminated or truncated:
+            return self.end(self.standing(task), truncated=not terminated)
+        if self.turns >= task.spec.get("max_turns", MAX_TURNS):
+            return self.cut(f"after {self.turns} turns")
         shown = _shown(reply)
         if not shown:
             raise EnvironmentFault("step: the episode has not ended, and there is no observation")
         return self.go_on(shown)
-
-    def _finish(self, *, cut: bool) -> StepReturn:
-        errors = share_of(self.refused + self.unreadable, self.calls)
-        parts = {CORRECT: self.total, FORMAT: float(not self.unreadable), TOOL_ERRORS: errors}
-        outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
-        return self.end(Verdict(outcome=outcome, parts=parts, detail=f"reward {self.total:g}"), truncated=cut)
 
     def close(self) -> None:
         if self.session is not None:
@@ -196,6 +199,7 @@ def configure(options: Mapping[str, Any]) -> Environment:
         formats=(rows,),
         configure=configure,
         parts=(*PARTS, TOOL_ERRORS),
+        max_turns=MAX_TURNS,
     )
 
 

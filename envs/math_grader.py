@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from envs.clock import off_the_clock
 from envs.errors import GraderError
 
 SCRIPT = Path(__file__).with_name("math_child.py")
@@ -94,7 +95,7 @@ class MathGrader:
 
         GraderError where no worker can be started, or where a fresh one can't read the gold answer.
         """
-        with self.slots:
+        with off_the_clock(), self.slots:
             readable, same = self._check(gold, answer, self._idle())
             if not readable:
                 readable, same = self._check(gold, answer, None)

@@ -143,6 +143,7 @@ def _environment(datasets: tuple[str, ...], config: dict[str, Any]) -> Environme
         gold=gold,
         corruptions=corruptions,
         configure=configure,
+        max_turns=1,
     )
 
 

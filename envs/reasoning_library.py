@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envs.clock import off_the_clock
 from envs.errors import GraderError
 from envs.line_process import LineProcess
 
@@ -32,7 +33,7 @@ class Entry:
 
 
 class ReasoningLibrary:
-    """One child process. Requests go one at a time, from any thread."""
+    """One child process. Requests go one at a time, from any thread; they have deadlines of their own, off any other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +47,7 @@ class ReasoningLibrary:
 
     def make(self, origin: Origin) -> Entry:
         """The entry. ValueError where it can't be made from that configuration, GraderError where it takes too long."""
-        with self._lock:
+        with off_the_clock(), self._lock:
             return self._make(origin)
 
     def score(self, origin: Origin, text: str) -> float | None:
@@ -54,7 +55,7 @@ class ReasoningLibrary:
 
         GraderError where a right answer is no better off.
         """
-        with self._lock:
+        with off_the_clock(), self._lock:
             answer = self._make(origin).answer
             reply = self._score(origin, text)
             if (reply is None or reply["score"] is None) and answer is not None:

@@ -56,9 +56,9 @@ class RetailEnv(TaskEnv):
         if len(calls) > MAX_CALLS:
             results.append(f"Error: more than {MAX_CALLS} calls in a turn; the others were not carried out")
         if self.transferred or (not calls and self.replies <= 0):
-            return self.end(self._judge(task))
+            return self.end(self.standing(task))
         if self.turns >= task.spec.get("max_turns", retail_rows.MAX_TURNS):
-            return self.end(self._judge(task), truncated=True)
+            return self.cut(f"after {self.turns} turns")
         if calls:
             messages: list[Message] = [{"role": "tool", "content": it[:MAX_RESULT_CHARACTERS]} for it in results]
             return self.go_on(messages)
@@ -76,7 +76,8 @@ class RetailEnv(TaskEnv):
         self.transferred |= isinstance(call, Call) and call.name == TRANSFER
         return result
 
-    def _judge(self, task: Task) -> Verdict:
+    def standing(self, task: Task) -> Verdict:
+        """The database as it is now, and what has been said."""
         wanted = Database(self.database.shop)
         replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)

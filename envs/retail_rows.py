@@ -209,4 +209,5 @@ ENVIRONMENT = Environment(
     configure=configure,
     beside=beside,
     parts=(*PARTS, "state", "outputs", "tool_errors"),
+    max_turns=MAX_TURNS,
 )

@@ -30,6 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from envs.clock import off_the_clock
 from envs.errors import SandboxError
 from envs.main_program import MainProgram
 from envs.program import Limits, Program, Reply
@@ -39,6 +40,7 @@ from envs.zygote import Zygote
 
 LOG = logging.getLogger(__name__)
 MIN_LEVEL, MAX_LEVEL = 2, 3
+AT_ONCE = 4
 STARTED_AHEAD = 2  # processes of one program at the same time
 MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
 KERNEL = "a Linux kernel of 5.13 or later, for level 3 one that allows user namespaces"
@@ -67,6 +69,11 @@ class Sandbox:
         self.lock = threading.Lock()
         self.zygotes: dict[str | None, Zygote] = {}  # by the folder of numpy that is warm in it, or None
         self.isolation: Isolation | None = None
+        self.admit(AT_ONCE)
+
+    def admit(self, programs: int) -> None:
+        """From now on `attempt` runs so many actions at once."""
+        self.places = threading.BoundedSemaphore(programs)
 
     def program(self, limits: Limits, source: str = "") -> Program:
         """A new empty program; it can import numpy where the source that it will be given does."""
@@ -100,13 +107,15 @@ class Sandbox:
     def attempt(self, action: Callable[["Sandbox"], T]) -> T:
         """Runs an action; where the sandbox fails, once more on a fresh zygote. SandboxError where that fails too.
 
-        The action must read all the replies that it needs: what it returns is not looked after.
+        The action must read all the replies that it needs: what it returns is not looked after. Waiting for a place and the
+        programs' own time, which has limits of its own, are off the clock of the episode.
         """
-        try:
-            return action(self)
-        except SandboxError as error:
-            LOG.warning("%s; trying again on a fresh zygote", error)
-            return action(self)
+        with off_the_clock(), self.places:
+            try:
+                return action(self)
+            except SandboxError as error:
+                LOG.warning("%s; trying again on a fresh zygote", error)
+                return action(self)
 
     def warm(self, source: str = "") -> Zygote:
         """The zygote for a source, started and probed where there is none; SandboxError where it isolates too little."""

@@ -1,28 +1,27 @@
 """Given turns played through an environment: grading without a model, by the code that training uses."""
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envs.catalog import make_env
 from envs.dialogue import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, call_message, turn_text
-from envs.errors import GraderError, kind_of
+from envs.failure import Failure, failure_of
+from envs.play import Play
 from envs.task import Message, Task
 from envs.thinking import UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What a script was worth. `reward` is None exactly where `failure` (its type and message) says why."""
+    """What a script was worth. `reward` is None exactly where `failure` says why."""
 
     reward: float | None
     outcome: str | None = None
     parts: dict[str, float] = field(default_factory=dict)
     detail: str = ""
-    failure: tuple[str, str] | None = None
+    failure: Failure | None = None
     seconds: float = 0.0
 
 
@@ -34,31 +33,33 @@ def score(task: Task, turns: Sequence[str]) -> Scored:
     start = time.monotonic()
     try:
         scored = _play(task, turns)
-    except Exception as error:
-        scored = Scored(reward=None, failure=(kind_of(error), f"{type(error).__name__}: {error}"[:500]))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever an environment raises, SystemExit too
+        scored = Scored(reward=None, failure=failure_of(error))
     return replace(scored, seconds=time.monotonic() - start)
 
 
 def _play(task: Task, turns: Sequence[str]) -> Scored:
     spec = task.spec | {"max_turns": len(turns), "user_replies": len(turns)}
-    env = make_env(task.kind)
+    play = Play(replace(task, thinking=UNLIMITED, spec=spec))
     try:
-        env.reset(options={"task": replace(task, thinking=UNLIMITED, spec=spec)})
+        play.begin()
         for text in turns:
             tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
-            _, reward, terminated, truncated, info = env.step(text if tagged else CLOSE_THOUGHT + text)
-            if not math.isfinite(reward):
-                raise GraderError(f"the reward of {task.env}/{task.key} is {reward}, not a finite number")
-            if terminated or truncated:
-                return Scored(
-                    reward=float(reward),
-                    outcome=info.get("outcome"),
-                    parts=dict(info.get("parts", {})),
-                    detail=info.get("detail", ""),
-                )
+            result = play.turn(text if tagged else CLOSE_THOUGHT + text)
+            if result.done:
+                break
+        else:
+            result = play.cut(f"after the {len(turns)} turns that were given")
     finally:
-        env.close()
-    return Scored(reward=0.0, outcome="wrong", detail=f"the episode had not ended after {len(turns)} turns")
+        play.close()
+    return Scored(
+        reward=result.reward,
+        outcome=None if result.outcome is None else result.outcome.value,
+        parts=result.parts,
+        detail=result.detail,
+    )
 
 
 def turns_of(response: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from envs.extra_tools import lent
 from envs.formats import load_row, own_id
 from envs.programs import CREDITS
 from envs.rows import read_rows
-from envs.setting import identity, scheduled
+from envs.setting import identity, running, scheduled
 from envs.task import Task, TaskSource
 from envs.text_tool import schemas
 from envs.thinking import OFF, UNLIMITED
@@ -28,6 +28,7 @@ HELDOUT_ONE_IN = 8
 MAX_DRAWS = 10_000
 REPEATS = 64
 """A source that repeats itself so often in a row is taken to have no other tasks."""
+THREADS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +61,16 @@ class EnvConfig:
     """Weight of each reward part; empty is correctness alone."""
     length_limit: int | None = identity(None)
     """Characters of an episode from which the part `length` falls; null gives no part."""
+    threads: int = running(THREADS)
+    """Steps of it that a rollout worker runs at once; the others wait, off the clocks of their episodes."""
 
     def __post_init__(self) -> None:
         if not self.share >= 0:
             raise ValueError(f"share is {self.share}; it must be 0 or more")
         if self.length_limit is not None and self.length_limit < 1:
             raise ValueError(f"length_limit is {self.length_limit}; it must be 1 or more characters")
+        if self.threads < 1:
+            raise ValueError(f"threads is {self.threads}; it must be 1 or more")
         lent(self.tools)
         if self.credit not in CREDITS:
             raise ValueError(f"credit is {self.credit!r}; it must be one of {', '.join(CREDITS)}")
@@ -116,22 +121,14 @@ class FileSource:
     """
 
     def __init__(self, env: Environment, name: str, config: EnvConfig, *, split: str, seed: int) -> None:
-        path = Path(str(config.data))
-        env = env.beside(path.parent) if env.beside is not None else env
-
-        def parse(row: dict[str, Any], _number: int) -> Task:
-            task = load_row(env.formats, row, "row", name=config.format)
-            own = own_id(row)
-            return replace(task, key=content_key(task) if own is None else str(own))
-
-        tasks, self.skipped = read_rows(path, parse=parse, on_error=config.on_error)
+        tasks, self.skipped = file_tasks(env, name, config)
         unique = {task.key: task for task in tasks}
         self.duplicates = len(tasks) - len(unique)
         if self.duplicates:
-            LOG.warning("%s: %d rows repeat the key of another row and are left out", path, self.duplicates)
-        self.tasks = [_configured(task, name, config) for task in unique.values() if split_of(task) == split]
+            LOG.warning("%s: %d rows repeat the key of another row and are left out", config.data, self.duplicates)
+        self.tasks = [task for task in unique.values() if split_of(task) == split]
         if not self.tasks:
-            raise ValueError(f"{path} has no {split} rows among {len(unique)}; give a larger file")
+            raise ValueError(f"{config.data} has no {split} rows among {len(unique)}; give a larger file")
         random.Random(f"{env.id}/{seed}/{split}").shuffle(self.tasks)
 
     def task(self, index: int) -> Task:
@@ -151,6 +148,19 @@ def distinct(source: TaskSource, count: int) -> list[Task]:
     return list(found.values())
 
 
+def file_tasks(env: Environment, name: str, config: EnvConfig) -> tuple[list[Task], int]:
+    """All tasks of an environment's data file, of both splits, and how many bad rows were skipped."""
+    path = Path(str(config.data))
+    env = env.beside(path.parent) if env.beside is not None else env
+
+    def parse(row: dict[str, Any], _number: int) -> Task:
+        task = load_row(env.formats, row, "row", name=config.format)
+        own = own_id(row)
+        return _configured(replace(task, key=content_key(task) if own is None else str(own)), name, config)
+
+    return read_rows(path, parse=parse, on_error=config.on_error)
+
+
 def _configured(task: Task, name: str, config: EnvConfig) -> Task:
     """The task under the name that the run gives to its environment, with the run's settings."""
     settings = {
@@ -159,6 +169,7 @@ def _configured(task: Task, name: str, config: EnvConfig) -> Task:
         "length_limit": config.length_limit,
         "tools": config.tools,
         "credit": config.credit if config.credit != CREDITS[0] else None,
+        "threads": config.threads if config.threads != THREADS else None,
     }
     given = {key: value for key, value in settings.items() if value}
     return replace(

@@ -36,6 +36,9 @@ class ToolEnv(TaskEnv):
     def draw(self, rng: random.Random) -> Task:
         return lookups.generate(rng, 1)
 
+    def standing(self, task: Task) -> Verdict:
+        return self.with_tool_errors(verdict(False))
+
     def turn(self, task: Task, answer: str) -> StepReturn:
         if "accepted" in task.spec:
             return self.end(function_rows.judge(task, parse_calls(answer)))
@@ -45,8 +48,7 @@ class ToolEnv(TaskEnv):
             judged = verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
             return self.end(self.with_tool_errors(judged))
         if self.turns >= task.spec.get("max_turns", DEFAULT_TURNS):
-            judged = verdict(False, detail=f"no answer in {self.turns} turns")
-            return self.end(self.with_tool_errors(judged), truncated=True)
+            return self.cut(f"after {self.turns} turns without an answer")
         calls = parse_calls(answer)
         results = [run_tool(call, task.spec["database"]) for call in calls[:MAX_CALLS]]
         results += ["error: too many calls"] * (len(calls) > MAX_CALLS)

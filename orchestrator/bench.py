@@ -54,7 +54,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
         figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
         tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
-        figures |= bench_steps(tasks, threads=config.rollout.env_threads)
+        figures |= bench_steps(tasks, threads=config.rollout.programs)
         figures |= await _pushing(fleet, learner)
         await learner.load(model, optim=config.rl.optim, loss=config.rl.loss, total_steps=100)
         await learner.use_threads(config.learner.threads_beside)

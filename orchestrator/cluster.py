@@ -101,10 +101,10 @@ class Fleet:
         index = self._least_busy(range(len(self._workers)))
         group = await self._group_from(index, ticket, samples, attempt=0)
         for attempt in range(1, self._retries + 1):
-            if not group.failed:
+            if not group.worth_retrying:
                 break
             index = self._least_busy([i for i in range(len(self._workers)) if i != index] or [index])
-            group = group.mended(await self._group_from(index, ticket, len(group.failed), attempt=attempt))
+            group = group.mended(await self._group_from(index, ticket, group.worth_retrying, attempt=attempt))
         return group
 
     def _least_busy(self, indices: Sequence[int]) -> int:

@@ -64,18 +64,22 @@ def _responses(path: Path, tasks: dict[str, Task]) -> list[tuple[Any, Script | s
 
 def _rows(rows: list[tuple[Any, Script | str]], scores: Iterator[Scored]) -> Iterator[dict[str, Any]]:
     for key, script in rows:
-        bad = isinstance(script, str)
-        scored = Scored(reward=None, failure=(BAD_ROW, str(script))) if bad else next(scores)
-        failure = scored.failure
+        scored = Scored(reward=None) if isinstance(script, str) else next(scores)
         yield {
             "key": key,
             "reward": scored.reward,
             "parts": scored.parts,
             "outcome": scored.outcome,
-            "failure": None if failure is None else {"type": failure[0], "message": failure[1]},
+            "failure": _failure(script, scored),
             "detail": scored.detail,
             "seconds": round(scored.seconds, 4),
         }
+
+
+def _failure(script: Script | str, scored: Scored) -> dict[str, str] | None:
+    if isinstance(script, str):
+        return {"type": BAD_ROW, "message": script}
+    return None if scored.failure is None else {"type": scored.failure.kind.value, "message": scored.failure.message}
 
 
 def summary(rows: list[dict[str, Any]]) -> Table:

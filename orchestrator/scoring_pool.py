@@ -7,6 +7,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from envs.failure import Failure, FailureKind
 from envs.script import Scored, score
 from envs.task import Task
 
@@ -76,7 +77,8 @@ class ScoringPool:
                 job.attempts += 1
             self._restart(jobs)
         jobs.popleft()
-        return Scored(reward=None, failure=("worker", f"the grading process died or hung {ATTEMPTS + 1} times"))
+        said = f"the grading process died or hung {ATTEMPTS + 1} times"
+        return Scored(reward=None, failure=Failure(kind=FailureKind.WORKER, message=said))
 
     def _restart(self, jobs: deque[_Job]) -> None:
         self.close()

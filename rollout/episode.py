@@ -1,27 +1,40 @@
-"""One episode: a task, an environment and an engine make a trajectory. The one place where faults become data."""
+"""One episode: a task, an environment and an engine make a trajectory, whatever goes wrong."""
 
 import asyncio
 import hashlib
-import math
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
-import gymnasium
 import numpy as np
 
 from envs.catalog import make_env
+from envs.clock import Clock
 from envs.dialogue import calls_are_valid, thought_is_well_formed
-from envs.errors import GraderError, kind_of
+from envs.errors import EnvError, EpisodeTimeout, PromptTooLong
+from envs.failure import Failure, FailureKind, failure_of, in_words
+from envs.play import MakeEnv, Play
 from envs.setting import running, scheduled
+from envs.source import THREADS
+from envs.step_result import StepResult
 from envs.task import Message, Task
-from rewards.verdict import Outcome
 from rollout.engine import Completion
+from rollout.env_threads import EnvThreads, started
 from rollout.renderer import Renderer
 from rollout.speech import Speaker, Speech
-from rollout.trajectory import Failure, FailureKind, Stop, Trajectory, Turn, TurnFault
+from rollout.trajectory import Stop, Trajectory, Turn, TurnFault
+
+T = TypeVar("T")
+TOKEN_LIMITS = (Stop.LENGTH, Stop.EPISODE_LENGTH)
+LIMITS = {
+    Stop.ENV: "",
+    Stop.TURNS: "after the run's limit of turns",
+    Stop.LENGTH: "at the token limit of a turn",
+    Stop.EPISODE_LENGTH: "at the token limit of the episode",
+}
+"""Where an episode was cut off, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,37 +45,30 @@ class EpisodeLimits:
     """Most tokens sampled in one turn."""
     total_tokens: int = scheduled(768)
     """Longest sequence of an episode, prompt and observations included, in tokens."""
-    turns: int = scheduled(4)
-    """Most turns in an episode."""
+    turns: int | None = scheduled(None)
+    """Most turns in an episode of any environment; null leaves them to the environments (`envs.NAME.max_turns`)."""
     timeout_s: float = running(120.0)
-    """Deadline of an episode, in seconds."""
+    """Deadline of an episode, in seconds; what it waits for the engine, threads and graders does not count."""
 
     def __post_init__(self) -> None:
-        for name in ("turn_tokens", "total_tokens", "turns", "timeout_s"):
+        for name in ("turn_tokens", "total_tokens", "timeout_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"rollout.limits.{name}={getattr(self, name)} must be above 0")
+        if self.turns is not None and self.turns < 1:
+            raise ValueError(f"rollout.limits.turns={self.turns} must be 1 or more, or null")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What an environment answered to one turn."""
-
-    reward: float
-    done: bool
-    out_of_turns: bool
-    outcome: Outcome | None
-    parts: dict[str, float]
-    detail: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
-    messages: tuple[dict[str, Any], ...] = ()
-
-
-class EngineFault(Exception):
+class EngineFault(EnvError):
     """The engine failed to generate."""
+
+    kind = "engine"
 
 
 class EpisodeRunner:
-    """Runs episodes of any environment against one engine. `pool` runs the environments' synchronous steps."""
+    """Runs episodes of any environment against one engine, which samples `sequences` turns at once.
+
+    An episode's clock stands still while it waits for its turn, at the engine as at an environment's threads.
+    """
 
     def __init__(
         self,
@@ -70,26 +76,28 @@ class EpisodeRunner:
         speaker: Speaker,
         renderer: Renderer,
         limits: EpisodeLimits,
-        pool: Executor,
-        make_env: Callable[[str], gymnasium.Env[str, str]] = make_env,
+        sequences: int = 256,
+        make_env: MakeEnv = make_env,
     ) -> None:
-        self._make_env = make_env
         self._speaker = speaker
         self._renderer = renderer
         self._limits = limits
-        self._pool = pool
+        self._seats = asyncio.Semaphore(sequences)
+        self._threads = EnvThreads()
+        self._make_env = make_env
 
     async def run(self, task: Task, *, seed: int) -> Trajectory:
         """Play one episode to its end. Never raises for a fault outside the model: it becomes a typed failure."""
         start = time.monotonic()
         turns: list[Turn] = []
+        play, clock = Play(task, make=self._make_env), Clock(self._limits.timeout_s)
         try:
-            async with asyncio.timeout(self._limits.timeout_s):
-                stop, result = await self._play(task, turns, seed=seed)
-            if not math.isfinite(result.reward):
-                raise GraderError(f"the reward of {task.env}/{task.key} is {result.reward}, not a finite number")
-        except Exception as error:  # the one place that catches: a bad episode is data
-            return _failed(task, turns, error, seconds=time.monotonic() - start)
+            stop, result = await self._play(task, play, turns, clock, seed=seed)
+        except Exception as error:  # a bad episode is data
+            return _failed(task, turns, failure_of(error), seconds=time.monotonic() - start)
+        finally:
+            if not play.over:  # nobody waits for the end: a call of the environment may still be under way
+                started(play.close)
         return Trajectory(
             task=task,
             turns=tuple(turns),
@@ -102,59 +110,62 @@ class EpisodeRunner:
             seconds=time.monotonic() - start,
         )
 
-    async def _play(self, task: Task, turns: list[Turn], *, seed: int) -> tuple[Stop, StepResult]:
-        env, said_first = await self._off_loop(self._opened, task)
-        try:
-            context = self._renderer.prompt_ids(replace(task, messages=(*task.messages, *said_first)))
-            seen = context
-            while True:
-                room = self._limits.total_tokens - len(seen)
-                if room <= 0:
-                    return Stop.LENGTH, StepResult(
-                        reward=0.0, done=True, out_of_turns=False, outcome=Outcome.WRONG, parts={}
-                    )
-                said = await self._speak(seen, task, turns, room=room, seed=_turn_seed(seed, len(turns)))
-                if turns:
-                    turns[-1] = _processed(turns[-1], context, said.completion)
-                text = self._renderer.text(said.completion.token_ids)
-                result = await self._off_loop(_step, env, text)
-                turns.append(_turn(task, context, said, text, result))
-                stop = self._stop(said.completion, result, len(turns))
-                if stop is not None:
-                    return stop, result
-                context = self._renderer.observation_ids(result.messages, reasoning=task.reasoning)
-                seen = (*seen, *said.completion.token_ids, *context)
-        finally:
-            env.close()
+    async def _play(
+        self, task: Task, play: Play, turns: list[Turn], clock: Clock, *, seed: int
+    ) -> tuple[Stop, StepResult]:
+        begin = await self._in_thread(task, clock, play.begin)
+        context = seen = self._prompt_ids(task, begin)
+        while True:
+            room = self._limits.total_tokens - len(seen)
+            if room <= 0:
+                stop = Stop.EPISODE_LENGTH
+                return stop, await self._in_thread(task, clock, partial(play.cut, LIMITS[stop]))
+            said = await self._speak(seen, task, turns, clock, room=room, seed=_turn_seed(seed, len(turns)))
+            if turns:
+                turns[-1] = _processed(turns[-1], context, said.completion)
+            text = self._renderer.text(said.completion.token_ids)
+            stop = self._stop(said.completion, room, turns=len(turns) + 1)
+            result = await self._in_thread(task, clock, partial(play.turn, text, cut=LIMITS[stop]))
+            turns.append(_turn(task, context, said, text, result))
+            if stop in TOKEN_LIMITS:
+                return stop, result
+            if result.done:
+                return (Stop.TURNS if result.out_of_turns else Stop.ENV), result
+            context = self._renderer.observation_ids(result.messages, reasoning=task.reasoning)
+            seen = (*seen, *said.completion.token_ids, *context)
 
-    def _opened(self, task: Task) -> tuple[gymnasium.Env[str, str], tuple[Message, ...]]:
-        """A new environment, reset, and the messages that it adds to the task's own, such as a server's observation."""
-        env = self._make_env(task.kind)
-        try:
-            _, info = env.reset(options={"task": task})
-        except BaseException:
-            env.close()
-            raise
-        return env, tuple(info.get("messages", ()))
+    def _prompt_ids(self, task: Task, said_first: tuple[Message, ...]) -> tuple[int, ...]:
+        ids = self._renderer.prompt_ids(replace(task, messages=(*task.messages, *said_first)))
+        if len(ids) >= self._limits.total_tokens:
+            raise PromptTooLong(
+                f"the prompt has {len(ids)} tokens, rollout.limits.total_tokens={self._limits.total_tokens}"
+            )
+        return ids
 
-    async def _speak(self, ids: tuple[int, ...], task: Task, turns: list[Turn], *, room: int, seed: int) -> Speech:
+    async def _speak(
+        self, ids: tuple[int, ...], task: Task, turns: list[Turn], clock: Clock, *, room: int, seed: int
+    ) -> Speech:
         thought_so_far = sum(turn.thought.tokens for turn in turns)
-        try:
-            return await self._speaker.say(ids, task.thinking, room=room, thought_so_far=thought_so_far, seed=seed)
-        except TimeoutError:
-            raise
-        except Exception as error:
-            raise EngineFault(f"{type(error).__name__}: {error}") from error
+        async with self._seats:
+            with clock.turned(on=True):
+                try:
+                    async with asyncio.timeout(clock.left_s) as deadline:
+                        return await self._speaker.say(
+                            ids, task.thinking, room=room, thought_so_far=thought_so_far, seed=seed
+                        )
+                except Exception as error:
+                    if deadline.expired():
+                        raise EpisodeTimeout("the deadline of the episode passed while the model spoke") from error
+                    raise EngineFault(in_words(error)) from error
 
-    def _stop(self, said: Completion, result: StepResult, turns: int) -> Stop | None:
+    def _stop(self, said: Completion, room: int, *, turns: int) -> Stop:
+        """The limit that ends the episode with this turn; `Stop.ENV` where none does, which leaves it to the environment."""
         if not said.finished:
-            return Stop.LENGTH
-        if result.done:
-            return Stop.TURNS if result.out_of_turns else Stop.ENV
-        return Stop.TURNS if turns >= self._limits.turns else None
+            return Stop.EPISODE_LENGTH if len(said.token_ids) >= room else Stop.LENGTH
+        return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
 
-    async def _off_loop(self, function: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+    async def _in_thread(self, task: Task, clock: Clock, function: Callable[[], T]) -> T:
+        return await self._threads.call(function, env=task.env, at_once=task.spec.get("threads", THREADS), clock=clock)
 
 
 def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
@@ -165,20 +176,6 @@ def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
 
 def _turn_seed(seed: int, turn: int) -> int:
     return (seed + turn * 1_000_003) % 2**63
-
-
-def _step(env: gymnasium.Env[str, str], text: str) -> StepResult:
-    _, reward, terminated, truncated, info = env.step(text)
-    return StepResult(
-        reward=float(reward),
-        done=terminated or truncated,
-        out_of_turns=truncated and not terminated,
-        outcome=Outcome(info["outcome"]) if "outcome" in info else None,
-        parts=dict(info.get("parts", {})),
-        detail=str(info.get("detail", "")),
-        evidence=dict(info.get("evidence", {})),
-        messages=tuple(info.get("messages", ())),
-    )
 
 
 def _turn(task: Task, context: tuple[int, ...], said: Speech, text: str, result: StepResult) -> Turn:
@@ -209,21 +206,12 @@ def _processed(turn: Turn, context: tuple[int, ...], said: Completion) -> Turn:
     return replace(turn, experts=np.concatenate([turn.experts[:-1], said.experts[last : last + 1]]))
 
 
-def _failed(task: Task, turns: list[Turn], error: Exception, *, seconds: float) -> Trajectory:
+def _failed(task: Task, turns: list[Turn], failure: Failure, *, seconds: float) -> Trajectory:
+    too_long = failure.kind is FailureKind.PROMPT_TOO_LONG
     return Trajectory(
         task=task,
         turns=tuple(turns),
-        stop=Stop.FAILURE,
-        failure=Failure(kind=_kind(error), message=f"{type(error).__name__}: {error}"[:500]),
+        stop=Stop.PROMPT_TOO_LONG if too_long else Stop.FAILURE,
+        failure=failure,
         seconds=seconds,
     )
-
-
-def _kind(error: Exception) -> FailureKind:
-    match error:
-        case TimeoutError():
-            return FailureKind.TIMEOUT
-        case EngineFault():
-            return FailureKind.ENGINE
-        case _:
-            return FailureKind(kind_of(error))

@@ -11,6 +11,7 @@ from functools import total_ordering
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.failure import Failure, FailureKind
 from envs.task import Message, Task
 from rewards.parts import correctness
 from rewards.verdict import Outcome
@@ -32,9 +33,11 @@ class Stop(Enum):
     """Why a trajectory ended."""
 
     ENV = "env"  # the environment said that the episode is over
-    LENGTH = "length"  # the token limit of a turn or of the episode was reached
-    TURNS = "turns"  # the turn limit was reached
-    FAILURE = "failure"  # something outside the model broke: see `Trajectory.failure`
+    TURNS = "turns"  # the turn limit was reached: the environment's own, or the run's where it sets one
+    LENGTH = "length"  # the token limit of a turn was reached
+    EPISODE_LENGTH = "episode_length"  # the token limit of the episode was reached, inside a turn or between two
+    PROMPT_TOO_LONG = "prompt_too_long"  # the prompt left no token for an answer: a failure, never a wrong answer
+    FAILURE = "failure"  # something else outside the model broke: see `Trajectory.failure`
 
 
 class TurnFault(Enum):
@@ -42,24 +45,6 @@ class TurnFault(Enum):
 
     THOUGHT = "thought"  # the thought is closed not at all or several times, or a tag stands in the answer
     TOOL_CALL = "tool_call"  # a tool call can't be read, names no tool or lacks an argument
-
-
-class FailureKind(Enum):
-    """Whose fault it was that a trajectory has no score. Never the model's: a model's own fault has a score."""
-
-    ENGINE = "engine"  # generation failed
-    ENVIRONMENT = "environment"  # reset or step raised
-    SANDBOX = "sandbox"  # the sandbox could not run the program
-    GRADER = "grader"  # the reward function raised or returned no finite number
-    TIMEOUT = "timeout"  # the episode's deadline passed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A typed failure: kept as data, counted, never scored."""
-
-    kind: FailureKind
-    message: str
 
 
 NO_THOUGHT = Thought(tokens=0, answer_tokens=0, closed=Closed.NONE)
@@ -151,8 +136,14 @@ class Trajectory:
         return correctness(self.parts, self.reward) >= 1.0
 
     @property
+    def worth_retrying(self) -> bool:
+        """Whether it failed in a way that another attempt may not."""
+        return self.failure is not None and self.failure.kind is not FailureKind.PROMPT_TOO_LONG
+
+    @property
     def truncated(self) -> bool:
-        return self.stop is Stop.LENGTH
+        """Whether a limit on tokens cut it off."""
+        return self.stop in (Stop.LENGTH, Stop.EPISODE_LENGTH)
 
 
 def well_formed_share(trajectories: Sequence[Trajectory]) -> float:
@@ -183,18 +174,24 @@ class Group:
     retried: tuple[Failure, ...] = ()
 
     def mended(self, again: "Group") -> "Group":
-        """This group with another attempt in the place of its failed episodes."""
+        """This group with another attempt in the place of the failed episodes for which one is worth making."""
+        lost = tuple(t for t in self.failed if not t.worth_retrying)
         return Group(
             ticket=self.ticket,
             trajectories=(*self.trajectories, *again.trajectories),
-            failed=again.failed,
-            retried=self.failures,
+            failed=(*lost, *again.failed),
+            retried=(*self.retried, *(t.failure for t in self.failed if t.failure is not None and t.worth_retrying)),
         )
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Every failure, of the first attempts and of the last."""
         return (*self.retried, *(t.failure for t in self.failed if t.failure is not None))
+
+    @property
+    def worth_retrying(self) -> int:
+        """How many failed episodes may do better in another attempt."""
+        return sum(t.worth_retrying for t in self.failed)
 
     @property
     def rewards_G(self) -> list[float]:

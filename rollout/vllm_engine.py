@@ -98,6 +98,8 @@ class VllmEngine:
         if final is None:
             raise RuntimeError(f"vLLM ended request {request} without an output")
         sampled = final.outputs[0]
+        if sampled.finish_reason not in ("stop", "length"):
+            raise RuntimeError(f"vLLM ended request {request} by itself: {sampled.finish_reason}")
         ids = tuple(sampled.token_ids)
         assert sampled.logprobs is not None
         assert sampled.weight_versions is not None

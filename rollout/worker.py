@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from envs.sandbox import sandbox_report
+from envs.sandbox import sandbox_report, shared_sandbox
 from envs.setting import running
 from rollout.engine import Engine, EngineConfig
 from rollout.episode import EpisodeLimits, EpisodeRunner, sample_seed
@@ -27,16 +26,16 @@ class RolloutConfig:
     """Rollout workers, each with an engine of its own."""
     retries: int = running(1)
     """How often an episode is tried again after a failure outside the model, on another worker where there is one."""
-    env_threads: int = running(4)
-    """Threads per worker that run the environments' steps."""
+    programs: int = running(4)
+    """Programs of the model that a worker runs at once; the others wait, off the clocks of their episodes."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     thought: ThoughtConfig = field(default_factory=ThoughtConfig)
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.env_threads < 1 or self.retries < 0:
+        if self.workers < 1 or self.programs < 1 or self.retries < 0:
             raise ValueError(
-                f"rollout.workers={self.workers} and env_threads={self.env_threads} must be at least 1, "
+                f"rollout.workers={self.workers} and programs={self.programs} must be at least 1, "
                 f"retries={self.retries} at least 0"
             )
         if self.limits.total_tokens > self.engine.max_model_len:
@@ -52,7 +51,7 @@ class RolloutWorker:
     def __init__(self, config: RolloutConfig, *, seed: int) -> None:
         self._config = config
         self._seed = seed
-        self._pool = ThreadPoolExecutor(config.env_threads, thread_name_prefix="env")
+        shared_sandbox().admit(config.programs)
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
 
@@ -84,7 +83,9 @@ class RolloutWorker:
         config = self._config
         speaker = Speaker(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
         self._engine = engine
-        self._runner = EpisodeRunner(speaker=speaker, renderer=renderer, limits=config.limits, pool=self._pool)
+        self._runner = EpisodeRunner(
+            speaker=speaker, renderer=renderer, limits=config.limits, sequences=config.engine.max_sequences
+        )
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0) -> Group:
         """`samples` answers to the ticket's task, concurrently; a later attempt samples others."""
@@ -116,13 +117,12 @@ class RolloutWorker:
 
     async def isolation(self) -> str:
         """One line on what the sandbox of this worker's machine isolates; raises `SandboxError` where that is too little."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, sandbox_report)
+        return await asyncio.to_thread(sandbox_report)
 
     async def close(self) -> None:
-        """Stop the engine and the environments' threads."""
+        """Stop the engine."""
         if self._engine is not None:
             await self._engine.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def _started(self) -> Engine:

@@ -13,13 +13,14 @@ TICKET = Ticket(number=3, task=TASK, admitted=WeightVersion(step=0))
 class RunGroup:
     """The `run_group` of an actor whose first episodes of every group fail; keeps its calls."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, failures: int, kind: FailureKind = FailureKind.SANDBOX) -> None:
         self.failures = failures
+        self.kind = kind
         self.calls: list[tuple[int, int]] = []
 
     async def remote(self, ticket: Ticket, samples: int, attempt: int) -> Group:
         self.calls.append((samples, attempt))
-        failure = Failure(kind=FailureKind.SANDBOX, message="lost")
+        failure = Failure(kind=self.kind, message="lost")
         lost = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=failure)
         right = Trajectory(task=ticket.task, turns=(), stop=Stop.ENV, reward=1.0)
         failed = min(self.failures, samples)
@@ -61,3 +62,11 @@ def test_without_retries_a_failure_is_final() -> None:
     group, calls = run([1, 0], retries=0)
     assert calls == [[(4, 0)], []]
     assert (len(group.failed), len(group.retried)) == (1, 0)
+
+
+def test_a_prompt_that_is_too_long_is_not_tried_again() -> None:
+    worker = Worker(2)
+    worker.run_group.kind = FailureKind.PROMPT_TOO_LONG
+    group = asyncio.run(Fleet([worker], retries=3).run_group(TICKET, 4))
+    assert worker.run_group.calls == [(4, 0)]
+    assert (len(group.trajectories), len(group.failed), group.retried) == (2, 2, ())

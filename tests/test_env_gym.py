@@ -110,7 +110,7 @@ def test_a_turn_without_an_action_is_told_so_and_counts() -> None:
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert env.step("</think>I go Down.")[0].startswith("You are in row 1, column 0.\n  (Down)\nSFFF\n[F]HFH")
     _, reward, terminated, truncated, info = env.step("</think>\\boxed{jump}")
-    assert (reward, terminated, truncated, info["outcome"]) == (0.0, False, True, "wrong")
+    assert (reward, terminated, truncated, info["outcome"]) == (0.0, False, True, "cut")
     assert info["parts"] == {"correct": 0.0, "format": 1.0, "return": 0.0, "bad_actions": 2 / 3}
 
 

@@ -13,7 +13,9 @@ import gymnasium
 import pytest
 
 from envs.catalog import configured, make_env
+from envs.failure import FailureKind
 from envs.http_client import Server
+from envs.http_env import HttpEnv
 from envs.script import score
 from envs.task import Task
 
@@ -144,8 +146,8 @@ def fault_of(task: Task, *turns: str) -> str:
     scored = score(task, [*turns])
     assert scored.reward is None
     assert scored.failure is not None
-    kind, message = scored.failure
-    assert (kind, message.split(":")[0]) == ("environment", "EnvironmentFault")
+    message = scored.failure.message
+    assert (scored.failure.kind, message.split(":")[0]) == (FailureKind.ENVIRONMENT, "EnvironmentFault")
     return message
 
 
@@ -193,6 +195,16 @@ def test_steps_carry_the_session_and_their_rewards_add_up(server: CounterServer)
     _, reward, terminated, _, info = env.step("</think>3")
     assert (reward, terminated, info["parts"]["correct"]) == (1.0, True, 1.0)
     assert dict(server.asked) == {"reset": 1, "step": 2}
+
+
+def test_an_episode_that_is_cut_off_keeps_the_rewards_so_far(server: CounterServer) -> None:
+    env = opened(task_of(server, "step"))
+    env.step("</think>1")
+    own = env.unwrapped
+    assert isinstance(own, HttpEnv)
+    _, reward, terminated, truncated, info = own.cut("at the token limit of a turn", "I think")
+    assert (reward, terminated, truncated, info["outcome"]) == (0.5, False, True, "cut")
+    assert (info["parts"]["format"], info["detail"]) == (0.0, "cut off at the token limit of a turn: reward 0.5")
 
 
 def test_a_session_id_and_results_of_tools_are_passed_on(server: CounterServer) -> None:
@@ -308,7 +320,7 @@ def test_a_tool_that_fails_on_the_models_arguments_is_told_and_its_output_is_cut
 
 def test_the_last_turn_is_verified_though_it_calls_a_tool(server: CounterServer) -> None:
     judged = score(task_of(server), [SAY_ADD])
-    assert (judged.reward, judged.outcome) == (1.0, "ok")
+    assert (judged.reward, judged.outcome) == (1.0, "cut")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envs.catalog import configured, make_env
-from envs.errors import GraderError
+from envs.failure import FailureKind
 from envs.reasoning_env import answer_of
 from envs.reasoning_library import SCORE_S, Origin, ReasoningLibrary, shared_library
 from envs.script import Scored, score
@@ -203,7 +203,7 @@ def test_a_task_of_another_version_of_the_library_is_a_fault_and_no_reward() -> 
     judged = answered(task, task.spec["answer"])
     assert judged.reward is None
     assert judged.failure is not None
-    assert judged.failure[0] == GraderError.kind
+    assert judged.failure.kind is FailureKind.GRADER
 
 
 def test_a_process_that_was_lost_is_started_again() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,13 @@ def play(
     limits: EpisodeLimits = LIMITS,
     make: Callable[[str], gymnasium.Env[str, str]] = make_env,
 ) -> Trajectory:
-    with ThreadPoolExecutor(1) as pool:
-        runner = EpisodeRunner(
-            speaker=Speaker(ReplayEngine(recording), TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens),
-            renderer=RENDERER,
-            limits=limits,
-            pool=pool,
-            make_env=make,
-        )
-        return asyncio.run(runner.run(task, seed=1))
+    runner = EpisodeRunner(
+        speaker=Speaker(ReplayEngine(recording), TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens),
+        renderer=RENDERER,
+        limits=limits,
+        make_env=make,
+    )
+    return asyncio.run(runner.run(task, seed=1))
 
 
 def math_task() -> Task:

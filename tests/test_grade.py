@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envs.failure import Failure, FailureKind
 from envs.script import score, turns_of
 from envs.task import Task
 from orchestrator.__main__ import main
@@ -162,9 +163,10 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 def test_a_fault_of_the_environment_is_typed_and_never_a_zero(faulty: Task) -> None:
     raised, grader, nan, right = (score(faulty, [text]) for text in ("raise", "grader", "nan", "right"))
-    assert (nan.reward, nan.failure and nan.failure[0]) == (None, "grader")
-    assert (raised.reward, raised.failure) == (None, ("environment", "ValueError: a bug"))
-    assert (grader.reward, grader.failure) == (None, ("grader", "GraderError: no gold"))
+    assert (nan.reward, nan.failure and nan.failure.kind) == (None, FailureKind.GRADER)
+    bug = Failure(kind=FailureKind.ENVIRONMENT, message="ValueError: a bug")
+    assert (raised.reward, raised.failure) == (None, bug)
+    assert (grader.reward, grader.failure) == (None, Failure(kind=FailureKind.GRADER, message="GraderError: no gold"))
     assert right.reward == 1.0
 
 
@@ -173,7 +175,7 @@ def test_a_process_that_dies_loses_only_the_script_that_killed_it(faulty: Task) 
     with ScoringPool(2) as pool:
         scored = list(pool.scores((faulty, [text]) for text in texts))
     assert [one.reward for one in scored] == [{"right": 1.0, "wrong": 0.0}.get(text) for text in texts]
-    assert {one.failure[0] for one in scored if one.failure is not None} == {"worker"}
+    assert {one.failure.kind for one in scored if one.failure is not None} == {FailureKind.WORKER}
 
 
 def test_a_process_that_hangs_is_ended_at_the_deadline(faulty: Task, monkeypatch: pytest.MonkeyPatch) -> None:

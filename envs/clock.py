@@ -1,0 +1,54 @@
+"""The clock of an episode: it runs while something is done for that episode alone, and stands still while it queues."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+
+class Clock:
+    """The seconds that an episode has left. For any thread; it stands still at first."""
+
+    def __init__(self, seconds: float) -> None:
+        self._lock = threading.Lock()
+        self._left = seconds
+        self._since: float | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; below 0 where more was used."""
+        with self._lock:
+            return self._left if self._since is None else self._left - (time.monotonic() - self._since)
+
+    @contextmanager
+    def turned(self, *, on: bool) -> Iterator[None]:
+        """Runs, or stands still, until the end of the block; then as before."""
+        before = self._turn(on)
+        try:
+            yield
+        finally:
+            self._turn(before)
+
+    def _turn(self, on: bool) -> bool:
+        with self._lock:
+            now, before = time.monotonic(), self._since is not None
+            if self._since is not None:
+                self._left -= now - self._since
+            self._since = now if on else None
+            return before
+
+
+CURRENT: ContextVar[Clock | None] = ContextVar("CURRENT", default=None)
+"""The clock of the episode for which this thread works."""
+
+
+@contextmanager
+def off_the_clock() -> Iterator[None]:
+    """For what many episodes share and what has deadlines of its own: the episode's clock stands still meanwhile."""
+    clock = CURRENT.get()
+    if clock is None:
+        yield
+        return
+    with clock.turned(on=False):
+        yield

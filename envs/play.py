@@ -1,0 +1,89 @@
+"""One episode of one environment, played from outside: by the rollouts, and by given turns when answers are graded."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import gymnasium
+
+from envs.catalog import make_env
+from envs.dialogue import split_thought
+from envs.episode import TaskEnv
+from envs.step_result import StepResult, checked, messages_in
+from envs.task import Message, Task
+from rewards.verdict import Outcome
+
+MakeEnv = Callable[[str], gymnasium.Env[str, str]]
+
+
+class Play:
+    """An episode of a task: `begin`, then turns until one is done. It closes the environment as soon as it is over.
+
+    Calls come one after the other, from any threads; each raises whatever the environment raises.
+    """
+
+    def __init__(self, task: Task, *, make: MakeEnv = make_env) -> None:
+        self._task = task
+        self._name = f"{task.env}/{task.key}"
+        self._make = make
+        self._env: gymnasium.Env[str, str] | None = None
+        self._lock = threading.Lock()
+        self.over = False
+        """Whether it came to its end, after which nothing is left to be closed."""
+
+    def begin(self) -> tuple[Message, ...]:
+        """Make and reset the environment; the messages that it adds to the task's own, such as a server's observation."""
+        with self._lock:
+            self._env = self._make(self._task.kind)
+            _, info = self._env.reset(options={"task": self._task})
+            return messages_in(info, self._name)
+
+    def turn(self, text: str, *, cut: str = "") -> StepResult:
+        """What the environment says to a turn. `cut` names the limit that ends the episode with this turn, if one does.
+
+        A turn that was cut off inside its thought has no answer to be judged.
+        """
+        with self._lock:
+            env = self._opened
+            if cut and isinstance(env.unwrapped, TaskEnv) and not self._answers(text):
+                return self._over(self._cut(env, cut, text))
+            result = checked(env.step(text), self._name)
+            if cut and not result.done:
+                result = replace(self._cut(env, cut, ""), messages=result.messages)
+            return self._over(result)
+
+    def cut(self, limit: str) -> StepResult:
+        """What the episode is worth that this limit ends between two turns."""
+        with self._lock:
+            return self._over(self._cut(self._opened, limit, ""))
+
+    def close(self) -> None:
+        """Close the environment once no call is under way; twice does no harm."""
+        with self._lock:
+            self._close()
+
+    @property
+    def _opened(self) -> gymnasium.Env[str, str]:
+        assert self._env is not None, "call begin first; an episode that is over takes no turns"
+        return self._env
+
+    def _answers(self, text: str) -> bool:
+        return split_thought(text, reasoning=self._task.reasoning)[2]
+
+    def _cut(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
+        """The environment's verdict on what there is; 0 from one that is not Temper's own."""
+        inner = env.unwrapped
+        if isinstance(inner, TaskEnv):
+            return checked(inner.cut(limit, text), self._name)
+        return StepResult(reward=0.0, done=True, out_of_turns=True, outcome=Outcome.CUT, detail=f"cut off {limit}")
+
+    def _over(self, result: StepResult) -> StepResult:
+        if result.done:
+            self._close()
+            self.over = True
+        return result
+
+    def _close(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()

@@ -1,0 +1,67 @@
+"""What the limits of a run's episodes mean for its environments: found out before anything is started."""
+
+import json
+from collections.abc import Iterable
+
+from transformers import PreTrainedTokenizerBase
+
+from envs.catalog import configured
+from envs.environment import Environment
+from envs.episode import DEFAULT_TURNS
+from envs.source import EnvConfig, file_tasks
+from envs.task import Task
+from rollout.episode import EpisodeLimits
+from rollout.renderer import Renderer
+from rollout.worker import RolloutConfig
+
+SURELY_SHORT = 2
+"""A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""
+
+
+def turn_notes(envs: dict[str, EnvConfig], limits: EpisodeLimits) -> list[str]:
+    """A line for each environment whose episodes the run's limit of turns cuts short."""
+    notes = []
+    for name, config in envs.items():
+        own = config.max_turns or configured(config.kind or name, config.options).max_turns
+        if own is not None and config.max_turns is None and config.tools:
+            own = max(own, DEFAULT_TURNS)
+        if limits.turns is not None and (own is None or limits.turns < own):
+            what = f"{own} of its own" if own is not None else "as many as it likes"
+            notes.append(f"rollout.limits.turns={limits.turns} cuts the episodes of {name} short, which has {what}")
+    return notes
+
+
+def prompt_notes(envs: dict[str, EnvConfig], rollout: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """A line for each data file with prompts that leave no token for an answer, where `on_error` lets them pass.
+
+    Their episodes are failures of the kind `prompt_too_long`. Raises `ValueError` where `on_error` is raise.
+    """
+    renderer, total = Renderer(tokenizer, rollout.thought), rollout.limits.total_tokens
+    notes = []
+    for name, config in envs.items():
+        if config.data is None:
+            continue
+        env: Environment = configured(config.kind or name, config.options)
+        tasks, _ = file_tasks(env, name, config)
+        found = overlong(tasks, renderer, total_tokens=total)
+        if not found:
+            continue
+        key, longest = max(found, key=lambda pair: pair[1])
+        said = (
+            f"{config.data}: the prompts of {len(found)} of {len(tasks)} rows leave no token for an answer in "
+            f"rollout.limits.total_tokens={total}; the longest has {longest} (key {key})"
+        )
+        if config.on_error == "raise":
+            raise ValueError(f"{said}; raise the limit, or let such episodes fail with envs.{name}.on_error=skip")
+        notes.append(f"{said}; their episodes fail as prompt_too_long")
+    return notes
+
+
+def overlong(tasks: Iterable[Task], renderer: Renderer, *, total_tokens: int) -> list[tuple[str, int]]:
+    """Keys and lengths in tokens of the prompts that are as long as a whole episode may be."""
+    lengths = ((task.key, len(renderer.prompt_ids(task))) for task in tasks if not _short(task, total_tokens))
+    return [(key, length) for key, length in lengths if length >= total_tokens]
+
+
+def _short(task: Task, total_tokens: int) -> bool:
+    return SURELY_SHORT * len(json.dumps([task.messages, task.tools])) < total_tokens

@@ -1,0 +1,63 @@
+"""An engine that says given texts, each for a given time; and an episode on it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from envs.catalog import make_env
+from envs.play import MakeEnv
+from envs.task import Task
+from learner.fresh_model import byte_tokenizer
+from rollout.engine import Completion
+from rollout.episode import EpisodeLimits, EpisodeRunner
+from rollout.renderer import Renderer
+from rollout.replay_engine import ReplayEngine
+from rollout.speech import Speaker
+from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.trajectory import Trajectory
+
+TOKENIZER = byte_tokenizer()
+RENDERER = Renderer(TOKENIZER)
+TAGS = ThoughtTags(TOKENIZER)
+ROOM = EpisodeLimits(turn_tokens=400, total_tokens=100_000)
+"""Limits that no short episode meets."""
+
+
+def completion(text: str, *, max_tokens: int = 10_000) -> Completion:
+    """A turn as the engine would end it: by itself, or by the limit on its tokens."""
+    ids = (*TOKENIZER(text, add_special_tokens=False)["input_ids"], TOKENIZER.eos_token_id)
+    kept = ids[:max_tokens]
+    return Completion(
+        token_ids=kept, logprobs_T=(-0.5,) * len(kept), versions_T=(0,) * len(kept), finished=len(kept) == len(ids)
+    )
+
+
+class ScriptedEngine(ReplayEngine):
+    """Says the texts one after the other, then the last one again and again; a turn takes `seconds`."""
+
+    def __init__(self, texts: Sequence[str], *, seconds: float = 0.0) -> None:
+        super().__init__({})
+        self._texts = list(texts)
+        self._seconds = seconds
+        self.busy = self.busiest = 0
+
+    async def generate(
+        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+    ) -> Completion:
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        await asyncio.sleep(self._seconds)
+        self.busy -= 1
+        return completion(self._texts.pop(0) if len(self._texts) > 1 else self._texts[0], max_tokens=max_tokens)
+
+
+def runner_of(
+    engine: ReplayEngine, *, limits: EpisodeLimits = ROOM, sequences: int = 256, make: MakeEnv = make_env
+) -> EpisodeRunner:
+    """Episodes of that engine."""
+    speaker = Speaker(engine, TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens)
+    return EpisodeRunner(speaker=speaker, renderer=RENDERER, limits=limits, sequences=sequences, make_env=make)
+
+
+def play(task: Task, texts: Sequence[str], *, limits: EpisodeLimits = ROOM, make: MakeEnv = make_env) -> Trajectory:
+    """The episode in which the model says these texts."""
+    return asyncio.run(runner_of(ScriptedEngine(texts), limits=limits, make=make).run(task, seed=1))

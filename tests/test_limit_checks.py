@@ -1,0 +1,60 @@
+"""What is said at a run's start of limits that its environments and its data do not fit."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted_engine import TOKENIZER
+
+from envs.source import EnvConfig
+from orchestrator.limit_checks import prompt_notes, turn_notes
+from rollout.episode import EpisodeLimits
+from rollout.worker import RolloutConfig
+
+LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1"})
+
+
+def rollout(total_tokens: int) -> RolloutConfig:
+    config = RolloutConfig()
+    return replace(
+        config,
+        limits=replace(config.limits, total_tokens=total_tokens),
+        engine=replace(config.engine, max_model_len=total_tokens),
+    )
+
+
+def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
+    envs = {"math": EnvConfig(), "lake": LAKE, "tool_use": EnvConfig(max_turns=6)}
+    assert turn_notes(envs, EpisodeLimits()) == []
+    assert turn_notes(envs, EpisodeLimits(turns=64)) == []
+    assert turn_notes(envs, EpisodeLimits(turns=5)) == [
+        "rollout.limits.turns=5 cuts the episodes of lake short, which has 64 of its own",
+        "rollout.limits.turns=5 cuts the episodes of tool_use short, which has 6 of its own",
+    ]
+    lent = {"math": EnvConfig(tools=["calculator"])}
+    assert "has 4 of its own" in turn_notes(lent, EpisodeLimits(turns=3))[0]
+
+
+def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_by_on_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    questions = ["2+2=?", "What is 1+1? " * 20, "What is 1+2? " * 40]
+    path.write_text("\n".join(json.dumps({"question": said, "answer": "#### 4"}) for said in questions))
+    whole = {"math": EnvConfig(data=str(path))}
+    assert prompt_notes(whole, rollout(2000), TOKENIZER) == []
+    with pytest.raises(
+        ValueError, match=r"2 of 3 rows leave no token .*total_tokens=250; the longest has 5\d\d .*skip"
+    ):
+        prompt_notes(whole, rollout(250), TOKENIZER)
+    (note,) = prompt_notes({"math": EnvConfig(data=str(path), on_error="skip")}, rollout(250), TOKENIZER)
+    assert note.endswith("their episodes fail as prompt_too_long")
+
+
+def test_a_prompt_of_one_token_less_than_the_limit_is_short_enough(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "What is 1+1? " * 20, "answer": "#### 2"}))
+    envs = {"math": EnvConfig(data=str(path), on_error="skip")}
+    (note,) = prompt_notes(envs, rollout(100), TOKENIZER)
+    tokens = int(note.partition("the longest has ")[2].split()[0])
+    assert prompt_notes(envs, rollout(tokens + 1), TOKENIZER) == []
+    assert len(prompt_notes(envs, rollout(tokens), TOKENIZER)) == 1
