@@ -14,6 +14,8 @@ AT_FAULT = {
     FailureKind.SANDBOX: "the sandbox is at fault",
     FailureKind.GRADER: "the grader of environment {env!r} is at fault",
     FailureKind.TIMEOUT: "the engine or environment {env!r} takes longer than rollout.limits.timeout_s",
+    FailureKind.PROMPT_TOO_LONG: "the prompts of environment {env!r} are too long for rollout.limits.total_tokens",
+    FailureKind.WORKER: "the processes that grade environment {env!r} die",
 }
 
 
