@@ -27,6 +27,12 @@ class MetricsRow:
     event: dict[str, Any] | None = None
 
     @property
+    def told(self) -> dict[str, str]:
+        """What the event was, each thing as text: a pair is what it was and what it is. Empty without an event."""
+        what = self.event["what"] if self.event else {}
+        return {name: " -> ".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in what.items()}
+
+    @property
     def key(self) -> tuple[str, int]:
         """What no other row of measurements has."""
         return self.stage, self.step

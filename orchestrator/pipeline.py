@@ -23,7 +23,7 @@ from orchestrator.stage_eval import run_eval
 from orchestrator.stage_rl import run_rl
 from orchestrator.stage_self_sft import run_self_sft
 from orchestrator.stage_sft import run_sft
-from orchestrator.tracking import MlflowTracker
+from orchestrator.tracking import Ended, MlflowTracker
 
 TRAINING = {"sft", "self_sft", "dpo", "rl", "distill"}
 STOPPED = 130
@@ -51,8 +51,9 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
     tracker = MlflowTracker(
         run_name=config.name,
         experiment=config.tracking.experiment,
+        metrics=folder.metrics,
+        memory=folder.tracking,
         uri=config.tracking.uri,
-        run_id=folder.state().tracking_id,
         local_dir=folder.root.parent,
         say=progress.note,
     )
@@ -60,27 +61,26 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
     stop = StopFlag()
     will_train = not TRAINING.isdisjoint(ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
-    finished = False
+    ended = Ended.FAILED
     try:
+        for path in folder.artifacts:  # a process that was killed may not have sent them
+            tracker.artifact(path)
         if not (TRAINING | {"eval"}).isdisjoint(ahead):
             start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         await _stages(run, only)
-        finished = True
+        ended = Ended.FINISHED
         return 0
     except StopRequested:
+        ended = Ended.KILLED
         progress.note("stopped as asked; the same command continues the run")
         return STOPPED
+    except (KeyboardInterrupt, asyncio.CancelledError):  # stopped at once, by a second signal
+        ended = Ended.KILLED
+        raise
     finally:
         await run.close()
-        _remember_tracker(run)
-        await asyncio.to_thread(tracker.close, failed=not finished)
-
-
-def _remember_tracker(run: Run) -> None:
-    """Store the tracker's run id once it is known, so that a continued run stays one run there."""
-    if run.tracker.run_id is not None:
-        run.folder.store(replace(run.folder.state(), tracking_id=run.tracker.run_id))
+        await asyncio.to_thread(tracker.close, ended)
 
 
 async def _stages(run: Run, only: str | None) -> None:
@@ -98,7 +98,6 @@ async def _one(run: Run, stage: str) -> None:
     label = f"eval-{run.folder.state().label}" if stage == "eval" else stage
     began = time.monotonic()
     run.progress.note(f"{label}: begins")
-    _remember_tracker(run)
     await STAGE_FUNCTIONS[stage](run)
     seconds = run.folder.state().seconds | {label: time.monotonic() - began}
     run.folder.store(replace(run.folder.state(), seconds=seconds))

@@ -71,9 +71,8 @@ class Run:
         return open_mixture(self.config.envs, shares, split="train", seed=self.config.seed, thinking=thinking)
 
     def log(self, stage: str, step: int, metrics: dict[str, float]) -> None:
-        """One step's metrics: to `metrics.jsonl`, the tracker and the screen."""
+        """One step's metrics: to `metrics.jsonl`, from which the tracker reads them, and the screen."""
         self.metrics.append(stage, step, metrics)
-        self.tracker.metrics({f"{stage}/{name}": value for name, value in metrics.items()}, step)
         self.progress.update(step, metrics)
 
     async def learning(

@@ -23,8 +23,6 @@ class RunState:
     """The stage that made this model."""
     version: int = 0
     """The newest weight version."""
-    tracking_id: str | None = None
-    """The tracker's run id, so that a continued run stays one run there."""
     fingerprint: dict[str, str] = field(default_factory=dict)
     """The configuration that the run was started with."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -49,6 +47,17 @@ class RunDir:
     @property
     def trajectories(self) -> Path:
         return self.root / "trajectories"
+
+    @property
+    def tracking(self) -> Path:
+        """What the tracker knows of this run."""
+        return self.root / "tracking"
+
+    @property
+    def artifacts(self) -> list[Path]:
+        """The files that the tracker keeps with the run, as far as they are there: evaluations and the report."""
+        report = (self.root / name for name in ("report.html", "report.json", "curves.svg"))
+        return [*sorted(self.evals.glob("*.json")), *(path for path in report if path.exists())]
 
     @property
     def evals(self) -> Path:

@@ -111,7 +111,7 @@ class RunRecord:
     def events(self) -> list[Event]:
         """What was done to the run while it was under way, in order."""
         return [
-            Event(stage=row.stage, step=row.step, kind=str(row.event["kind"]), what=_told(row.event["what"]))
+            Event(stage=row.stage, step=row.step, kind=str(row.event["kind"]), what=row.told)
             for row in self.rows
             if row.event is not None
         ]
@@ -155,13 +155,6 @@ def _evaluation(path: Path) -> Evaluation:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
-
-
-def _told(what: dict[str, Any]) -> dict[str, str]:
-    """Each value as text; a pair is what it was and what it is."""
-    return {
-        name: " -> ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in what.items()
-    }
 
 
 def _stage_seconds(manifest: Path) -> dict[str, float]:

@@ -68,6 +68,10 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     reached = len(rows(run, "rl"))
     assert reached < 12
 
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    (tracked,) = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
+    assert tracked.info.status == "KILLED"
+
     status, output = finish(start(arguments))
     assert status == 0, output
     assert "rl: continuing after step" in output
@@ -109,8 +113,8 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert any(any(turn["forced"]) for _, turn in limited)
     assert all([p is None for p in turn["logprobs"]] == turn["forced"] for turn in sampled)
 
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     (tracked,) = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
+    assert tracked.info.status == "FINISHED"
     history = Counter(m.step for m in client.get_metric_history(tracked.info.run_id, "rl/train/loss"))
     assert history == Counter(range(1, 13))
     assert {file.path for file in client.list_artifacts(tracked.info.run_id)} >= {"report.html", "report.json"}

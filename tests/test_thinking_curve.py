@@ -26,6 +26,7 @@ from orchestrator.run_dir import RunDir, RunState, finite
 from orchestrator.run_record import read_evaluations
 from orchestrator.stage_eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
 from orchestrator.thinking_curve import Setting, budget_settings, curve, median_free_thought, overshoots
+from orchestrator.tracking import Ended
 from rewards.parts import CORRECT
 from rollout.thought import Closed, Thought
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
@@ -244,54 +245,48 @@ class ToldRun(Run):
 
 
 class Tracked:
-    """A tracker that keeps what it gets."""
-
-    run_id: str | None = None
-
-    def __init__(self) -> None:
-        self.values: dict[str, float] = {}
+    """A tracker that sends nothing."""
 
     def params(self, values: dict[str, str]) -> None: ...
 
-    def metrics(self, values: dict[str, float], step: int) -> None:
-        self.values |= values
-
     def artifact(self, path: Path) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, ended: Ended) -> None: ...
 
 
-def evaluated(tmp_path: Path, *overrides: str, fleet: Fleet) -> tuple[dict[str, Any], Tracked, str]:
-    """The evaluation file of a run of math and code, what the tracker got and what stood on the screen."""
-    path, tracker, screen = done(tmp_path, run_eval, *overrides, fleet=fleet)
-    return json.loads(path.read_text()), tracker, screen
+def evaluated(tmp_path: Path, *overrides: str, fleet: Fleet) -> tuple[dict[str, Any], dict[str, float], str]:
+    """The evaluation file of a run of math and code, its row of metrics and what stood on the screen."""
+    path, screen = done(tmp_path, run_eval, *overrides, fleet=fleet)
+    (row,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert row.key == ("eval-rl", 0)
+    return json.loads(path.read_text()), row.values, screen
 
 
 def done(
     tmp_path: Path, stage: Callable[[Run], Coroutine[Any, Any, Path]], *overrides: str, fleet: Fleet
-) -> tuple[Path, Tracked, str]:
-    """What a stage leaves on a run whose engines are a `Fleet`, what the tracker got and what stood on the screen."""
+) -> tuple[Path, str]:
+    """What a stage leaves on a run whose engines are a `Fleet`, and what stood on the screen."""
     model = tmp_path / "model"
     byte_tokenizer().save_pretrained(model)
     (model / "config.json").write_text("{}")
     settings = ["eval.tasks=2", "eval.samples=2", "envs.tool_use.share=0", f"runs_dir={tmp_path}", *overrides]
     config: Config = load_config(Path("configs/demo.yaml"), settings)
-    folder, tracker, screen = RunDir(tmp_path / "run"), Tracked(), io.StringIO()
+    folder, screen = RunDir(tmp_path / "run"), io.StringIO()
     folder.open()
     folder.store(RunState(model=str(model), label="rl"))
     with Progress(stream=screen) as progress:
-        run = ToldRun(config, folder=folder, tracker=tracker, progress=progress, stop=StopFlag(), will_train=False)
+        run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=False)
         run.told = fleet
         path = asyncio.run(stage(run))
     folder.close()
-    return path, tracker, screen.getvalue()
+    return path, screen.getvalue()
 
 
 def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_path: Path) -> None:
     fleet = Fleet(fails="tool_use")
     asked = ["eval.budgets=[2]", "eval.budget_shares=[0.5]", "eval.no_thought=true", "eval.low_effort=true"]
     asked += ["eval.max_failures=1", "envs.code.reasoning=false"]
-    found, tracker, screen = evaluated(tmp_path, *asked, fleet=fleet)
+    found, metrics, screen = evaluated(tmp_path, *asked, fleet=fleet)
     assert {env: result["avg_at_k"] for env, result in found["envs"].items()} == {
         "math": 1.0,
         "code": 0.0,
@@ -309,9 +304,10 @@ def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_pat
         ("budget-4", 0.5, 1.0),
         ("unlimited", None, 1.0),
     ]
-    assert tracker.values["eval-rl/math/thinking/budget-2/accuracy"] == 0.0
-    assert tracker.values["eval-rl/math/thinking/off/answer_tokens"] == 3.0
-    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[0].values["math/thinking/budget-4/thought_tokens"] == 4.0
+    assert metrics["math/thinking/budget-2/accuracy"] == 0.0
+    assert metrics["math/thinking/off/answer_tokens"] == 3.0
+    assert metrics["math/thinking/budget-4/thought_tokens"] == 4.0
+    assert math.isnan(metrics["tool_use/avg_at_k"])
     for line in (
         "reasoning off",
         "low effort",
@@ -379,8 +375,8 @@ def test_every_ticket_of_an_evaluation_has_its_own_number_and_the_first_pass_tho
 
 def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(tmp_path: Path) -> None:
     fleet = Fleet()
-    found, tracker, _ = evaluated(tmp_path, fleet=fleet)
+    found, metrics, _ = evaluated(tmp_path, fleet=fleet)
     assert len(fleet.tickets) == 6
     assert "curve" not in found
-    assert not [name for name in tracker.values if "thinking" in name]
+    assert not [name for name in metrics if "thinking" in name]
     assert [path.name for path in (tmp_path / "run" / "trajectories").iterdir()] == ["eval-rl.jsonl"]

@@ -1,15 +1,19 @@
-"""The metrics file and the tracker: a real SQLite store, a server that is away, and one that comes back."""
+"""The metrics file and the tracker: a real SQLite store, a server that is away, a process that is killed."""
 
 import json
 import math
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
 from orchestrator.metrics import MetricsLog, read_metrics
-from orchestrator.tracking import MlflowTracker
+from orchestrator.tracking import Ended, MlflowTracker
 
 
 def test_metrics_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -74,79 +78,194 @@ def test_a_metric_can_not_take_the_name_of_a_head_field(tmp_path: Path) -> None:
         MetricsLog(tmp_path / "metrics.jsonl").append("rl", 1, {"time": 1.0})
 
 
-def test_a_run_reaches_a_local_store_and_a_continued_run_sends_each_step_once(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A local store, which takes seconds to make: shared, with an experiment for each test."""
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+
+
+def tracker(folder: Path, uri: str, *, say: Callable[[str], None] = print, local: Path | None = None) -> MlflowTracker:
+    """The tracker of the run in a folder, in an experiment of the folder's name."""
+    return MlflowTracker(
+        "demo",
+        experiment=folder.name,
+        metrics=folder / "metrics.jsonl",
+        memory=folder / "tracking",
+        uri=uri,
+        local_dir=local or folder,
+        say=say,
+    )
+
+
+def tracked(folder: Path, uri: str) -> Run:
+    """The one run of the experiment."""
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name(folder.name)
+    assert found is not None
+    (run,) = client.search_runs([found.experiment_id], run_view_type=ViewType.ALL)
+    return run
+
+
+def newest(folder: Path, uri: str, name: str) -> dict[int, float]:
+    """The newest value of each step."""
+    history = MlflowClient(uri).get_metric_history(tracked(folder, uri).info.run_id, name)
+    return {metric.step: metric.value for metric in sorted(history, key=lambda metric: metric.timestamp)}
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = monotonic() + 60
+    while not what():
+        assert monotonic() < deadline
+        sleep(0.05)
+
+
+def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store: str) -> None:
     artifact = tmp_path / "report.json"
     artifact.write_text("{}")
-    first = MlflowTracker("demo", experiment="temper", uri=f"sqlite:///{tmp_path}/mlflow.db", local_dir=tmp_path)
+    said: list[str] = []
+    log, first = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
     first.params({f"key{i}": "v" for i in range(120)})
     for step in (1, 2, 3):
-        first.metrics({"rl/loss": float(step)}, step)
+        log.append("rl", step, {"loss": float(step), "not a=name": 1.0, "unknown": math.nan})
     first.artifact(artifact)
-    first.close(timeout_s=120)
-    second = MlflowTracker("demo", experiment="temper", uri=first.uri, run_id=first.run_id, local_dir=tmp_path)
-    for step in (3, 4):
-        second.metrics({"rl/loss": 10.0 * step}, step)
-    second.close(timeout_s=120)
+    first.close(Ended.KILLED, timeout_s=120)
+    run = tracked(tmp_path, store)
+    assert run.info.status == "KILLED"
+    assert (len(run.data.params), run.data.metrics) == (120, {"rl/loss": 3.0})
+    assert [line for line in said if "'rl/not a=name'" not in line] == []
+    assert len(said) == 1
+    assert (tmp_path / "mlartifacts" / run.info.run_id / "artifacts" / "report.json").exists()
 
-    client = MlflowClient(first.uri)
-    assert first.run_id is not None
-    assert second.run_id == first.run_id
-    history = client.get_metric_history(first.run_id, "rl/loss")
-    assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
-    run = client.get_run(first.run_id)
-    assert len(run.data.params) == 120
+    second = tracker(tmp_path, store)
+    second.params({"key0": "w", "key1": "v", "new": "n"})
+    log.event("rl", 3, "changed", {"key0": ["v", "w"]})
+    log.append("rl", 4, {"loss": 4.0})
+    second.close(Ended.FINISHED, timeout_s=120)
+    run = tracked(tmp_path, store)
     assert run.info.status == "FINISHED"
-    assert (Path(run.info.artifact_uri.removeprefix("file://")) / "report.json").exists()
-    assert (tmp_path / "mlartifacts").is_dir()
+    assert newest(tmp_path, store, "rl/loss") == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
+    assert {"v", "n"} == {run.data.params["key0"], run.data.params["new"]}
+    tags = {value for name, value in run.data.tags.items() if name.startswith(("now.", "event."))}
+    assert tags == {"w", "rl after step 3: changed key0 v -> w"}
 
 
-def test_a_server_that_is_away_delays_nothing_and_is_reported_once(tmp_path: Path) -> None:
+KILLED = """
+import sys
+from pathlib import Path
+from time import sleep
+from orchestrator.metrics import MetricsLog
+from orchestrator.tracking import Ended, MlflowTracker
+
+folder = Path(sys.argv[1])
+MlflowTracker(
+    "demo", experiment=folder.name, metrics=folder / "metrics.jsonl", memory=folder / "tracking", uri=sys.argv[2]
+)
+log = MetricsLog(folder / "metrics.jsonl")
+for step in range(1, 10_000):
+    log.append("rl", step, {"loss": float(step)})
+    sleep(0.01)
+"""
+
+
+def test_a_killed_process_loses_nothing_and_the_line_that_survived_is_the_newest(tmp_path: Path, store: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), store])
+    wait_for(lambda: list((tmp_path / "tracking").glob("*.sent")))
+    child.kill()
+    child.wait()
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    reached = read_metrics(tmp_path / "metrics.jsonl")[-1].step
+    arrived = max(newest(tmp_path, store, "rl/loss"))
+    assert 0 < arrived < reached  # killed while rows were on their way
+    assert tracked(tmp_path, store).info.status == "RUNNING"
+    checkpoint = arrived - 2
+    log.truncate("rl", checkpoint)
+    for step in range(checkpoint + 1, reached + 2):
+        log.append("rl", step, {"loss": -float(step)})
+    tracker(tmp_path, store).close(Ended.FINISHED, timeout_s=120)
+    survived = {row.step: row.values["loss"] for row in read_metrics(tmp_path / "metrics.jsonl")}
+    assert len(survived) == reached + 1
+    assert newest(tmp_path, store, "rl/loss") == survived
+    assert tracked(tmp_path, store).info.status == "FINISHED"
+
+
+def test_a_run_whose_process_was_killed_just_when_it_was_created_is_found_again(tmp_path: Path, store: str) -> None:
+    tracker(tmp_path, store).close(Ended.KILLED, timeout_s=120)
+    memory = tmp_path / "tracking" / "run.json"
+    raw = json.loads(memory.read_text())
+    assert raw["run_id"] == tracked(tmp_path, store).info.run_id
+    memory.write_text(json.dumps(raw | {"run_id": None}))
+    tracker(tmp_path, store).close(Ended.FINISHED, timeout_s=120)
+    assert tracked(tmp_path, store).info.run_id == raw["run_id"]
+
+
+def test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_process(tmp_path: Path, store: str) -> None:
     said: list[str] = []
-    tracker = MlflowTracker("demo", experiment="temper", uri="http://127.0.0.1:9", say=said.append)
+    away = tmp_path / "away"
+    away.write_text("a file where the store's folder should be")
+    uri = f"sqlite:///{away}/mlflow.db"
     began = monotonic()
-    for step in range(1000):
-        tracker.metrics({"x": 1.0}, step)
-    assert monotonic() - began < 1.0
-    assert not tracker.reached(0.5)
-    tracker.close(timeout_s=20)
-    assert monotonic() - began < 25
+    log, first = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, uri, say=said.append)
+    for step in (1, 2):
+        log.append("rl", step, {"x": float(step)})
+    assert monotonic() - began < 5
+    wait_for(lambda: said)
+    first.close(Ended.FINISHED, timeout_s=20)
     assert len(said) == 2
     assert "can't be reached" in said[0]
-    assert said[1].startswith("tracking: 1000 entries did not reach http://127.0.0.1:9")
+    assert said[1].startswith(f"tracking: 2 rows of metrics.jsonl did not reach {uri}; the same command sends them")
+
+    second = tracker(tmp_path, uri, say=said.append)
+    wait_for(lambda: len(said) == 3)
+    away.unlink()
+    away.symlink_to(Path(store.removeprefix("sqlite:///")).parent)
+    log.append("rl", 3, {"x": 3.0})
+    second.close(Ended.FINISHED, timeout_s=120)
+    assert "is back" in said[3]
+    assert len(said) == 4
+    assert newest(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
-def test_what_was_logged_while_the_server_was_away_is_sent_when_it_is_back(tmp_path: Path) -> None:
+def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_once(tmp_path: Path, store: str) -> None:
     said: list[str] = []
-    in_the_way = tmp_path / "store"
-    in_the_way.write_text("a file where the store's folder should be")
-    tracker = MlflowTracker(
-        "demo", experiment="temper", uri=f"sqlite:///{in_the_way}/mlflow.db", local_dir=tmp_path, say=said.append
-    )
-    for step in (1, 2):
-        tracker.metrics({"x": float(step)}, step)
-    deadline = monotonic() + 60
-    while not said and monotonic() < deadline:
-        sleep(0.05)
-    in_the_way.unlink()
-    assert tracker.reached(120)
-    tracker.close(timeout_s=120)
-    assert tracker.run_id is not None
-    history = MlflowClient(tracker.uri).get_metric_history(tracker.run_id, "x")
-    assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 2.0)]
-    assert ["can't be reached" in said[0], "is back" in said[1], len(said)] == [True, True, 2]
+    (tmp_path / "mlartifacts").write_text("a file where the artifacts' folder should be")
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
+    for path in (tmp_path / "metrics.jsonl", tmp_path / "gone.json"):
+        one.artifact(path)
+    wait_for(lambda: said)
+    log.append("rl", 1, {"x": 1.0})
+    wait_for(lambda: newest(tmp_path, store, "rl/x"))  # long before it ends
+    one.close(Ended.FINISHED, timeout_s=120)
+    assert len(said) == 1
+    assert "metrics.jsonl can't be stored" in said[0]
+    assert tracked(tmp_path, store).info.status == "FINISHED"
 
 
-def test_a_continued_run_that_the_server_does_not_have_starts_anew(tmp_path: Path) -> None:
+def test_a_run_that_was_deleted_is_said_once_and_goes_on_when_it_is_restored(tmp_path: Path, store: str) -> None:
     said: list[str] = []
-    tracker = MlflowTracker(
-        "demo",
-        experiment="temper",
-        uri=f"sqlite:///{tmp_path}/mlflow.db",
-        run_id="0" * 32,
-        local_dir=tmp_path,
-        say=said.append,
-    )
-    assert tracker.reached(120)
-    tracker.close(timeout_s=120)
-    assert tracker.run_id != "0" * 32
-    assert "has no run" in said[0]
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
+    log.append("rl", 1, {"x": 1.0})
+    wait_for(lambda: list((tmp_path / "tracking").glob("*.sent")))
+    run_id, client = tracked(tmp_path, store).info.run_id, MlflowClient(store)
+    client.delete_run(run_id)
+    for step in (2, 3):
+        log.append("rl", step, {"x": float(step)})
+    one.close(Ended.FINISHED, timeout_s=120)
+    tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
+    assert len(said) == 2  # once by each process
+    assert all(line.startswith(f"tracking: the run {run_id} was deleted at {store}") for line in said)
+    client.restore_run(run_id)
+    tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
+    assert newest(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert len(said) == 2
+
+
+def test_a_run_at_another_server_is_a_new_one_there_with_all_rows(tmp_path: Path, store: str) -> None:
+    said: list[str] = []
+    memory = tmp_path / "tracking"
+    memory.mkdir()
+    (memory / "run.json").write_text(json.dumps({"mark": "m", "run_id": "0" * 32}))
+    (memory / f"{'0' * 32}.sent").write_text("of the other server")
+    MetricsLog(tmp_path / "metrics.jsonl").append("rl", 1, {"x": 1.0})
+    tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
+    assert newest(tmp_path, store, "rl/x") == {1: 1.0}
+    assert [f"has no run {'0' * 32}; a new one" in line for line in said] == [True]
