@@ -112,7 +112,7 @@ CURVES = (
 
 
 REWARDS = {
-    "rl": "Mean reward of the groups trained on (those without signal are dropped); the bold line is a running mean.",
+    "rl": "Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
     "distill": "Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
 }
 """The stages that have rewards, and what is said of them."""
