@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.answer_sampling import sample_once
 from orchestrator.mixture import Draw
-from orchestrator.own_answers import OwnAnswers, answer_line, read_answers, usable
+from orchestrator.own_answers import OwnAnswers, SelfSftConfig, answer_line, read_answers, usable
 from orchestrator.run import Run
 from orchestrator.supervised import sequence_batches, train_supervised
 from rollout.renderer import Renderer, load_tokenizer
@@ -17,11 +17,10 @@ from rollout.trajectory import Group
 STAGE = "self_sft"
 
 
-async def run_self_sft(run: Run) -> Path:
-    """Sample where that is not done, then train for `self_sft.steps`; returns the checkpoint of the last step."""
-    config = run.config.self_sft
-    mixture = run.mixture(config.shares)
-    path = await sample_once(run, config, mixture, stage=STAGE, lines=_right, wanted="right answers")
+async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
+    """Sample where that is not done, then train for `config.steps`; returns the checkpoint of the last step."""
+    mixture = run.mixture(name, config.shares)
+    path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=_right, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     answers = OwnAnswers(
         read_answers(path),
@@ -31,11 +30,11 @@ async def run_self_sft(run: Run) -> Path:
         config,
         thought=thought,
         max_tokens=run.config.rollout.limits.total_tokens,
-        seed=run.config.seed,
+        seed=run.seed(name),
     )
     return await train_supervised(
         run,
-        stage=STAGE,
+        stage=name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
