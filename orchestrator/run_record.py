@@ -81,12 +81,6 @@ class RunRecord:
     rows: list[MetricsRow]
     evaluations: list[Evaluation]
     stage_seconds: dict[str, float] = field(default_factory=dict)
-    stages: dict[str, str] = field(default_factory=dict)
-    """What each instance that began does, by its name."""
-
-    def instances(self, stage: str) -> list[str]:
-        """The names under which a stage has run, in order; its own where the run does not say."""
-        return [name for name, kind in self.stages.items() if kind == stage] or [stage]
 
     @property
     def engine_start_s(self) -> float | None:
@@ -138,8 +132,7 @@ def read_run(run_dir: Path) -> RunRecord:
         config=config,
         rows=read_metrics(run_dir / "metrics.jsonl"),
         evaluations=read_evaluations(run_dir / "eval"),
-        stage_seconds=_reached(run_dir, "seconds"),
-        stages=_reached(run_dir, "stages"),
+        stage_seconds=_stage_seconds(run_dir / "manifest.json"),
     )
 
 
@@ -164,10 +157,8 @@ def _evaluation(path: Path) -> Evaluation:
         raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
 
 
-def _reached(run_dir: Path, what: str) -> dict[str, Any]:
-    """A field of what the run has reached."""
-    manifest = run_dir / "manifest.json"
+def _stage_seconds(manifest: Path) -> dict[str, float]:
     if not manifest.exists():
         return {}
-    found: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8")).get(what, {})
-    return found
+    seconds: dict[str, float] = json.loads(manifest.read_text(encoding="utf-8")).get("seconds", {})
+    return seconds
