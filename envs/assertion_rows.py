@@ -7,12 +7,12 @@ those that its solution defines, or without a solution all names that are neithe
 import ast
 from typing import Any
 
-from envs.code_source import MODULES, SHORT_NAMES, called, definitions, imports_for, is_completed_by, parsed, wanted
+from envs.code_source import called, entry_point_of, is_completed_by, parsed, taken, wanted
 from envs.formats import Row, RowFormat
 from envs.programs import ENV
 from envs.rows import field
 from envs.task import Task
-from rewards.source_text import defines, preamble
+from rewards.source_text import completed, defines, preamble
 
 TEXTS = ("text", "prompt", "question", "problem", "description", "instruction")
 TESTS = ("test_list", "assertions", "asserts", "tests", "test_cases", "test")
@@ -33,9 +33,11 @@ def load(row: Row, key: str) -> Task:
     asserts = _assertions(row[tests_field], tests_field)
     setup = "".join(_lines(row[name], name) for name in SETUPS if row.get(name))
     solution = next((row[name] for name in SOLUTIONS if isinstance(row.get(name), str)), None)
-    names, imports = _names(setup, asserts, solution, tests_field)
-    given = row.get("entry_point")
-    entry_point = _entry_point(asserts, names, tests_field) if given is None else field(row, "entry_point", str)
+    given = None if row.get("entry_point") is None else entry_point_of(row)
+    if solution is not None and given is not None and _completes(text, given) and not defines(solution, given):
+        solution = completed(text, solution)
+    names, imports = taken(wanted(parsed("\n".join([setup, *asserts]), tests_field)), solution)
+    entry_point = _entry_point(asserts, names, tests_field) if given is None else given
     names = [entry_point, *(name for name in names if name != entry_point)]
     for number, source in enumerate(asserts):
         if not set(names) & set(wanted(ast.parse(f"{setup}\n{source}"))):
@@ -43,10 +45,9 @@ def load(row: Row, key: str) -> Task:
     spec: dict[str, Any] = {"entry_point": entry_point, "checks": asserts, "names": names, "setup": imports + setup}
     if solution is not None:
         spec["solution"] = solution
-    if defines(text, entry_point) and is_completed_by(text, "    pass"):
+    if _completes(text, entry_point):
         spec["prompt"] = text
         spec["setup"] = f"{imports}{preamble(text, entry_point)}\n{setup}"
-        spec |= {"solution": text + solution} if solution is not None and not defines(solution, entry_point) else {}
     request = REQUEST.format(text.strip(), entry_point, asserts[0])
     return Task(env=ENV, key=key, messages=({"role": "user", "content": request},), spec=spec)
 
@@ -93,14 +94,8 @@ def _lines(value: Any, name: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _names(setup: str, asserts: list[str], solution: str | None, field_name: str) -> tuple[list[str], str]:
-    """The names that the tests take from the program, and imports of the modules that they use."""
-    free = wanted(parsed("\n".join([setup, *asserts]), field_name))
-    if solution is not None:
-        held = definitions(parsed(solution, "solution"))
-        return [name for name in free if name in held], imports_for([name for name in free if name not in held])
-    names = [name for name in free if name not in MODULES and name not in SHORT_NAMES]
-    return names, imports_for(free)
+def _completes(text: str, entry_point: str) -> bool:
+    return defines(text, entry_point) and is_completed_by(text, "    pass")
 
 
 def _entry_point(asserts: list[str], names: list[str], field_name: str) -> str:

@@ -13,8 +13,10 @@ def _off(value):
         return 0
     if isinstance(value, bool):
         return not value
-    if isinstance(value, (int, float, complex)):
+    if isinstance(value, int):
         return value + 1
+    if isinstance(value, (float, complex)):
+        return value + abs(value) + 1  # a test may allow a thousandth of the value
     if isinstance(value, str):
         return value + "x"
     if isinstance(value, list):

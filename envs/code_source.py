@@ -6,10 +6,14 @@ Only text of data rows is parsed here, never what a model wrote.
 import ast
 import builtins
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+
+from envs.formats import Row
+from envs.rows import field
 
 MODULES = frozenset(sys.stdlib_module_names)
 SHORT_NAMES = {"np": "import numpy as np"}
+CHECK = "check"
 
 
 def parsed(source: str, field: str) -> ast.Module:
@@ -77,14 +81,44 @@ def imports_for(names: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def taken(wanted: Sequence[str], solution: str | None) -> tuple[list[str], str]:
+    """The names among these that tests take from a program, and imports of the modules among the others.
+
+    A program has what its solution defines at the top level; without a solution, all that is no module.
+    """
+    held = None if solution is None else definitions(parsed(solution, "solution"))
+    names = [name for name in wanted if (name in held if held is not None else not imports_for([name]))]
+    return names, imports_for([name for name in wanted if name not in names])
+
+
+def entry_point_of(row: Row) -> str:
+    """The function that a row names, without the white space around it; ValueError where that is no name."""
+    name = field(row, "entry_point", str).strip()
+    if not name.isidentifier():
+        raise ValueError(f"field 'entry_point' is no name of a function: {name!r}")
+    return name
+
+
 def check_of(tree: ast.Module) -> ast.FunctionDef | None:
     """The last function `check(candidate)` of a test."""
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == CHECK]
     return found[-1] if found and len(found[-1].args.args) == 1 else None
 
 
-def split(test: str, entry_point: str) -> list[str]:
-    """A test with a check function as one test per statement that judges the candidate; empty where it can't be split.
+def uses(tree: ast.AST, names: Collection[str]) -> bool:
+    """Whether a tree mentions one of these names."""
+    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree))
+
+
+def whole(test: str, entry_point: str, names: Collection[str]) -> str:
+    """A test with a check function as one test. Where the program defines a `check` too, the function means that one."""
+    if CHECK not in names:
+        return f"{test}\n\n{CHECK}({entry_point})\n"
+    return f"_named = {CHECK}\n{test}\n\n_judge, {CHECK} = {CHECK}, _named\n_judge({entry_point})\n"
+
+
+def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
+    """A test with a check function as one test per statement that judges the program; empty where it can't be split.
 
     Each is the whole source of a check: what stands before the statement, but for the other judging statements.
     """
@@ -95,7 +129,7 @@ def split(test: str, entry_point: str) -> list[str]:
     candidate = check.args.args[0].arg
     head = ast.unparse(ast.Module([node for node in tree.body if node is not check], []))
     tests, setup = [], [f"{candidate} = {entry_point}"]
-    for statement, judges in _statements(check, candidate):
+    for statement, judges in _statements(check, {candidate, *names}):
         text = ast.unparse(statement)
         if judges:
             tests.append("\n".join([head, *setup, text]))
@@ -104,11 +138,10 @@ def split(test: str, entry_point: str) -> list[str]:
     return tests
 
 
-def _statements(check: ast.FunctionDef, candidate: str) -> Iterator[tuple[ast.stmt, bool]]:
-    """The statements of a check that set something up or judge what came from the candidate."""
-    touched = {candidate}
+def _statements(check: ast.FunctionDef, touched: set[str]) -> Iterator[tuple[ast.stmt, bool]]:
+    """The statements of a check that set something up or judge what came from the program, which has these names."""
     for statement in check.body:
-        touches = any(isinstance(node, ast.Name) and node.id in touched for node in ast.walk(statement))
+        touches = uses(statement, touched)
         asserts = any(isinstance(node, ast.Assert) for node in ast.walk(statement))
         calls = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
         if touches and (asserts or calls) and not isinstance(statement, ast.FunctionDef):

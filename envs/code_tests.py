@@ -13,7 +13,7 @@ from typing import Any
 
 from envs.code_checks import run_checks
 from envs.code_results import Tested, call_text, failed, short, shown
-from envs.code_source import split
+from envs.code_source import split, whole
 from envs.program import Kind, Limits
 from envs.sandbox import Sandbox
 from rewards.results import json_equal, same_output, strictly_equal
@@ -39,14 +39,15 @@ def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bo
     if "tests" in spec:
         return Suite(kind="values", count=len(spec["tests"]), results=_calls(sandbox, source, spec))
     name, setup = spec["entry_point"], spec.get("setup", "")
+    names = spec.get("names", [name])
     if "check" in spec:
-        parts = split(spec["check"], name) if one_by_one else []
-        bodies = parts or [f"{spec['check']}\n\ncheck({name})\n"]
+        parts = split(spec["check"], name, names) if one_by_one else []
+        bodies = parts or [whole(spec["check"], name, names)]
         texts = [body.rpartition("\n")[2] for body in parts] or [f"check({name})"]
     else:
         bodies = texts = spec["checks"]
     checks = [f"{setup}\n\n{body}" for body in bodies]
-    results = run_checks(sandbox, source, checks, spec.get("names", [name]))
+    results = run_checks(sandbox, source, checks, names)
     return Suite(kind="check" if "check" in spec else "assertions", count=len(bodies), results=_named(results, texts))
 
 

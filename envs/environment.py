@@ -34,6 +34,8 @@ class Environment:
     """For a family of environments: the member that `envs.NAME.options` chooses; ValueError for wrong options."""
     beside: Callable[[Path], "Environment"] | None = None
     """For rows that need further files: the environment that finds these in the folder of the data file."""
+    companions: tuple[str, ...] = ()
+    """Names of those files."""
     parts: tuple[str, ...] = PARTS
     """The reward parts that it gives, which `envs.NAME.weights` may weigh."""
     max_turns: int | None = None

@@ -41,10 +41,14 @@ class MainProgram(Program):
 
     def _gather(self) -> None:
         """Reads the output until the channel has something to read and the output has not."""
-        deadline, length, poll = time.monotonic() + self.left_s, 0, select.poll()
+        length, poll = 0, select.poll()
         poll.register(self.channel, select.POLLIN)
         poll.register(self.output, select.POLLIN)
-        while readable := dict(poll.poll(max(deadline - time.monotonic(), 0) * 1000)):
+        while True:
+            readable = dict(poll.poll(max(self.deadline - time.monotonic(), 0) * 1000))
+            if not readable:
+                self._extend()
+                continue
             if self.output not in readable:
                 return
             part = os.read(self.output, MAX_REPLY_BYTES)
@@ -54,7 +58,6 @@ class MainProgram(Program):
                 raise ValueError(f"more than {MAX_REPLY_BYTES} bytes of output")
             if not part:
                 poll.unregister(self.output)
-        raise TimeoutError
 
     def close(self) -> None:
         """Kills the process and closes its output."""

@@ -23,6 +23,8 @@ from envs.zygote import ANSWER_S, Zygote
 MAX_REQUEST_BYTES = 8 * 2**20
 MAX_REPLY_BYTES, MAX_ASK_BYTES = 64 * 2**10, 2**20
 MAX_SENT_AHEAD_BYTES = 32 * 2**10
+LEAST_QUEUED_S, MAX_QUEUED_S = 0.05, 120.0  # of waiting for a CPU: what counts, and what is granted at most
+CREDENTIALS = struct.Struct("iII")  # process, user and group, as the kernel gives them beside a message
 EXIT_S, EXIT_POLL_S = 0.2, 0.001  # a process that ends closes its channel a little before
 
 
@@ -30,7 +32,7 @@ EXIT_S, EXIT_POLL_S = 0.2, 0.001  # a process that ends closes its channel a lit
 class Limits:
     """What one program may use, over all its calls."""
 
-    wall_s: float = 4.0  # seconds that we wait for it, enforced from outside
+    wall_s: float = 4.0  # seconds that we wait for it while it runs or sleeps, enforced from outside
     cpu_s: int = 1  # CPU seconds
     memory_mb: int = 512  # address space, MiB
 
@@ -71,9 +73,11 @@ class Program:
 
     def __init__(self, zygote: Zygote, limits: Limits, *, streams: Sequence[int] = ()) -> None:
         self.zygote, self.limits = zygote, limits
-        self.left_s = ANSWER_S
+        self.left_s, self.deadline, self.queued_s = ANSWER_S, 0.0, 0.0
         self.sealed = False
         self.channel, theirs = socket.socketpair()
+        self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.process = 0  # its process id as we see it; `pid` is the zygote's, who may live in another namespace
         with theirs:
             self.pid: int | None = zygote.spawn([theirs.fileno(), *streams], limits.cpu_s, limits.memory_mb * 2**20)
 
@@ -131,14 +135,14 @@ class Program:
         try:
             if not self.sealed:
                 self._confirm_seal()
-            start = time.monotonic()
+            self.deadline = time.monotonic() + self.left_s
             try:
                 self.channel.settimeout(max(self.left_s, 0.001))
                 if sent:  # an empty send would fail where the program has answered and ended
                     self.channel.sendall(sent)
                 return _reply(self._read(MAX_ASK_BYTES if may_ask else MAX_REPLY_BYTES), may_ask=may_ask)
             finally:
-                self.left_s -= time.monotonic() - start
+                self.left_s = self.deadline - time.monotonic()
         except TimeoutError:
             return Reply(kind=Kind.TIME, detail=f"over {self.limits.wall_s} s")
         except ValueError as error:
@@ -148,7 +152,11 @@ class Program:
 
     def _confirm_seal(self) -> None:
         """Reads the first frame, which is written before any foreign code runs; the program's time starts after it."""
+        self.deadline = time.monotonic() + self.left_s
         try:
+            self.channel.settimeout(self.left_s)
+            for *_, credentials in self.channel.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size), socket.MSG_PEEK)[1]:
+                self.process = CREDENTIALS.unpack(credentials)[0]
             hello = self._read()
         except OSError as error:
             self.zygote.broken = True
@@ -160,22 +168,42 @@ class Program:
 
     def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
         """The next frame. ValueError where it is longer than `most` bytes."""
-        deadline = time.monotonic() + self.left_s
-        (length,) = struct.unpack(">I", self._exactly(4, deadline))
+        (length,) = struct.unpack(">I", self._exactly(4))
         if length > most:
             raise ValueError(f"a reply of {length} bytes")
-        return self._exactly(length, deadline)
+        return self._exactly(length)
 
-    def _exactly(self, count: int, deadline: float) -> bytes:
+    def _exactly(self, count: int) -> bytes:
         parts = []
         while count:
-            self.channel.settimeout(max(deadline - time.monotonic(), 0.001))
-            part = self.channel.recv(count)
+            self.channel.settimeout(max(self.deadline - time.monotonic(), 0.001))
+            try:
+                part = self.channel.recv(count)
+            except TimeoutError:
+                self._extend()
+                continue
             if not part:
                 raise ConnectionError("the channel was closed")
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
+
+    def _extend(self) -> None:
+        """Moves the deadline by the time that the process has waited for a CPU; TimeoutError where it has not waited."""
+        queued_s = self._queued()
+        more_s = min(queued_s - self.queued_s, MAX_QUEUED_S - self.queued_s)
+        if more_s < LEAST_QUEUED_S:
+            raise TimeoutError
+        self.queued_s = queued_s
+        self.deadline += more_s
+
+    def _queued(self) -> float:
+        """Seconds for which the process was ready to run and had no CPU; 0 where the kernel does not say."""
+        try:
+            with open(f"/proc/{self.process}/schedstat", encoding="ascii") as file:
+                return int(file.read().split()[1]) / 1e9
+        except (OSError, IndexError):
+            return 0.0
 
     def _ended(self) -> Reply:
         """The channel was closed: the process ended, by its CPU limit or by its own doing, or goes on without one."""

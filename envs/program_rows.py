@@ -1,16 +1,19 @@
 """Rows of programming data: the formats of the code environment, and HumanEval's own."""
 
+import ast
 from typing import Any
 
 from envs import assertion_rows, stdio_rows
-from envs.code_source import check_of, defined, imports_for, is_completed_by, parsed, wanted
+from envs.code_source import CHECK, check_of, defined, entry_point_of, is_completed_by, parsed, taken, uses, wanted
 from envs.formats import Row, RowFormat
 from envs.programs import ENV
 from envs.rows import field
 from envs.task import Task
-from rewards.source_text import defines, joined, preamble
+from rewards.source_text import completed, defines, joined, preamble
 
 COMPLETE = "Complete this Python function. Answer with the whole function in a code block.\n\n```python\n{}\n```"
+OTHERS = "\n\nThe program must also define `{}`.{}"
+EXAMPLE = " For example this must hold:\n\n{}"
 WRITE = "{}\n\nAnswer with the whole Python program in a code block. It must define `{}`."
 
 
@@ -18,28 +21,40 @@ def load(row: dict[str, Any], key: str) -> Task:
     """A HumanEval row: `prompt`, `entry_point`, `test` (defines `check(candidate)`), optionally `canonical_solution`.
 
     The prompt is code to be completed where it defines the entry point, else it is the request in words. HumanEval+
-    has the same fields.
+    has the same fields. The check may take other functions from the program by name, which the request then names too.
     """
     prompt, test = field(row, "prompt", str), field(row, "test", str)
-    entry_point = field(row, "entry_point", str)
-    if not entry_point.isidentifier():
-        raise ValueError(f"field 'entry_point' is no name of a function: {entry_point!r}")
+    entry_point = entry_point_of(row)
     tree = parsed(test, "test")
-    if check_of(tree) is None:
+    check = check_of(tree)
+    if check is None:
         raise ValueError("field 'test' defines no function check(candidate)")
     completes = defines(prompt, entry_point) and is_completed_by(prompt, "    pass")
     setup = preamble(prompt, entry_point) if completes else ""
+    solution = _solution(row.get("canonical_solution"), prompt, entry_point, completes=completes)
     missing = [name for name in wanted(tree) if name not in defined(parsed(setup, "prompt"))]
-    spec: dict[str, Any] = {"entry_point": entry_point, "check": test, "names": [entry_point]}
-    spec["setup"] = imports_for(missing) + setup
+    names, imports = taken([*missing, *[CHECK] * uses(ast.Module(check.body, []), {CHECK})], solution)
+    others = [name for name in names if name != entry_point]
+    spec: dict[str, Any] = {"entry_point": entry_point, "check": test, "names": [entry_point, *others]}
+    spec["setup"] = imports + setup
     if completes:
         spec["prompt"] = prompt
-    solution = row.get("canonical_solution")
-    if isinstance(solution, str):
-        whole = defines(solution, entry_point)
-        spec["solution"] = joined(setup, solution) if whole or not completes else prompt + solution
+    if solution is not None:
+        spec["solution"] = solution
     request = COMPLETE.format(prompt.rstrip()) if completes else WRITE.format(prompt.rstrip(), entry_point)
+    if others:
+        examples = [node for node in ast.walk(check) if isinstance(node, ast.Assert) and uses(node, others)]
+        request += OTHERS.format("`, `".join(others), "".join(map(EXAMPLE.format, map(ast.unparse, examples[:1]))))
     return Task(env=ENV, key=key, messages=({"role": "user", "content": request},), spec=spec)
+
+
+def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:
+    """A solution as a whole program; None where there is none, or only a body without the code that it continues."""
+    if not isinstance(given, str):
+        return None
+    if defines(given, entry_point):
+        return joined(preamble(prompt, entry_point) if completes else "", given)
+    return completed(prompt, given) if completes else None
 
 
 def matches(row: Row) -> bool:

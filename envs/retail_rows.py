@@ -208,6 +208,7 @@ ENVIRONMENT = Environment(
     corruptions=corruptions,
     configure=configure,
     beside=beside,
+    companions=("users.json", "orders.json", "products.json", "tools.json", "policy.md"),
     parts=(*PARTS, "state", "outputs", "tool_errors"),
     max_turns=MAX_TURNS,
 )

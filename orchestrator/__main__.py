@@ -13,12 +13,30 @@ EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml
   python -m orchestrator run configs/demo.yaml name=mine seed=2 rl.steps=50
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
+  python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   python -m orchestrator submit configs/demo.yaml --address http://127.0.0.1:8265
   python -m orchestrator grade --env math --tasks gsm8k.jsonl --responses said.jsonl --out graded.jsonl
   python -m orchestrator serve runs/demo
   python -m orchestrator envcheck --env code --tasks humaneval.jsonl
 
 A run lives in runs/<name>/. The same command continues a run that was interrupted and skips what is done.
+
+What a continued run may change depends on the setting. Memory, time-outs, workers, threads, intervals and tracking are
+free. Steps, learning rates, shares and lengths may change, and metrics.jsonl, the tracker and the report record it. What
+is trained, on which data, by which loss is what the run is: fork it, or choose another name=.
+A stage may stand twice in `stages`: the second `rl` is rl-2, and `- rl: {name: rl_tools, steps: 100}` has settings of its
+own. The command line gives these as rl-2.steps=100 or rl_tools.steps=100, and rl.steps is for all of them.
+"""
+FORK_EPILOG = """examples:
+  python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
+  python -m orchestrator fork runs/demo --from sft name=dpo 'stages=[init,sft,dpo,eval]' dpo.data=pairs.jsonl
+
+The new run has the settings of the old one with key=value on top. It begins with a copy of the checkpoint, which is
+verified first, and runs the stages that are left; `python -m orchestrator run runs/NAME/config.yaml` continues it. The
+stage of the checkpoint goes on, with its optimiser, where its steps are more than those of the checkpoint; with as many
+the next stage begins. Data, environments, seed and loss may change; the model may not, nor what the optimiser's state
+belongs to (its kind, adapters, frozen parameters) where the stage goes on. manifest.json, metrics.jsonl, the tracker and
+the report say where the run comes from.
 """
 RUN_COMMANDS = {
     "run": "all stages that the configuration lists, in order",
@@ -54,6 +72,21 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(execute=_run_command)
         if name == "submit":
             command.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
+    fork = commands.add_parser(
+        "fork",
+        help="begin a new run at a checkpoint of another one",
+        description="Begin a new run at a checkpoint of another one.",
+        epilog=FORK_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    fork.add_argument("source", type=Path, metavar="RUN", help="the folder of the other run, such as runs/demo")
+    fork.add_argument(
+        "--from", dest="at", required=True, metavar="STAGE[/STEP]", help="its checkpoint, e.g. rl/150; rl is the newest"
+    )
+    fork.add_argument(
+        "overrides", nargs="+", metavar="key=value", help="the new run's name=, and settings that shall be others"
+    )
+    fork.set_defaults(execute=_run_command)
     add_env_commands(commands)
     add_compare_command(commands)
     add_serve_command(commands)

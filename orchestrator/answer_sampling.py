@@ -40,21 +40,22 @@ async def sample_once(
     mixture: Mixture,
     *,
     stage: str,
+    name: str,
     lines: Callable[[Draw, Group], list[str]],
     wanted: str,
 ) -> Path:
     """The file of what the run's newest model answers, with the `lines` of each group; made where there is none yet.
 
-    `wanted` says what a line holds. Raises `ValueError` where there is none, `TooManyFailures` where too many answers
-    fail outside the model.
+    `name` is that of the instance of the stage. `wanted` says what a line holds. Raises `ValueError` where there is none,
+    `TooManyFailures` where too many answers fail outside the model.
     """
-    path = run.folder.root / f"{stage}.jsonl"
+    path = run.folder.sampled(name)
     if path.exists():
         return path
-    fleet = await run.serving(run.model_dir, stage=stage)
+    fleet = await run.serving(run.model_dir, stage=name)
     draws = [mixture.draw() for _ in range(sampling.tasks)]
     kept: list[str] = []
-    watch = FailureWatch(sampling.max_failures, setting=f"{stage}.max_failures")
+    watch = FailureWatch(sampling.max_failures, setting=f"{name}.max_failures")
     for first in range(0, len(draws), WAVE):
         wave = draws[first : first + WAVE]
         tickets = [
@@ -64,16 +65,16 @@ async def sample_once(
         calls = (fleet.run_group(ticket, sampling.samples) for ticket in tickets)
         answering = asyncio.gather(*(watch.on(call) for call in calls))
         groups: list[Group] = await run.stop.wait_or(
-            within(sampling.timeout_s, answering, stage=stage, waiting_for=lambda: "the model's own answers")
+            within(sampling.timeout_s, answering, stage=name, waiting_for=lambda: "the model's own answers")
         )
         for draw, group in zip(wave, groups, strict=True):
             kept += lines(draw, group)
-        run.progress.note(f"{stage}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
+        run.progress.note(f"{name}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
     watch.conclude()
     if not kept:
         raise ValueError(
-            f"{stage}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {stage}.tasks or "
-            f"{stage}.samples"
+            f"{name}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {name}.tasks or "
+            f"{name}.samples"
         )
     temporary = path.with_suffix(".tmp")
     temporary.write_text("\n".join(kept) + "\n", encoding="utf-8")

@@ -23,10 +23,11 @@ class _Slot:
 
 @dataclass(slots=True, kw_only=True)
 class Dropped:
-    """Groups dropped since the last step, by reason."""
+    """What was dropped since the last step: counts by reason, and the groups, whose rewards are measured all the same."""
 
-    no_signal: int = field(default=0)
-    failed: int = field(default=0)
+    no_signal: int = 0
+    failed: int = 0
+    groups: list[Group] = field(default_factory=list)
 
 
 class Buffer:
@@ -84,12 +85,12 @@ class Buffer:
             lost = len(group.trajectories) < self._fewest
             if lost:
                 self.dropped.failed += 1
-                del self._slots[group.ticket.number]
+                self._drop(group)
             elif (
                 not (group.has_signal or group.has_fault(self._overridden)) and self.dropped.no_signal < self._max_drops
             ):
                 self.dropped.no_signal += 1
-                del self._slots[group.ticket.number]
+                self._drop(group)
             else:
                 self._slots[group.ticket.number].group = group
             self._changed.notify_all()
@@ -112,6 +113,10 @@ class Buffer:
             self._training = []
             self.dropped = Dropped()
             self._changed.notify_all()
+
+    def _drop(self, group: Group) -> None:
+        del self._slots[group.ticket.number]
+        self.dropped.groups.append(group)
 
     def _ready(self, version: WeightVersion) -> bool:
         slots = [slot for number, slot in self._slots.items() if number not in self._training]

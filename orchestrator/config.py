@@ -1,14 +1,10 @@
-"""The configuration of a run: composed here, each part declared beside the code it configures. OmegaConf stays here."""
+"""The configuration of a run: composed here, each part declared beside the code it configures."""
 
 import math
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from envs.catalog import configured
 from envs.sandbox import SandboxConfig
@@ -17,17 +13,17 @@ from envs.source import EnvConfig
 from learner.bounds import fraction
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
+from orchestrator.config_text import flat_text, read_text, typed, write_text
 from orchestrator.distillation import DistillConfig
 from orchestrator.loop_config import LoopConfig, RlConfig
 from orchestrator.own_answers import SelfSftConfig
 from orchestrator.preferences import DpoConfig
-from orchestrator.redaction import blanks, redacted, reference
-from orchestrator.row_intake import require_positive
-from orchestrator.sft_data import DEMONSTRATED, SftDataConfig
+from orchestrator.sft_data import SftDataConfig
 from orchestrator.shaping import require_buffer_fits
+from orchestrator.stage_list import Stage, instances, with_settings
 from rollout.worker import RolloutConfig
 
-STAGES = ("init", "sft", "self_sft", "dpo", "rl", "distill", "eval", "report")
+STAGES_USUAL: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +46,7 @@ class SftConfig:
     data: str | None = identity(None)
     """A JSONL file with `messages` in each row; null takes the environments' own demonstrations."""
     on_error: str = identity("raise")
-    """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
-    max_tokens: int | None = identity(None)
-    """Longest sample, in tokens; nothing is cut. Null: the positions that the model's configuration names."""
+    """What a malformed row does: raise, or skip (counted and reported)."""
     shares: dict[str, float] = scheduled({})
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     thoughts: SftDataConfig = field(default_factory=SftDataConfig)
@@ -69,14 +63,6 @@ class SftConfig:
             )
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f"sft.on_error={self.on_error!r} must be raise or skip")
-        require_positive("sft.max_tokens", self.max_tokens)
-
-    @property
-    def modes(self) -> SftDataConfig:
-        """What is done to the thoughts of the stage's samples."""
-        if self.data is not None or self.thoughts.thinking is not None:
-            return self.thoughts
-        return replace(self.thoughts, thinking=DEMONSTRATED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +125,9 @@ class Config:
     """Everything random derives from it."""
     runs_dir: str = running("runs")
     """Folder that holds the runs."""
-    stages: list[str] = scheduled(["init", "eval", "sft", "eval", "rl", "eval", "report"])
-    """What the run does, in order; `eval` may stand several times."""
+    stages: list[Any] = scheduled(STAGES_USUAL)
+    """What the run does, in order. A stage may stand several times, with a name and settings of its own:
+    `- rl: {name: rl_tools, steps: 100}`, whose settings the command line calls rl_tools.steps and so on."""
     envs: dict[str, EnvConfig] = field(default_factory=dict)
     """The environments by id, with their shares and data."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -156,59 +143,80 @@ class Config:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
-        for stage in self.stages:
-            if stage not in STAGES:
-                raise ValueError(f"stages: {stage!r} is no stage; there are {', '.join(STAGES)}")
-            self.require_stage(stage)
+        require_name(self.name)
         if not self.envs:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
         for name, env in self.envs.items():
             configured(env.kind or name, env.options)
-        trained: dict[str, SftConfig | SelfSftConfig | DpoConfig | LoopConfig] = {
+        given = {stage.name: self.settings(stage) for stage in self.instances if stage.given}
+        for name, part in (self.sections | given).items():
+            self._require_part(name, part)
+        for stage in self.instances:
+            self.require_stage(stage)
+
+    def _require_part(self, name: str, part: Any) -> None:
+        """Raises `ValueError` where the settings of a stage do not go with the rest."""
+        if isinstance(part, EvalConfig):
+            require_room(max(part.budgets, default=None), self.rollout)
+            return
+        require_together(part.optim, self.learner)
+        for env_id, share in part.shares.items():
+            if env_id not in self.envs:
+                raise ValueError(f"{name}.shares.{env_id}: not among the run's envs, {', '.join(self.envs)}")
+            if not share >= 0:
+                raise ValueError(f"{name}.shares.{env_id}={share} must be 0 or more")
+        if not isinstance(part, LoopConfig):
+            if part.batch_size % self.learner.ranks:
+                raise ValueError(
+                    f"{name}.batch_size={part.batch_size} can't be shared by learner.ranks={self.learner.ranks}; "
+                    f"take a multiple of the ranks"
+                )
+            return
+        if isinstance(part, RlConfig):
+            require_buffer_fits(part.shaping, turn_tokens=self.rollout.limits.turn_tokens)
+        require_room(part.thinking.largest_budget if part.thinking.budget else None, self.rollout)
+        if part.answers_per_step < self.learner.ranks:
+            raise ValueError(
+                f"{name}: {part.answers_per_step} answers in a step can't be shared by learner.ranks={self.learner.ranks}"
+            )
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The settings that an instance of each stage has where its entry gives no others."""
+        return {
             "sft": self.sft,
             "self_sft": self.self_sft,
             "dpo": self.dpo,
             "rl": self.rl,
             "distill": self.distill,
+            "eval": self.eval,
         }
-        for stage, part in trained.items():
-            require_together(part.optim, self.learner)
-            for env_id, share in part.shares.items():
-                if env_id not in self.envs:
-                    raise ValueError(f"{stage}.shares.{env_id}: not among the run's envs, {', '.join(self.envs)}")
-                if not share >= 0:
-                    raise ValueError(f"{stage}.shares.{env_id}={share} must be 0 or more")
-        if not self.name or "/" in self.name:
-            raise ValueError(f"name={self.name!r} must be a plain folder name")
-        for stage, size in (
-            ("sft", self.sft.batch_size),
-            ("self_sft", self.self_sft.batch_size),
-            ("dpo", self.dpo.batch_size),
-        ):
-            if size % self.learner.ranks:
-                raise ValueError(
-                    f"{stage}.batch_size={size} can't be shared by learner.ranks={self.learner.ranks}; "
-                    f"take a multiple of the ranks"
-                )
-        require_buffer_fits(self.rl.shaping, turn_tokens=self.rollout.limits.turn_tokens)
-        for loop in (self.rl, self.distill):
-            require_room(loop.thinking.largest_budget if loop.thinking.budget else None, self.rollout)
-            if loop.answers_per_step < self.learner.ranks:
-                raise ValueError(
-                    f"{loop.stage}: {loop.answers_per_step} answers in a step can't be shared by "
-                    f"learner.ranks={self.learner.ranks}"
-                )
-        require_room(max(self.eval.budgets, default=None), self.rollout)
+
+    @cached_property
+    def instances(self) -> list[Stage]:
+        """What `stages` lists, each with its name."""
+        return instances(self.stages)
+
+    def settings(self, stage: Stage) -> Any:
+        """The settings of an instance: those of its stage, and over them those of its entry; None for a stage without any."""
+        section = self.sections.get(stage.stage)
+        if section is None and stage.given:
+            raise ValueError(f"stages: the stage {stage.stage} takes no settings of its own, not {dict(stage.given)}")
+        try:
+            return typed(section, stage.given, under=f"{stage.name}.") if stage.given else section
+        except ValueError as error:
+            raise ValueError(f"stages, {stage.name}: {error}") from error
 
     @property
     def actors(self) -> int:
         """How many processes generate and train."""
         return self.rollout.workers + self.learner.ranks
 
-    def require_stage(self, stage: str) -> None:
+    def require_stage(self, stage: Stage) -> None:
         """Raises `ValueError` where a stage could not run, which matters only where it is to run."""
-        if stage == "distill":
-            self.distill.teacher_dir()
+        settings = self.settings(stage)
+        if isinstance(settings, DistillConfig):
+            settings.teacher_dir()
 
 
 KINDS = kinds(Config)
@@ -229,65 +237,46 @@ def require_room(budget: int | None, rollout: RolloutConfig) -> None:
         )
 
 
+def require_name(name: str) -> None:
+    """Raises `ValueError` where a name would not be that of a folder inside of another one."""
+    if not name or name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")) or name != name.strip():
+        raise ValueError(
+            f"name={name!r} must be a plain folder name, such as demo-2: no path, no separator, not . or .."
+        )
+
+
 def load_config(path: Path, overrides: list[str]) -> Config:
     """The configuration of a YAML file with `key=value` overrides on top.
 
     Raises `FileNotFoundError` for a missing file and `ValueError`, with the key, the value and what would be right, for
     anything else.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"no configuration file {path}; shipped ones are in configs/")
-    for override in overrides:
-        if "=" not in override:
-            raise ValueError(f"override {override!r} is not of the form key=value, for example rl.steps=10")
-    try:
-        given = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(overrides))
-        _require_secrets(OmegaConf.to_container(given), path)
-        merged = OmegaConf.merge(OmegaConf.structured(Config), given)
-        config = OmegaConf.to_object(merged)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
-    except OmegaConfBaseException as error:
-        raise ValueError(_explain(error)) from error
+    config = typed(Config, _by_instance(read_text(path, overrides)))
     assert isinstance(config, Config)
     return config
 
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved configuration as YAML, without its secrets."""
-    shown = redacted(_plain(config), hidden=reference)
-    path.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)), encoding="utf-8")
+    write_text(config, path)
 
 
 def flat_config(config: Config) -> dict[str, str]:
-    """The configuration as `dotted.key: value` without its secrets, for the tracker and for comparison."""
-    return dict(_flatten(redacted(_plain(config)), ""))
+    """The configuration as `dotted.key: value` without its secrets, for the tracker and for comparison.
+
+    Instances of stages stand under their names.
+    """
+    flat = flat_text(config) | {"stages": ", ".join(stage.name for stage in config.instances)}
+    for stage in config.instances:
+        if stage.given or (stage.trains and stage.name != stage.stage):
+            flat |= flat_text(config.settings(stage), under=stage.name)
+    return flat
 
 
-def _plain(config: Config) -> Any:
-    return OmegaConf.to_container(OmegaConf.structured(config))
-
-
-def _require_secrets(given: Any, path: Path) -> None:
-    """Raises `ValueError` where a run's own file is used and a secret in it was blanked."""
-    if missing := blanks(given):
-        raise ValueError(
-            f"{path} holds a run's configuration without its secrets: give {', '.join(missing)} again, best as "
-            f"'{missing[0]}=${{oc.env:NAME}}' from the environment variable NAME"
-        )
-
-
-def _flatten(value: Any, prefix: str) -> list[tuple[str, str]]:
-    if isinstance(value, dict):
-        return [pair for key, inner in value.items() for pair in _flatten(inner, f"{prefix}.{key}" if prefix else key)]
-    return [(prefix, str(value))]
-
-
-def _explain(error: OmegaConfBaseException) -> str:
-    """OmegaConf's first line, with the nearest existing keys where the key is unknown."""
-    first = str(error).splitlines()[0]
-    known = getattr(error, "object_type", None)
-    fields = list(getattr(known, "__dataclass_fields__", {}))
-    near = get_close_matches(str(error.key), fields, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(fields)}" if fields else ""
-    return f"configuration key {error.full_key or error.key}: {first}{hint}"
+def _by_instance(given: Any) -> Any:
+    """What was given, with what stands under the name of an instance moved into its entry of `stages`."""
+    others = {key: value for key, value in given.items() if key not in Config.__dataclass_fields__}
+    if not others:
+        return given
+    entries, named = with_settings(given.get("stages", STAGES_USUAL), others)
+    return {key: value for key, value in given.items() if key not in named} | {"stages": entries}

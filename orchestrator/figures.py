@@ -112,7 +112,7 @@ CURVES = (
 
 
 REWARDS = {
-    "rl": "Mean reward of the groups trained on (those without signal are dropped); the bold line is a running mean.",
+    "rl": "Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
     "distill": "Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
 }
 """The stages that have rewards, and what is said of them."""
@@ -121,8 +121,9 @@ REWARDS = {
 def plots(record: RunRecord) -> list[Plot]:
     """Every figure that the run has data for."""
     with matplotlib.rc_context(STYLE):
-        rewards = (_rewards(record, stage, note) for stage, note in REWARDS.items())
-        made = [_evaluations(record), *rewards, *(_curve(record, curve) for curve in CURVES)]
+        rewards = (_rewards(record, name, note) for stage, note in REWARDS.items() for name in record.instances(stage))
+        curves = (_curve(record, curve, name) for curve in CURVES for name in record.instances(curve.stage))
+        made = [_evaluations(record), *rewards, *curves]
     return [plot for plot in made if plot is not None]
 
 
@@ -167,36 +168,37 @@ def _evaluations(record: RunRecord) -> Plot | None:
     )
 
 
-def _rewards(record: RunRecord, stage: str, note: str) -> Plot | None:
-    envs = record.envs_of(stage)
+def _rewards(record: RunRecord, name: str, note: str) -> Plot | None:
+    envs = record.envs_of(name)
     if not envs:
         return None
     figure, axes = _axes(WIDE)
     for number, env in enumerate(envs):
-        steps, values = record.series(stage, f"env/{env}/reward")
+        steps, values = record.series(name, f"env/{env}/reward")
         _line(axes, steps, values, label=env, colour=COLOURS[number % len(COLOURS)], smooth=True)
-    axes.set_xlabel(f"{stage.upper()} step")
+    axes.set_xlabel(f"{name.upper()} step")
     axes.set_ylabel("mean reward")
     axes.legend(ncols=len(envs))
-    title = "Reward by environment" if stage == "rl" else f"Reward by environment, {stage}"
+    title = "Reward by environment" if name == "rl" else f"Reward by environment, {name}"
     return Plot(title=title, note=note, svg=inline_svg(figure), wide=True)
 
 
-def _curve(record: RunRecord, curve: Curve) -> Plot | None:
-    present = {name: label for name, label in curve.metrics.items() if record.series(curve.stage, name)[0]}
+def _curve(record: RunRecord, curve: Curve, instance: str) -> Plot | None:
+    present = {name: label for name, label in curve.metrics.items() if record.series(instance, name)[0]}
     if not present:
         return None
     figure, axes = _axes(SIZE)
     for number, (name, label) in enumerate(present.items()):
-        steps, values = record.series(curve.stage, name)
+        steps, values = record.series(instance, name)
         _line(axes, steps, values, label=label, colour=COLOURS[number], smooth=curve.smooth)
-    axes.set_xlabel(f"{curve.stage.upper()} step")
+    axes.set_xlabel(f"{instance.upper()} step")
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     if len(present) > 1:
         axes.legend(ncols=len(present))
     else:
         axes.set_ylabel(next(iter(present.values())))
-    return Plot(title=curve.title, note=curve.note, svg=inline_svg(figure))
+    title = curve.title if instance == curve.stage else f"{curve.title}, {instance}"
+    return Plot(title=title, note=curve.note, svg=inline_svg(figure))
 
 
 def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colour: str, smooth: bool) -> None:

@@ -31,21 +31,25 @@ class LoopStage:
         self,
         run: Run,
         config: LoopConfig,
+        name: str,
         buffer: Buffer,
         *,
         shaping: ShapingConfig | None = None,
         teacher: Path | None = None,
     ) -> None:
-        """`buffer` decides which groups are trained on. `teacher` is a frozen model that the loss compares with."""
+        """`name` is that of the instance; `buffer` decides which groups are trained on.
+
+        `teacher` is a frozen model that the loss compares with.
+        """
         self._run = run
         self._config = config
-        self._stage = config.stage
+        self._stage = name
         self._buffer = buffer
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
         self._pad_id = pad_id(load_tokenizer(run.model_dir))
-        self._mixture = run.mixture(self._config.shares, self._config.thinking)
-        self._watch = FailureWatch(config.max_failures, setting=f"{config.stage}.max_failures")
+        self._mixture = run.mixture(name, config.shares, config.thinking)
+        self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._done = 0
 
     async def run(self) -> Path:

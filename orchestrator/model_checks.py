@@ -2,12 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from learner.fresh_model import byte_tokenizer, padded_size
-from orchestrator.config import Config
-from orchestrator.distillation import check_teacher, known_ids
+from orchestrator.config import Config, EvalConfig, SftConfig
+from orchestrator.distillation import DistillConfig, check_teacher, known_ids
+from orchestrator.loop_config import LoopConfig
+from orchestrator.own_answers import SelfSftConfig
+from orchestrator.stage_list import Stage
 from rollout.renderer import Renderer, load_tokenizer
 from rollout.thought import ThoughtTags
 
@@ -22,46 +26,46 @@ def check_model(model: Path, config: Config) -> None:
         Renderer(tokenizer, config.rollout.thought).check_modes()
 
 
-def check_before(config: Config, stages: list[str]) -> None:
-    """What would fail hours later. Raises `FileNotFoundError` or `ValueError` where a stage of these could not run."""
-    for stage in stages:
-        config.require_stage(stage)
-    if "distill" not in stages:
-        return
+def check_teachers(config: Config, stages: list[Stage]) -> None:
+    """Raises `FileNotFoundError` or `ValueError` where a stage's teacher can't judge the run's model."""
     path = config.model.path
     student = None if path is None else Path(path).resolve()
-    tokenizer = byte_tokenizer() if student is None else load_tokenizer(student)
-    check_teacher(
-        config.distill.teacher_dir(),
-        student="that the run makes" if student is None else str(student),
-        tokenizer=tokenizer,
-        ids=padded_size(tokenizer) if student is None else known_ids(student),
-        shared_prompts=config.learner.shared_prompts,
-    )
+    for settings in (config.settings(stage) for stage in stages):
+        if not isinstance(settings, DistillConfig):
+            continue
+        tokenizer = byte_tokenizer() if student is None else load_tokenizer(student)
+        check_teacher(
+            settings.teacher_dir(),
+            student="that the run makes" if student is None else str(student),
+            tokenizer=tokenizer,
+            ids=padded_size(tokenizer) if student is None else known_ids(student),
+            shared_prompts=config.learner.shared_prompts,
+        )
 
 
 def limits_thoughts(config: Config) -> bool:
     """Whether a stage of the run closes thoughts at a budget."""
-    by_stage = {
-        "rl": config.rl.thinking.budget > 0,
-        "distill": config.distill.thinking.budget > 0,
-        "self_sft": config.self_sft.thinking.budget > 0,
-        "eval": bool(config.eval.budgets or config.eval.budget_shares),
-    }
-    return any(used and stage in config.stages for stage, used in by_stage.items())
+    return any(_limits(config.settings(stage)) for stage in config.instances)
+
+
+def _limits(settings: Any) -> bool:
+    if isinstance(settings, EvalConfig):
+        return bool(settings.budgets or settings.budget_shares)
+    return isinstance(settings, LoopConfig | SelfSftConfig) and settings.thinking.budget > 0
 
 
 def leaves_thoughts_out(config: Config) -> bool:
     """Whether a stage of the run switches reasoning off."""
-    supervised = config.sft.modes.thinking
-    by_stage = {
-        "sft": supervised is not None and supervised.no_thought > 0,
-        "rl": config.rl.thinking.no_thought > 0,
-        "distill": config.distill.thinking.no_thought > 0,
-        "eval": config.eval.no_thought,
-    }
     off = any(not env.reasoning for env in config.envs.values())
-    return off or any(used and stage in config.stages for stage, used in by_stage.items())
+    return off or any(_leaves_out(config.settings(stage)) for stage in config.instances)
+
+
+def _leaves_out(settings: Any) -> bool:
+    if isinstance(settings, EvalConfig):
+        return settings.no_thought
+    mix = settings.thoughts.thinking if isinstance(settings, SftConfig) else None
+    mix = settings.thinking if isinstance(settings, LoopConfig) else mix
+    return mix is not None and mix.no_thought > 0
 
 
 def check_pushable(model: Path) -> None:

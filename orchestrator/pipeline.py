@@ -6,26 +6,31 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from learner.checkpoint import begin, commit
 from learner.fresh_model import make_model
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
+from orchestrator.continuation import check_continuation
 from orchestrator.deadline import StopFlag, StopRequested
-from orchestrator.model_checks import check_before, check_model
+from orchestrator.model_checks import check_model
 from orchestrator.progress import Progress
 from orchestrator.report import write_report
-from orchestrator.run import Run, check_continuation
+from orchestrator.run import Run
 from orchestrator.run_dir import RunDir
 from orchestrator.stage_distill import run_distill
 from orchestrator.stage_dpo import run_dpo
 from orchestrator.stage_eval import run_eval
+from orchestrator.stage_list import Stage
+from orchestrator.stage_plan import Plan, plan, single
 from orchestrator.stage_rl import run_rl
 from orchestrator.stage_self_sft import run_self_sft
 from orchestrator.stage_sft import run_sft
+from orchestrator.start_checks import check_before
 from orchestrator.tracking import Ended, MlflowTracker
 
-TRAINING = {"sft", "self_sft", "dpo", "rl", "distill"}
+Function = Callable[[Run, Stage], Awaitable[None]]
 STOPPED = 130
 """Exit status of a run that a signal stopped."""
 
@@ -33,21 +38,38 @@ STOPPED = 130
 async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     """Run the declared stages, or only one of them; returns the exit status.
 
-    0 where all is done, 130 where a signal asked to stop (the same command continues). Faults are raised.
+    0 where all is done, 130 where a signal asked to stop (the same command continues). Faults are raised; what can be
+    known at the start is found before a file is written.
     """
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
+    check_before(config, _planned(config, folder, only).ahead, folder)
     folder.open()
     try:
-        ahead = config.stages[folder.state().done :] if only is None else [only]
-        check_before(config, ahead)
         check_continuation(config, folder)
+        planned = _planned(config, folder, only)
         with Progress(config.name) as progress:
-            return await _tracked(config, folder, progress, only, ahead)
+            for note in planned.notes:
+                progress.note(note)
+            return await _tracked(config, folder, progress, planned.ahead)
     finally:
         folder.close()
 
 
-async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str | None, ahead: list[str]) -> int:
+def _planned(config: Config, folder: RunDir, only: str | None) -> Plan:
+    """What is to be done in a run's folder. Raises `ValueError` where that can't be done."""
+    steps = {stage.name: config.settings(stage).steps for stage in config.instances if stage.trains}
+    state = replace(folder.state(), began=folder.begun())
+    found = (
+        plan(config.instances, state, steps=steps)
+        if only is None
+        else single(only, config.instances, state, steps=steps)
+    )
+    if state.model is None and found.ahead and found.ahead[0].stage not in ("init", "report"):
+        raise ValueError(f"{folder.root} has no model yet; run the stage `init` first, or name it first in stages")
+    return found
+
+
+async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: list[Stage]) -> int:
     tracker = MlflowTracker(
         run_name=config.name,
         experiment=config.tracking.experiment,
@@ -59,16 +81,16 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
     )
     tracker.params(flat_config(config))
     stop = StopFlag()
-    will_train = not TRAINING.isdisjoint(ahead)
+    will_train = any(stage.trains for stage in ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     ended = Ended.FAILED
     try:
         for path in folder.artifacts:  # a process that was killed may not have sent them
             tracker.artifact(path)
-        if not (TRAINING | {"eval"}).isdisjoint(ahead):
+        if will_train or any(stage.stage == "eval" for stage in ahead):
             start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
-        await _stages(run, only)
+        await _stages(run, ahead)
         ended = Ended.FINISHED
         return 0
     except StopRequested:
@@ -83,56 +105,74 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, only: str
         await asyncio.to_thread(tracker.close, ended)
 
 
-async def _stages(run: Run, only: str | None) -> None:
-    if only is not None:
-        await _one(run, only)
-        return
-    stages = run.config.stages
-    for position in range(run.folder.state().done, len(stages)):
+async def _stages(run: Run, ahead: list[Stage]) -> None:
+    for stage in ahead:
         run.stop.check()
-        await _one(run, stages[position])
-        run.folder.store(replace(run.folder.state(), done=position + 1))
+        began = time.monotonic()
+        run.progress.note(f"{stage.name}: begins")
+        _begin(run, stage)
+        await FUNCTIONS[stage.stage](run, stage)
+        seconds = time.monotonic() - began
+        _finish(run, stage, seconds)
+        run.progress.note(f"{stage.name}: done in {seconds:.0f} s")
 
 
-async def _one(run: Run, stage: str) -> None:
-    label = f"eval-{run.folder.state().label}" if stage == "eval" else stage
-    began = time.monotonic()
-    run.progress.note(f"{label}: begins")
-    await STAGE_FUNCTIONS[stage](run)
-    seconds = run.folder.state().seconds | {label: time.monotonic() - began}
-    run.folder.store(replace(run.folder.state(), seconds=seconds))
-    run.progress.note(f"{label}: done in {seconds[label]:.0f} s")
+def _begin(run: Run, stage: Stage) -> None:
+    """Record that a stage begins; a training stage that was done and goes on is not done, nor is what came after it."""
+    state, began = run.folder.state(), run.folder.begun()
+    done = list(state.done)
+    kept = done[: done.index(stage.name)] if stage.trains and stage.name in done else done
+    if stage.trains and stage.name not in began:
+        if state.began.get(stage.name) != state.model:
+            run.folder.sampled(stage.name).unlink(missing_ok=True)  # by another model
+        began = began | {stage.name: str(state.model)}
+    run.folder.store(
+        replace(
+            state,
+            done={name: state.done[name] for name in kept},
+            began=began,
+            stages=state.stages | {stage.name: stage.stage},
+        )
+    )
 
 
-async def _init(run: Run) -> None:
+def _finish(run: Run, stage: Stage, seconds: float) -> None:
+    state = run.folder.state()
+    steps = run.config.settings(stage).steps if stage.trains else 0
+    others = {name: count for name, count in state.done.items() if name != stage.name}
+    run.folder.store(replace(state, done=others | {stage.name: steps}, seconds=state.seconds | {stage.name: seconds}))
+
+
+async def _init(run: Run, stage: Stage) -> None:
     if run.config.model.path is not None:
         model = Path(run.config.model.path).resolve()
         check_model(model, run.config)
-        run.folder.store(replace(run.folder.state(), model=str(model), label="init"))
+        run.folder.store(replace(run.folder.state(), model=str(model), label=stage.name))
         return
-    directory = begin(run.folder.checkpoints("init"), 0, needed_bytes=0)
+    directory = begin(run.folder.checkpoints(stage.name), 0, needed_bytes=0)
     count = await asyncio.to_thread(make_model, directory, run.config.model.fresh, seed=run.config.seed)
     target = await asyncio.to_thread(commit, directory)
     check_model(target, run.config)
-    run.progress.note(f"init: a fresh hybrid of {count:,} parameters")
-    run.folder.store(replace(run.folder.state(), model=str(target.relative_to(run.folder.root)), label="init"))
+    run.progress.note(f"{stage.name}: a fresh hybrid of {count:,} parameters")
+    run.folder.store(replace(run.folder.state(), model=str(target.relative_to(run.folder.root)), label=stage.name))
 
 
-def _training(label: str, stage: Callable[[Run], Awaitable[Path]]) -> Callable[[Run], Awaitable[None]]:
+def _training(train: Callable[[Run, Any, str], Awaitable[Path]]) -> Function:
     """A stage whose last checkpoint becomes the run's newest model."""
 
-    async def train(run: Run) -> None:
-        final = await stage(run)
-        run.folder.store(replace(run.folder.state(), model=str(final.relative_to(run.folder.root)), label=label))
+    async def run_stage(run: Run, stage: Stage) -> None:
+        final = await train(run, run.config.settings(stage), stage.name)
+        model = str(final.relative_to(run.folder.root))
+        run.folder.store(replace(run.folder.state(), model=model, label=stage.name))
 
-    return train
-
-
-async def _eval(run: Run) -> None:
-    run.tracker.artifact(await run_eval(run))
+    return run_stage
 
 
-async def _report(run: Run) -> None:
+async def _eval(run: Run, stage: Stage) -> None:
+    run.tracker.artifact(await run_eval(run, run.config.settings(stage), stage.name))
+
+
+async def _report(run: Run, stage: Stage) -> None:
     paths = await asyncio.to_thread(write_report, run.folder.root)
     run.tracker.artifact(paths.html)
     run.tracker.artifact(paths.json)
@@ -141,16 +181,16 @@ async def _report(run: Run) -> None:
     if run.config.tracking.trajectories:
         for path in sorted(run.folder.trajectories.glob("*.jsonl"))[-3:]:
             run.tracker.artifact(path)
-    run.progress.note(f"report: {paths.html}")
+    run.progress.note(f"{stage.name}: {paths.html}")
 
 
-STAGE_FUNCTIONS: dict[str, Callable[[Run], Awaitable[None]]] = {
+FUNCTIONS: dict[str, Function] = {
     "init": _init,
-    "sft": _training("sft", run_sft),
-    "self_sft": _training("self_sft", run_self_sft),
-    "dpo": _training("dpo", run_dpo),
-    "rl": _training("rl", run_rl),
-    "distill": _training("distill", run_distill),
+    "sft": _training(run_sft),
+    "self_sft": _training(run_self_sft),
+    "dpo": _training(run_dpo),
+    "rl": _training(run_rl),
+    "distill": _training(run_distill),
     "eval": _eval,
     "report": _report,
 }

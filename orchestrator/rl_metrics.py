@@ -8,7 +8,11 @@ from rollout.trajectory import Group, Trajectory, well_formed_share
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
-    """Flat metrics of a step: learner, times, throughput, staleness, and each environment's rewards and failures."""
+    """Flat metrics of a step: learner, times, throughput, staleness, and each environment's rewards and failures.
+
+    An environment's measures are over every group that was answered: those trained on alone, which are neither all right
+    nor all wrong, would show a reward near the middle whatever the model can do. `reward_trained` is over those.
+    """
     trajectories = [t for group in report.groups for t in group.trajectories]
     seconds = report.wait_s + report.train_s + report.push_s
     sampled = sum(t.sampled_tokens for t in trajectories)
@@ -26,12 +30,21 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "push/bytes": float(report.pushed_bytes),
         "push/share": report.pushed_share,
     }
-    by_env: dict[str, list[Group]] = {}
-    for group in report.groups:
-        by_env.setdefault(group.ticket.task.env, []).append(group)
-    for env, groups in sorted(by_env.items()):
-        metrics |= {f"env/{env}/{name}": value for name, value in _env_metrics(groups).items()}
+    trained, answered = _by_env(report.groups), _by_env([*report.groups, *report.dropped.groups])
+    for env, groups in sorted(answered.items()):
+        measured = _env_metrics(groups) | {"groups_trained": float(len(trained.get(env, [])))}
+        rewards = [reward for group in trained.get(env, []) for reward in group.rewards_G]
+        if rewards:
+            measured["reward_trained"] = fmean(rewards)
+        metrics |= {f"env/{env}/{name}": value for name, value in measured.items()}
     return metrics
+
+
+def _by_env(groups: list[Group]) -> dict[str, list[Group]]:
+    by_env: dict[str, list[Group]] = {}
+    for group in groups:
+        by_env.setdefault(group.ticket.task.env, []).append(group)
+    return by_env
 
 
 def _env_metrics(groups: list[Group]) -> dict[str, float]:

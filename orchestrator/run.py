@@ -1,23 +1,24 @@
 """One run in progress: its folder, its tracker, and its engines and learner, which start when a stage first needs them."""
 
 import asyncio
+import hashlib
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from envs.catalog import environment
-from envs.setting import Kind, kind_of
 from envs.thinking import ThinkingMix
 from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, step_of
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
-from orchestrator.config import KINDS, Config, flat_config, save_config
+from orchestrator.config import Config
 from orchestrator.deadline import StopFlag, within
 from orchestrator.metrics import MetricsLog
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.progress import Progress
 from orchestrator.run_dir import RunDir
+from orchestrator.stage_list import STAGES
 from orchestrator.tracking import Tracker
 from rollout.trajectory import WeightVersion
 
@@ -66,9 +67,15 @@ class Run:
         """The newest weight version."""
         return WeightVersion(step=self.folder.state().version)
 
-    def mixture(self, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
-        """The mixture over the environments' training tasks, with a stage's own `shares` and modes of thinking."""
-        return open_mixture(self.config.envs, shares, split="train", seed=self.config.seed, thinking=thinking)
+    def seed(self, name: str) -> int:
+        """The seed of an instance of a stage: a further instance of the same stage sees other tasks in another order."""
+        if name in STAGES:
+            return self.config.seed
+        return int.from_bytes(hashlib.sha256(f"{self.config.seed}/{name}".encode()).digest()[:6], "big")
+
+    def mixture(self, name: str, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
+        """The mixture over the training tasks, with the shares and modes of thinking of the instance `name` of a stage."""
+        return open_mixture(self.config.envs, shares, split="train", seed=self.seed(name), thinking=thinking)
 
     def log(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         """One step's metrics: to `metrics.jsonl`, from which the tracker reads them, and the screen."""
@@ -209,22 +216,3 @@ class Run:
                 START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the learner's ranks to meet"
             )
         return self.learner
-
-
-def check_continuation(config: Config, folder: RunDir) -> None:
-    """Record a new run's configuration, or check that a continued one has not changed.
-
-    Raises `ValueError` with the keys that differ.
-    """
-    now, before = flat_config(config), folder.state().fingerprint
-    if not before:
-        save_config(config, folder.config)
-        folder.store(replace(folder.state(), fingerprint=now))
-        return
-    changed = [
-        key for key in sorted(now | before) if now.get(key) != before.get(key) and kind_of(KINDS, key) is Kind.IDENTITY
-    ]
-    if changed:
-        listed = ", ".join(f"{key}: {before.get(key)} -> {now.get(key)}" for key in changed)
-        raise ValueError(f"{folder.root} was started with another configuration ({listed}); choose another name=")
-    save_config(config, folder.config)

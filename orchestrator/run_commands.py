@@ -8,18 +8,24 @@ from pathlib import Path
 from learner.checkpoint import DamagedCheckpointError
 from orchestrator.bench import bench, print_bench
 from orchestrator.bench_growth import bench_growth, write_growth
-from orchestrator.config import STAGES, Config, load_config
+from orchestrator.config import Config, load_config
 from orchestrator.deadline import StuckError
+from orchestrator.fork import fork
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline import run_pipeline
 from orchestrator.redaction import blanked
+from orchestrator.stage_list import STAGES
 from orchestrator.submit import submit
 
 
 def execute(given: argparse.Namespace) -> int:
     """Run one command; its exit status. ValueError or FileNotFoundError for a mistake in the input."""
-    config = load_config(given.config, given.overrides)
     try:
+        if given.command == "fork":
+            config = fork(given.source, given.at, given.overrides)
+            print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
+            return asyncio.run(run_pipeline(config))
+        config = load_config(given.config, given.overrides)
         if given.command == "submit":
             return submit(given.config, given.overrides, given.address)
         if given.command in ("bench", "bench-growth"):

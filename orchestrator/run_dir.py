@@ -8,25 +8,31 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from learner.checkpoint import verify
+from learner.checkpoint import steps, verify
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
     """What a run has reached. Stored as `manifest.json`, always whole."""
 
-    done: int = 0
-    """How many entries of `stages` are finished."""
+    done: dict[str, int] = field(default_factory=dict)
+    """The instances of stages that are done, in this order, with their steps (0 where a stage has none)."""
+    began: dict[str, str] = field(default_factory=dict)
+    """The model that each training instance began with, in the order of their beginnings."""
+    stages: dict[str, str] = field(default_factory=dict)
+    """The stage of every instance that began."""
     model: str | None = None
     """The newest model, relative to the run's folder; null before `init`."""
     label: str = "init"
-    """The stage that made this model."""
+    """The instance of a stage that made this model."""
     version: int = 0
     """The newest weight version."""
     fingerprint: dict[str, str] = field(default_factory=dict)
-    """The configuration that the run was started with."""
+    """The configuration that the run went on with last, files by their content."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each finished stage."""
+    origin: dict[str, str] = field(default_factory=dict)
+    """Of a fork: the run, the checkpoint and the hash of its manifest with which it began."""
 
 
 class RunDir:
@@ -64,7 +70,7 @@ class RunDir:
         return self.root / "eval"
 
     def checkpoints(self, stage: str) -> Path:
-        """The checkpoints of a stage, one folder for each step."""
+        """The checkpoints of an instance of a stage, one folder for each step."""
         return self.root / "checkpoints" / stage
 
     def verified(self, model: Path) -> Path:
@@ -72,6 +78,14 @@ class RunDir:
         if model.is_relative_to(self.root):
             verify(model)
         return model
+
+    def sampled(self, stage: str) -> Path:
+        """What the model answered before an instance of a stage that trains on its own answers."""
+        return self.root / f"{stage}.jsonl"
+
+    def begun(self) -> dict[str, str]:
+        """The training instances that have a checkpoint, with the model that each began with."""
+        return {name: model for name, model in self.state().began.items() if steps(self.checkpoints(name))}
 
     def open(self) -> None:
         """Make the folder and take its lock. Raises `RuntimeError` where another driver holds it."""

@@ -81,6 +81,12 @@ class RunRecord:
     rows: list[MetricsRow]
     evaluations: list[Evaluation]
     stage_seconds: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, str] = field(default_factory=dict)
+    """What each instance that began does, by its name."""
+
+    def instances(self, stage: str) -> list[str]:
+        """The names under which a stage has run, in order; its own where the run does not say."""
+        return [name for name, kind in self.stages.items() if kind == stage] or [stage]
 
     @property
     def engine_start_s(self) -> float | None:
@@ -132,7 +138,8 @@ def read_run(run_dir: Path) -> RunRecord:
         config=config,
         rows=read_metrics(run_dir / "metrics.jsonl"),
         evaluations=read_evaluations(run_dir / "eval"),
-        stage_seconds=_stage_seconds(run_dir / "manifest.json"),
+        stage_seconds=_reached(run_dir, "seconds"),
+        stages=_reached(run_dir, "stages"),
     )
 
 
@@ -157,8 +164,10 @@ def _evaluation(path: Path) -> Evaluation:
         raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
 
 
-def _stage_seconds(manifest: Path) -> dict[str, float]:
+def _reached(run_dir: Path, what: str) -> dict[str, Any]:
+    """A field of what the run has reached."""
+    manifest = run_dir / "manifest.json"
     if not manifest.exists():
         return {}
-    seconds: dict[str, float] = json.loads(manifest.read_text(encoding="utf-8")).get("seconds", {})
-    return seconds
+    found: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8")).get(what, {})
+    return found

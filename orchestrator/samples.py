@@ -1,20 +1,19 @@
 """Readable trajectories for the report: a few per environment, right and wrong ones, from the newest files."""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.thinking import Mode
+from envs.dialogue import split_thought
 from rewards.parts import correctness
 
 PER_ENV = 4
 LONGEST_TEXT = 4000
 NEWEST_FILES = 12
-TURN_END = "<|im_end|>"
-THOUGHT_END = "</think>"
+NO_THOUGHT = "none"
+"""What `closed` of a turn says where there was no thought: reasoning was off, or the model has no tags for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,7 @@ def to_sample(row: dict[str, Any], *, source: str) -> Sample:
     said = [Said(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
     versions = [version for turn in row["turns"] for version in turn["versions"]]
     for turn in row["turns"]:
-        said += split_thought(turn["text"], reasoning=row["thinking"]["mode"] != Mode.OFF.value)
+        said += _said(turn)
         said += [Said(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
     failure = row["failure"]
     return Sample(
@@ -107,14 +106,10 @@ def to_sample(row: dict[str, Any], *, source: str) -> Sample:
     )
 
 
-def split_thought(text: str, *, reasoning: bool) -> list[Said]:
-    """A turn's text as thought and answer. The prompt has opened the thought already, where reasoning is on."""
-    text = text.replace(TURN_END, "").strip()
-    thought, closed, answer = text.partition(THOUGHT_END)
-    if not closed:
-        return [Said(role="thought" if reasoning else "answer", text=_text(text))]
-    thought = re.sub(r"^\s*<think>", "", thought)
-    return [Said(role="thought", text=_text(thought.strip())), Said(role="answer", text=_text(answer.strip()))]
+def _said(turn: dict[str, Any]) -> list[Said]:
+    """A turn as thought and answer, by the rule by which it was graded."""
+    thought, answer, _ = split_thought(turn["text"], reasoning=turn["closed"] != NO_THOUGHT)
+    return [Said(role="thought", text=_text(thought)), Said(role="answer", text=_text(answer))]
 
 
 def _text(content: Any) -> str:

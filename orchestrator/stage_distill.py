@@ -6,6 +6,7 @@ The loop is that of `rl`. There is no baseline, so a lone answer teaches as well
 from pathlib import Path
 
 from orchestrator.buffer import Buffer
+from orchestrator.distillation import DistillConfig
 from orchestrator.loop_stage import LoopStage
 from orchestrator.run import Run
 
@@ -13,9 +14,8 @@ TICKETS = 3 * 10**9
 """Tickets of this stage start here, so that their seeds are those of no other stage."""
 
 
-async def run_distill(run: Run) -> Path:
-    """Train for `distill.steps`; returns the checkpoint of the last step."""
-    config = run.config.distill
+async def run_distill(run: Run, config: DistillConfig, name: str) -> Path:
+    """Train for `config.steps` as the instance `name`; returns the checkpoint of the last step."""
     buffer = Buffer(
         groups_per_step=config.groups_per_step,
         max_lag=config.max_lag,
@@ -23,4 +23,4 @@ async def run_distill(run: Run) -> Path:
         fewest=config.fewest_answers,
         next_ticket=TICKETS,
     )
-    return await LoopStage(run, config, buffer, teacher=config.teacher_dir()).run()
+    return await LoopStage(run, config, name, buffer, teacher=config.teacher_dir()).run()

@@ -63,26 +63,29 @@ class Pass:
         return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env, ())]
 
 
-async def run_eval(run: Run) -> Path:
-    """Evaluate the newest model; writes `eval/<label>.json` and its trajectories, returns the former."""
-    state, config = run.folder.state(), run.config.eval
+async def run_eval(run: Run, config: EvalConfig, name: str) -> Path:
+    """Evaluate the newest model; writes `eval/<label>.json` and its trajectories, returns the former.
+
+    The label is the name of the instance, of `eval-rl` what it evaluates.
+    """
+    state, label = run.folder.state(), name.removeprefix("eval-")
     if config.has_curve:  # may have been asked for after `init`, which checks the same
         check_model(run.model_dir, run.config)
-    exam = _Exam(run, await run.serving(run.model_dir, stage=f"eval of {state.label}"), label=state.label)
+    exam = _Exam(run, config, await run.serving(run.model_dir, stage=f"eval of {label}"), label=label)
     began = time.monotonic()
-    run.progress.stage(f"eval-{state.label}", 0)
-    tasks = await asyncio.to_thread(heldout_tasks, run.config)
+    run.progress.stage(f"eval-{label}", 0)
+    tasks = await asyncio.to_thread(heldout_tasks, run.config, config.tasks)
     for env in sorted(run.config.envs):
         if (found := sum(task.env == env for task in tasks)) < config.tasks:
-            run.progress.note(f"eval-{state.label}: {env} has {found} held-out tasks, {config.tasks} were asked for")
+            run.progress.note(f"eval-{label}: {env} has {found} held-out tasks, {config.tasks} were asked for")
     if config.has_curve:
-        run.progress.note(f"eval-{state.label}: thinking without a limit")
+        run.progress.note(f"eval-{label}: thinking without a limit")
     groups = await exam.answers(tasks)
     by_env = {env: env_result(_of_env(groups, env), asked=config.tasks) for env in sorted(run.config.envs)}
-    further, curves = await _thinking(run, exam, tasks, groups) if config.has_curve else ([], {})
+    further, curves = await _thinking(run, config, exam, tasks, groups) if config.has_curve else ([], {})
     result = {
-        "label": state.label,
-        "order": next_order(run.folder.evals, state.label),
+        "label": label,
+        "order": next_order(run.folder.evals, label),
         "model": state.model,
         "k": config.samples,
         "seconds": time.monotonic() - began,
@@ -90,24 +93,24 @@ async def run_eval(run: Run) -> Path:
     }
     if curves:
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
-        _write_trajectories(run, f"eval-{state.label}-thinking", further)
-    _write_trajectories(run, f"eval-{state.label}", groups)
-    path = run.folder.evals / f"{state.label}.json"
+        _write_trajectories(run, f"eval-{label}-thinking", further)
+    _write_trajectories(run, f"eval-{label}", groups)
+    path = run.folder.evals / f"{label}.json"
     write_json(path, result)
     metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}
-    run.log(f"eval-{state.label}", 0, metrics | curve_metrics(curves))
+    run.log(f"eval-{label}", 0, metrics | curve_metrics(curves))
     return path
 
 
-def heldout_tasks(config: Config) -> list[Task]:
-    """The tasks of an evaluation: the first `eval.tasks` held-out ones of each environment, in the order of names.
+def heldout_tasks(config: Config, tasks: int) -> list[Task]:
+    """The tasks of an evaluation: the first `tasks` held-out ones of each environment, in the order of names.
 
     None of them twice; fewer of an environment that does not have as many.
     """
     sources = [
         open_source(env, settings, split="heldout", seed=config.seed) for env, settings in sorted(config.envs.items())
     ]
-    return [task for source in sources for task in distinct(source, config.eval.tasks)]
+    return [task for source in sources for task in distinct(source, tasks)]
 
 
 def next_order(folder: Path, label: str) -> int:
@@ -118,19 +121,20 @@ def next_order(folder: Path, label: str) -> int:
 class _Exam:
     """Puts tasks to the engines. Every pass has a deadline and tickets of its own, and so other seeds."""
 
-    def __init__(self, run: Run, fleet: Fleet, *, label: str) -> None:
+    def __init__(self, run: Run, config: EvalConfig, fleet: Fleet, *, label: str) -> None:
         self.label = label
         self._run = run
+        self._config = config
         self._fleet = fleet
         self._numbers = count(EVAL_TICKETS)
-        self._watch = FailureWatch(run.config.eval.max_failures, setting="eval.max_failures")
+        self._watch = FailureWatch(config.max_failures, setting="eval.max_failures")
 
     async def answers(self, tasks: list[Task], *, points: int = 1) -> list[Group]:
         """The groups of answers to the tasks.
 
         Raises `StuckError` after `points` times the deadline of an evaluation, `TooManyFailures` where too many fail.
         """
-        run, config = self._run, self._run.config.eval
+        run, config = self._run, self._config
         tickets = [Ticket(number=next(self._numbers), task=task, admitted=run.version) for task in tasks]
         calls = (self._fleet.run_group(ticket, config.samples) for ticket in tickets)
         answering = asyncio.gather(*(self._watch.on(call) for call in calls))
@@ -142,10 +146,10 @@ class _Exam:
 
 
 async def _thinking(
-    run: Run, exam: _Exam, tasks: list[Task], free: list[Group]
+    run: Run, config: EvalConfig, exam: _Exam, tasks: list[Task], free: list[Group]
 ) -> tuple[list[Group], dict[str, list[CurvePoint]]]:
     """The further passes: their groups, and the curve of every environment that thinks."""
-    scope, config = run.config.rollout.thought.scope, run.config.eval
+    scope = run.config.rollout.thought.scope
     thinking = sorted({task.env for task in tasks if task.thinking == UNLIMITED})
     medians = {env: median_free_thought(_of_env(free, env), scope=scope) for env in thinking}
     known = {env: value for env, value in medians.items() if value is not None}

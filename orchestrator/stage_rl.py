@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from orchestrator.buffer import Buffer
+from orchestrator.loop_config import RlConfig
 from orchestrator.loop_stage import LoopStage
 from orchestrator.run import Run
 
 
-async def run_rl(run: Run) -> Path:
-    """Train for `rl.steps`; returns the checkpoint of the last step."""
-    config = run.config.rl
+async def run_rl(run: Run, config: RlConfig, name: str) -> Path:
+    """Train for `config.steps` as the instance `name`; returns the checkpoint of the last step."""
     buffer = Buffer(
         groups_per_step=config.groups_per_step,
         max_lag=config.max_lag,
@@ -17,4 +17,4 @@ async def run_rl(run: Run) -> Path:
         fewest=config.fewest_answers,
         overridden=config.loss.overrides,
     )
-    return await LoopStage(run, config, buffer, shaping=config.shaping).run()
+    return await LoopStage(run, config, name, buffer, shaping=config.shaping).run()

@@ -3,15 +3,13 @@
 Semi-on-policy: the answers are sampled once, from the model that the stage starts with.
 """
 
-import asyncio
 from pathlib import Path
 
-from learner.model_files import longest_sequence
 from orchestrator.answer_sampling import sample_once
 from orchestrator.mixture import Draw
-from orchestrator.own_answers import OwnAnswers, answer_line, read_answers, usable
+from orchestrator.own_answers import OwnAnswers, SelfSftConfig, answer_line, read_answers, usable
 from orchestrator.run import Run
-from orchestrator.supervised import sequence_batches, tell_data, train_supervised
+from orchestrator.supervised import sequence_batches, train_supervised
 from rollout.renderer import Renderer, load_tokenizer
 from rollout.thought import ThoughtTags
 from rollout.trajectory import Group
@@ -19,33 +17,28 @@ from rollout.trajectory import Group
 STAGE = "self_sft"
 
 
-async def run_self_sft(run: Run) -> Path:
-    """Sample where that is not done, then train for `self_sft.steps`; returns the checkpoint of the last step."""
-    config = run.config.self_sft
-    mixture = run.mixture(config.shares)
-    path = await sample_once(run, config, mixture, stage=STAGE, lines=_right, wanted="right answers")
+async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
+    """Sample where that is not done, then train for `config.steps`; returns the checkpoint of the last step."""
+    mixture = run.mixture(name, config.shares)
+    path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=_right, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
-    max_tokens = config.max_tokens or longest_sequence(run.model_dir)
-    kept, counts = await asyncio.to_thread(read_answers, path, max_tokens=max_tokens)
-    tell_data(run, STAGE, path, counts, drawn=config.steps * config.batch_size)
     answers = OwnAnswers(
-        kept,
+        read_answers(path),
         mixture,
         Renderer(tokenizer, thought),
         ThoughtTags(tokenizer, closing=thought.closing),
         config,
         thought=thought,
-        max_tokens=max_tokens,
-        seed=run.config.seed,
+        max_tokens=run.config.rollout.limits.total_tokens,
+        seed=run.seed(name),
     )
     return await train_supervised(
         run,
-        stage=STAGE,
+        stage=name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
         batch=sequence_batches(run, answers.batch),
-        sequences=config.batch_size,
     )
 
 

@@ -1,67 +1,50 @@
 """`sft`: supervised fine-tuning on demonstrations or chat files."""
 
-import asyncio
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
-from learner.model_files import longest_sequence
-from orchestrator.chat_file import ChatFile
-from orchestrator.config import Config
+from orchestrator.config import SftConfig
 from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.dialogues import Demonstrations
-from orchestrator.row_intake import RowIntake
+from orchestrator.dialogues import ChatFile, Demonstrations
 from orchestrator.run import Run
 from orchestrator.sft_data import SftData
-from orchestrator.supervised import sequence_batches, tell_data, train_supervised
-from rollout.renderer import load_tokenizer
+from orchestrator.supervised import sequence_batches, train_supervised
+from rollout.renderer import Renderer, load_tokenizer
+from rollout.thought import ThoughtTags
 
-STAGE = "sft"
 
-
-async def run_sft(run: Run) -> Path:
-    """Train for `sft.steps`; returns the checkpoint of the last step."""
-    config = run.config.sft
-    data = await run.stop.wait_or(asyncio.to_thread(_data, run))
+async def run_sft(run: Run, config: SftConfig, name: str) -> Path:
+    """Train for `config.steps` as the instance `name`; returns the checkpoint of the last step."""
     return await train_supervised(
         run,
-        stage=STAGE,
+        stage=name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
-        batch=sequence_batches(run, data.batch),
-        sequences=config.batch_size,
+        batch=sequence_batches(run, _data(run, config, name).batch),
     )
 
 
-def read_chats(config: Config, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int | None) -> ChatFile:
-    """The rows of `sft.data` for a model with this tokenizer, each written once.
-
-    Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
-    """
-    sft = config.sft
-    assert sft.data is not None
-    intake = RowIntake(
-        DialogueWriter.of(tokenizer, config.rollout.thought), max_tokens=max_tokens, setting="sft.max_tokens"
-    )
-    return ChatFile(Path(sft.data), intake, on_error=sft.on_error, rounds=sft.thoughts.rounds, seed=config.seed)
-
-
-def _data(run: Run) -> SftData:
-    config, sft, tokenizer = run.config, run.config.sft, load_tokenizer(run.model_dir)
-    max_tokens = sft.max_tokens or longest_sequence(run.model_dir)
-    if sft.data is None:
-        source = Demonstrations(run.mixture(sft.shares)).dialogue
+def _data(run: Run, config: SftConfig, name: str) -> SftData:
+    thought, seed = run.config.rollout.thought, run.seed(name)
+    if config.data is None:
+        source = Demonstrations(run.mixture(name, config.shares)).dialogue
     else:
-        chats = read_chats(config, tokenizer, max_tokens=max_tokens)
-        tell_data(run, STAGE, Path(sft.data), chats.counts, drawn=sft.steps * sft.batch_size)
-        source = chats.dialogue
+        chat = ChatFile(Path(config.data), on_error=config.on_error, seed=seed)
+        if chat.skipped:
+            run.progress.note(f"{name}: {chat.skipped} malformed rows of {config.data} were skipped")
+        source = chat.dialogue
+    tokenizer = load_tokenizer(run.model_dir)
+    writer = DialogueWriter(
+        Renderer(tokenizer, thought),
+        ThoughtTags.find(tokenizer, closing=thought.closing),
+        thought,
+        train_closing=config.thoughts.train_closing,
+    )
     return SftData(
         source,
-        DialogueWriter.of(tokenizer, config.rollout.thought, train_closing=sft.thoughts.train_closing),
-        sft.modes,
-        batch_size=sft.batch_size,
-        max_tokens=max_tokens,
-        on_error=sft.on_error,
-        seed=config.seed,
+        writer,
+        config.thoughts,
+        batch_size=config.batch_size,
+        max_tokens=run.config.rollout.limits.total_tokens,
+        seed=seed,
     )

@@ -6,8 +6,8 @@
 2. Without a block the answer itself is the program, from its first line that can begin a program to the line before
    the first one that reads as prose.
 3. A `>>>` session at the end is left out. Where the task has code to be completed, a program that does not define the
-   entry point continues that code (its body, brought to the indentation of one), and one that defines it gets what
-   stands before the entry point: imports and helpers.
+   entry point continues that code (its body, brought to the indentation of that code), and one that defines it gets
+   what stands before the entry point: imports and helpers.
 """
 
 import re
@@ -58,7 +58,7 @@ def program_of(answer: str, *, entry_point: str | None = None, prompt: str = "")
         return source
     if defines(source, entry_point):
         return joined(preamble(prompt, entry_point), source)
-    return f"{prompt.rstrip()}\n{_body(source)}"
+    return completed(prompt, source)
 
 
 def blocks(text: str) -> list[Block]:
@@ -135,6 +135,11 @@ def joined(before: str, source: str) -> str:
     return "".join(f"{line}\n" for line in future) + f"{before.rstrip()}\n\n\n{rest}"
 
 
+def completed(prompt: str, body: str) -> str:
+    """Code whose last function this body continues, at the indentation that the function has."""
+    return f"{prompt.rstrip()}\n{_body(body, _levels(prompt))}"
+
+
 def _chosen(fenced: list[Block], entry_point: str | None) -> str:
     """The text of the block that the rule chooses; empty where all are."""
     filled = [block for block in fenced if block.text.strip()]
@@ -201,19 +206,50 @@ def _without_session(source: str) -> str:
     return source
 
 
-def _body(source: str) -> str:
-    """A completion at the indentation of a function's body.
+def _body(source: str, levels: list[str]) -> str:
+    """A completion at the indentation of a function's body, which has these levels of indentation so far.
 
-    Where only the first line has lost its indentation that line gets it back, else all lines do.
+    Lines up to the next one at the margin move together, texts over several lines stay. Where all is at the margin all
+    lines move; where only the first line has lost its indentation that line gets it back.
     """
     lines = source.split("\n")
-    said = [line for line in lines if line.strip()]
-    if said[0][0] in " \t":
+    code = _code_lines(source)
+    if not code:
         return source
-    rest = said[1:]
-    if rest and rest[0][0] in " \t" and not said[0].rstrip().endswith((":", "(", "[", "{", ",", "\\")):
-        return "    " + source.lstrip()
-    return "\n".join(f"    {line}" if line.strip() else line for line in lines)
+    first, level = lines[code[0]], levels[0] if levels else "    "
+    after = _indentation(lines[code[1]]) if len(code) > 1 else ""
+    if not _indentation(first) and after and not first.rstrip().endswith((":", "\\")):
+        lines[code[0]] = first = after + first
+    width = _indentation(first)
+    if width and (not levels or width in levels):
+        return "\n".join(lines)
+    for number in code:
+        if width and not _indentation(lines[number]):
+            break
+        if lines[number].startswith(width):
+            lines[number] = level + lines[number][len(width) :]
+    return "\n".join(lines)
+
+
+def _levels(prompt: str) -> list[str]:
+    """The indentations of the blocks that are open at the end of some code, the outermost first."""
+    levels: list[str] = []
+    lines = prompt.split("\n")
+    for number in _code_lines(prompt):
+        width = _indentation(lines[number])
+        levels = [level for level in levels if len(level) < len(width)] + [width] * bool(width)
+    return levels
+
+
+def _code_lines(source: str) -> list[int]:
+    """The numbers of the lines at which code stands: no comments, nothing inside strings and brackets."""
+    lines = source.split("\n")
+    top = _top_level(source, len(lines))
+    return [n for n, line in enumerate(lines) if top[n] and line.strip() and not line.lstrip().startswith("#")]
+
+
+def _indentation(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def _outdented(line: str, indent: int) -> str:

@@ -7,7 +7,6 @@ engine sampled stay as they were, whatever the template would do to earlier turn
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from envs.task import Message, Task, Tool
@@ -117,11 +116,6 @@ class Renderer:
         kept = [token for token in ids if token != self._end_id]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
-    def breaks_tags(self, messages: Sequence[Message]) -> bool:
-        """Whether messages contain tags of the chat template, which are broken wherever they are rendered."""
-        given = list(messages)
-        return bool(self._escaper.data(given) != given)
-
     def _render(
         self,
         messages: Sequence[Message],
@@ -130,19 +124,15 @@ class Renderer:
         tools: Sequence[Tool] = (),
         open_turn: bool = True,
     ) -> str:
-        try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    self._escaper.data(messages),
-                    tools=self._escaper.data(tools) or None,
-                    add_generation_prompt=open_turn,
-                    enable_thinking=reasoning,
-                    tokenize=False,
-                )
+        return str(
+            self._tokenizer.apply_chat_template(
+                self._escaper.data(messages),
+                tools=self._escaper.data(tools) or None,
+                add_generation_prompt=open_turn,
+                enable_thinking=reasoning,
+                tokenize=False,
             )
-        except (TemplateError, TypeError) as error:
-            roles = [message["role"] for message in messages]
-            raise ValueError(f"the chat template can't render messages of the roles {roles}: {error}") from error
+        )
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text as it stands."""
@@ -150,14 +140,10 @@ class Renderer:
 
 
 def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
-    """The messages with a notice at the end of the last one that the user wrote, as text or as a list of parts.
-
-    Where the user wrote none, it stands at the end of the last message.
-    """
+    """The messages with a notice at the end of the last one that the user wrote, as text or as a list of parts."""
     if not notice:
         return list(messages)
-    of_user = (number for number, message in enumerate(messages) if message["role"] == "user")
-    last = max(of_user, default=len(messages) - 1)
+    last = max(number for number, message in enumerate(messages) if message["role"] == "user")
     content = messages[last]["content"]
     said = [*content, {"type": "text", "text": notice}] if isinstance(content, list) else f"{content}\n{notice}"
     return [*messages[:last], {**messages[last], "content": said}, *messages[last + 1 :]]

@@ -7,7 +7,9 @@ import pytest
 
 from envs.task import Task
 from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
+from orchestrator.rl_metrics import step_metrics
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 
@@ -111,6 +113,38 @@ def test_a_group_with_one_answer_left_is_dropped_as_failed() -> None:
         return buffer.dropped.failed
 
     assert asyncio.run(story()) == 1
+
+
+def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
+    async def story() -> list[dict[str, float]]:
+        version, source = VersionCell(WeightVersion(step=0)), mixture()
+        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=8)
+        steps = []
+        for rewards in ([[1.0, 1.0], [1.0], [1.0, 1.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]]):
+            for answers in rewards:
+                await buffer.put(group(await buffer.admit(source, version), answers))
+            groups, dropped = await buffer.take(version.value), buffer.dropped
+            await buffer.release()
+            report = StepReport(
+                step=1,
+                groups=groups,
+                dropped=dropped,
+                learner={},
+                lag_max=0,
+                wait_s=1.0,
+                train_s=0.0,
+                push_s=0.0,
+                pushed_bytes=0,
+                pushed_share=0.0,
+            )
+            steps.append(step_metrics(report))
+        return steps
+
+    first, second = asyncio.run(story())
+    assert [step["env/math/reward"] for step in (first, second)] == pytest.approx([6 / 7, 1 / 4])
+    assert [step["env/math/reward_trained"] for step in (first, second)] == [0.5, 0.5]
+    assert [step["env/math/groups"] for step in (first, second)] == [4.0, 2.0]
+    assert [step["env/math/groups_trained"] for step in (first, second)] == [1.0, 1.0]
 
 
 def test_shares_hold_over_any_stretch_of_draws_and_continue_after_a_restart() -> None:

@@ -22,7 +22,8 @@ from learner.rank import Rank
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster import free_port
 from orchestrator.config import Config, load_config
-from orchestrator.model_checks import check_before
+from orchestrator.model_checks import check_teachers
+from orchestrator.stage_list import instances
 from rollout.trajectory import WeightVersion
 
 DEMO = Path("configs/demo.yaml")
@@ -148,25 +149,28 @@ def test_a_group_without_signal_and_a_lone_answer_are_trained_on() -> None:
     assert asyncio.run(kept(2, 9)) == 0
 
 
+DISTILLING = instances(["distill"])
+
+
 def told(*overrides: str) -> Config:
     return load_config(DEMO, ["stages=[init,distill]", *overrides])
 
 
 def test_a_teacher_of_another_vocabulary_is_refused_with_both_names_and_the_remedy(tmp_path: Path) -> None:
     student, teacher = tiny_models.llama(tmp_path / "student"), tiny_models.qwen3(tmp_path / "teacher")
-    check_before(told(f"distill.teacher={teacher}"), ["init", "distill"])  # the fresh model's tokenizer is the same
+    check_teachers(told(f"distill.teacher={teacher}"), DISTILLING)  # the fresh model's tokenizer is the same
     config = told(f"distill.teacher={teacher}", f"model.path={student}")
-    check_before(config, ["init", "distill"])
+    check_teachers(config, DISTILLING)
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<verdict>"])
     tokenizer.save_pretrained(teacher)
     with pytest.raises(
         ValueError, match=f"(?s){teacher} .*{student} .*different vocabularies.*'<verdict>'.*same tokenizer"
     ):
-        check_before(config, ["init", "distill"])
+        check_teachers(config, DISTILLING)
     with pytest.raises(ValueError, match="the student that the run makes"):
-        check_before(told(f"distill.teacher={teacher}"), ["distill"])
-    check_before(config, ["report"])  # nothing that is ahead asks a teacher
+        check_teachers(told(f"distill.teacher={teacher}"), DISTILLING)
+    check_teachers(config, [])  # nothing that is ahead asks a teacher
 
 
 def test_a_teacher_that_knows_fewer_ids_than_the_student_may_say_is_refused(tmp_path: Path) -> None:
@@ -174,12 +178,12 @@ def test_a_teacher_that_knows_fewer_ids_than_the_student_may_say_is_refused(tmp_
     facts = json.loads((student / "config.json").read_text(encoding="utf-8"))
     (student / "config.json").write_text(json.dumps(facts | {"vocab_size": 296}), encoding="utf-8")
     with pytest.raises(ValueError, match="knows 288 ids and the student .* can say 296"):
-        check_before(told(f"distill.teacher={teacher}", f"model.path={student}"), ["distill"])
+        check_teachers(told(f"distill.teacher={teacher}", f"model.path={student}"), DISTILLING)
 
 
 def test_a_teacher_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"distill.teacher={tmp_path} is not a model directory"):
-        check_before(told(f"distill.teacher={tmp_path}"), ["distill"])
+        check_teachers(told(f"distill.teacher={tmp_path}"), DISTILLING)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +212,6 @@ def test_impossible_settings_are_refused(overrides: str, said: str) -> None:
 def test_what_distillation_needs_matters_only_where_it_is_to_run() -> None:
     config = load_config(DEMO, [])
     assert config.distill.loss.objective == "distill"
-    check_before(config, config.stages)
+    check_teachers(config, config.instances)
     with pytest.raises(ValueError, match=r"the stage distill needs distill\.teacher"):
-        check_before(config, ["distill"])
+        check_teachers(config, DISTILLING)

@@ -28,7 +28,7 @@ HOMES = {
     "peft": ("learner/adapters.py",),
     "deepspeed": ("learner/deepspeed_engine.py", "learner/frozen_model.py", "learner/optimizer_state.py"),
     "mlflow": ("orchestrator/mlflow_run.py",),
-    "omegaconf": ("orchestrator/config.py",),
+    "omegaconf": ("orchestrator/config_text.py",),
     "mamba_ssm": (),
 }
 LATE_IMPORTS = {

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from run_folders import with_checkpoint
 
 from orchestrator.config import flat_config, load_config, save_config
+from orchestrator.continuation import check_continuation
 from orchestrator.redaction import BLANK, blanked, is_secret, redacted
 from orchestrator.report import write_report
-from orchestrator.run import check_continuation
 from orchestrator.run_dir import RunDir
 
 DEMO = Path("configs/demo.yaml")
@@ -83,6 +84,7 @@ def test_no_file_of_a_run_holds_its_secrets_and_the_run_can_be_continued(tmp_pat
     folder = RunDir(tmp_path / "job")
     folder.open()
     check_continuation(config, folder)
+    with_checkpoint(folder, "sft")
     check_continuation(load_config(DEMO, [*given, "envs.shop.options={api_key: renewed, n: 7}"]), folder)
     with pytest.raises(ValueError, match=r"envs\.shop\.options\.n: 7 -> 8"):
         check_continuation(load_config(DEMO, [*given, "envs.shop.options={api_key: renewed, n: 8}"]), folder)

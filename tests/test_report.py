@@ -12,13 +12,14 @@ from orchestrator.figures import smoothed
 from orchestrator.metrics import MetricsLog
 from orchestrator.report import write_report
 from orchestrator.run_record import EnvResult
-from orchestrator.samples import pick_samples, split_thought, to_sample
+from orchestrator.samples import pick_samples, to_sample
 
 
 def row(**changes: Any) -> dict[str, Any]:
     """A trajectory line: one turn of three tokens, the last one forced."""
     turn = {
-        "text": "2 and 3\n</think>\n\\boxed{5}<|im_end|>",
+        "text": "2 and 3\n</think>\n\\boxed{5}",
+        "closed": "itself",
         "observation": [],
         "context_ids": [1, 2],
         "sampled_ids": [3, 4, 5],
@@ -190,9 +191,19 @@ def test_a_sample_counts_tokens_forced_ones_and_versions() -> None:
     ]
 
 
-def test_an_unclosed_text_is_thought_only_where_the_prompt_opened_one() -> None:
-    assert split_thought("so", reasoning=True)[0].role == "thought"
-    assert split_thought("5", reasoning=False)[0].role == "answer"
+@pytest.mark.parametrize(
+    ("text", "closed", "shown"),
+    [
+        ("so", "never", [("thought", "so")]),
+        ("5", "none", [("answer", "5")]),  # a model without thinking tags, or reasoning off
+        ("<think>a</think>b</think> 5", "itself", [("thought", "a</think>b"), ("answer", " 5")]),  # as it was graded
+        ("a</think>5 [/INST]</s>", "itself", [("thought", "a"), ("answer", "5 [/INST]</s>")]),
+    ],
+)
+def test_a_turn_is_shown_as_it_was_graded(text: str, closed: str, shown: list[tuple[str, str]]) -> None:
+    turn = row()["turns"][0] | {"text": text, "closed": closed}
+    sample = to_sample(row(turns=[turn]), source="rl-1")
+    assert [(said.role, said.text) for said in sample.said[1:]] == shown
 
 
 def test_confidence_intervals_stay_between_zero_and_one() -> None:

@@ -1,6 +1,10 @@
 """Calls in processes of their own, whole programs, numpy, and replies that are rubbish."""
 
 import importlib.util
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -178,3 +182,29 @@ def test_a_program_that_hides_its_use_of_numpy_does_without(sandbox: Sandbox) ->
     (reply,) = results(sandbox, "def f():\n    return __import__('num' + 'py').__name__", [])
     assert reply.kind is Kind.RAISED
     assert reply.detail.startswith("ModuleNotFoundError")
+
+
+BUSY = "import time\ndef f(seconds):\n    while time.process_time() < seconds:\n        pass\n    return 7"
+
+
+def test_the_time_for_which_a_program_waits_for_a_cpu_is_not_its_own() -> None:
+    cpus, limits = os.sched_getaffinity(0), Limits(wall_s=0.4, cpu_s=2, memory_mb=256)
+    os.sched_setaffinity(0, {min(cpus)})  # what is started from here on has one CPU together
+    crowded, others = Sandbox(), list[subprocess.Popen[bytes]]()
+    try:
+        crowded.warm()
+        endless = [sys.executable, "-S", "-c", "while True: pass"]
+        others += [subprocess.Popen(endless, start_new_session=True) for _ in range(4)]
+        with crowded.program(limits) as program:
+            assert program.load(BUSY).kind is Kind.VALUE
+            start = time.monotonic()
+            assert program.call("f", [0.25]).value == 7
+            assert time.monotonic() - start > limits.wall_s
+        assert crowded.main(f"{BUSY}\nprint(f(0.25))", "", limits).value == "7\n"
+        assert crowded.main("import time\ntime.sleep(9)", "", limits).kind is Kind.TIME
+    finally:
+        os.sched_setaffinity(0, cpus)
+        for other in others:
+            other.kill()
+            other.wait()
+        crowded.close()

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from run_folders import with_checkpoint
 
 from envs.setting import Kind, identity, kind_of, kinds, running, scheduled
 from orchestrator.config import KINDS, flat_config, load_config
-from orchestrator.run import check_continuation
+from orchestrator.continuation import check_continuation
 from orchestrator.run_dir import RunDir
 
 DEMO = Path("configs/demo.yaml")
@@ -86,6 +87,7 @@ def test_a_run_goes_on_with_what_made_it_stop_changed_but_not_as_another_run(tmp
     folder = RunDir(tmp_path / "demo")
     folder.open()
     check_continuation(load_config(DEMO, []), folder)
+    with_checkpoint(folder, "rl")
     raised = ["rl.timeout_s=900", "rollout.engine.memory_gib=2", "rl.checkpoint_every=5", "rl.optim.learning_rate=1e-5"]
     check_continuation(load_config(DEMO, raised), folder)
     with pytest.raises(ValueError, match=r"rl.loss.advantage: loo -> grpo"):

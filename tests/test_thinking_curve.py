@@ -256,7 +256,7 @@ class Tracked:
 
 def evaluated(tmp_path: Path, *overrides: str, fleet: Fleet) -> tuple[dict[str, Any], dict[str, float], str]:
     """The evaluation file of a run of math and code, its row of metrics and what stood on the screen."""
-    path, screen = done(tmp_path, run_eval, *overrides, fleet=fleet)
+    path, screen = done(tmp_path, lambda run: run_eval(run, run.config.eval, "eval-rl"), *overrides, fleet=fleet)
     (row,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert row.key == ("eval-rl", 0)
     return json.loads(path.read_text()), row.values, screen
@@ -330,7 +330,13 @@ def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_p
     async def sampled(run: Run) -> Path:
         sampling = SelfSftConfig(tasks=3, samples=2)
         return await sample_once(
-            run, sampling, run.mixture({}), stage="self_sft", lines=lambda draw, group: [], wanted="right answers"
+            run,
+            sampling,
+            run.mixture("self_sft", {}),
+            stage="self_sft",
+            name="self_sft",
+            lines=lambda draw, group: [],
+            wanted="right answers",
         )
 
     with pytest.raises(TooManyFailures, match=r"the engine is at fault.*'math'.*self_sft\.max_failures"):

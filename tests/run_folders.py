@@ -1,0 +1,18 @@
+"""Run folders as stages leave them, without anything having been trained."""
+
+from dataclasses import replace
+
+from orchestrator.run_dir import RunDir
+
+
+def with_checkpoint(folder: RunDir, name: str, step: int = 1, *, done: bool = False) -> None:
+    """A training stage that began with the newest model and has a checkpoint, the newest model where it is `done`."""
+    place = folder.checkpoints(name) / f"{step:06d}"
+    place.mkdir(parents=True)
+    state = folder.state()
+    began = state.began | ({} if name in state.began else {name: str(state.model)})
+    stages = state.stages | {name: name.split("-")[0].split("_tools")[0]}
+    if done:
+        model = str(place.relative_to(folder.root))
+        state = replace(state, done=state.done | {name: step}, model=model, label=name)
+    folder.store(replace(state, began=began, stages=stages))
