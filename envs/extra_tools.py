@@ -32,6 +32,10 @@ EXTRA_TOOLS = {
 }
 
 
+RUN_PROGRAMS = frozenset({"python"})
+"""Those that run what the model writes."""
+
+
 def lent(names: Iterable[str]) -> dict[str, TextTool]:
     """The tools of these names; ValueError for an unknown name."""
     for name in names:

@@ -13,7 +13,7 @@ from typing import Any
 
 from envs.catalog import configured
 from envs.environment import Environment
-from envs.extra_tools import lent
+from envs.extra_tools import RUN_PROGRAMS, lent
 from envs.formats import load_row, own_id
 from envs.programs import CREDITS
 from envs.rows import read_rows
@@ -180,6 +180,11 @@ def _configured(task: Task, name: str, config: EnvConfig) -> Task:
         spec=task.spec | given,
         tools=(*task.tools, *schemas(lent(config.tools))),
     )
+
+
+def runs_programs(name: str, config: EnvConfig) -> bool:
+    """Whether an environment runs what the model writes, by itself or by a tool that it was lent."""
+    return configured(config.kind or name, config.options).runs_programs or not RUN_PROGRAMS.isdisjoint(config.tools)
 
 
 def open_source(name: str, config: EnvConfig, *, split: str, seed: int) -> TaskSource:

@@ -27,8 +27,16 @@ class Demonstrations:
         self._mixture = mixture
         self._draws: list[Draw] = []
         for name in mixture.state():
-            if environment(mixture.task(Draw(env=name, index=0)).kind).demonstrate is None:
-                raise ValueError(f"environment {name!r} has no demonstrations; set sft.data to a chat file")
+            task = mixture.task(Draw(env=name, index=0))
+            demonstrate, why = environment(task.kind).demonstrate, ""
+            try:
+                has = demonstrate is not None and bool(demonstrate(task))
+            except ValueError as error:  # with these options it has none
+                has, why = False, f" ({error})"
+            if not has:
+                raise ValueError(
+                    f"environment {name!r} has no demonstrations{why}; set sft.data to a chat file, or sft.shares.{name}=0"
+                )
 
     def dialogue(self, index: int) -> Dialogue:
         """The dialogue at a position of the mixture's order."""

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from envs.catalog import environment
+from envs.source import runs_programs
 from envs.thinking import ThinkingMix
 from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, step_of
 from learner.config import OptimConfig
@@ -179,7 +179,7 @@ class Run:
         else:
             self.fleet = await waiting
         self.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
-        if any(environment(env.kind or name).runs_programs for name, env in self.config.envs.items()):
+        if any(runs_programs(name, env) for name, env in self.config.envs.items()):
             await self._show_isolation(stage)
 
     async def _show_isolation(self, stage: str) -> None:

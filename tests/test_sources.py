@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from envs.catalog import environment
-from envs.source import EnvConfig, FileSource, open_source, split_of
+from envs.source import EnvConfig, FileSource, distinct, open_source, runs_programs, split_of
+from orchestrator.dialogues import Demonstrations
+from orchestrator.mixture import open_mixture
 
 ENV_IDS = ("math", "code", "tool_use")
 Writer = Callable[[bytes], str]
@@ -139,3 +141,26 @@ def test_missing_and_empty_files_are_refused_with_a_remedy(write: Writer, tmp_pa
         open_source("math", EnvConfig(data=write(b"x\ny"), on_error="skip"), split="train", seed=0)
     with pytest.raises(ValueError, match="no heldout rows among 1"):
         open_source("math", EnvConfig(data=write(rows(1))), split="heldout", seed=0)
+
+
+def test_a_source_gives_each_of_its_tasks_once_and_as_many_as_it_has(write: Writer) -> None:
+    source = open_source("math", EnvConfig(data=write(rows(100))), split="heldout", seed=0)
+    assert isinstance(source, FileSource)
+    assert distinct(source, 5) == source.tasks[:5]
+    assert distinct(source, 1000) == source.tasks
+    generated = open_source("math", EnvConfig(), split="heldout", seed=0)
+    assert len({task.key for task in distinct(generated, 40)}) == 40
+
+
+def test_an_environment_that_was_lent_python_runs_programs() -> None:
+    assert runs_programs("code", EnvConfig())
+    assert runs_programs("sums", EnvConfig(kind="math", tools=["calculator", "python"]))
+    assert not runs_programs("math", EnvConfig(tools=["calculator"]))
+
+
+def test_an_environment_whose_options_leave_it_without_demonstrations_is_refused_before_the_first_batch() -> None:
+    slippery = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": True}})
+    with pytest.raises(ValueError, match=r"'lake' has no demonstrations \(this game leaves .*sft\.shares\.lake=0"):
+        Demonstrations(open_mixture({"lake": slippery}, {}, split="train", seed=0))
+    dry = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}})
+    assert Demonstrations(open_mixture({"lake": dry}, {}, split="train", seed=0)).dialogue(0).reply
