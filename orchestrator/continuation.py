@@ -48,8 +48,9 @@ def check_continuation(config: Config, folder: RunDir) -> None:
         save_config(config, folder.config)
         folder.store(replace(state, fingerprint=now))
         return
-    found = changes(config, state.fingerprint, now)
     trained = folder.begun()
+    now |= {key: state.fingerprint[key] for key in now if _needs_no_more(key, now[key], state)}
+    found = changes(config, state.fingerprint, now)
     other = found[Kind.IDENTITY]
     fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}
     if fixed:
@@ -76,9 +77,13 @@ def _is_fixed(
     stage = owner in config.sections or owner in state.stages or owner in {one.name for one in config.instances}
     if not (owner in trained if stage else trained):
         return False
-    gone = change[1] is None and stage  # the list of stages does not name it any more
-    no_more_needed = change[1] == MISSING and (owner in state.done or owner == "model")
-    return not (gone or no_more_needed)
+    return not (change[1] is None and stage)  # else the list of stages does not name it any more
+
+
+def _needs_no_more(key: str, now: str, state: RunState) -> bool:
+    """Whether a file is gone that only what is done has read."""
+    owner = key.partition(".")[0]
+    return now == MISSING and key in state.fingerprint and (owner in state.done or owner == "model")
 
 
 def _afresh(folder: RunDir) -> RunState:

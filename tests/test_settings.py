@@ -1,6 +1,7 @@
 """Kinds of settings: what a run that goes on may change."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from run_folders import with_checkpoint
 from envs.setting import Kind, identity, kind_of, kinds, running, scheduled
 from orchestrator.config import KINDS, flat_config, load_config
 from orchestrator.continuation import check_continuation
+from orchestrator.data_files import content
+from orchestrator.metrics import MetricsRow, read_metrics
 from orchestrator.run_dir import RunDir
 
 DEMO = Path("configs/demo.yaml")
@@ -93,3 +96,82 @@ def test_a_run_goes_on_with_what_made_it_stop_changed_but_not_as_another_run(tmp
     with pytest.raises(ValueError, match=r"rl.loss.advantage: loo -> grpo"):
         check_continuation(load_config(DEMO, ["rl.loss.advantage=grpo"]), folder)
     folder.close()
+
+
+def events(folder: RunDir) -> list[MetricsRow]:
+    return [row for row in read_metrics(folder.metrics) if row.event is not None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunDir]:
+    """A run's folder whose lock is held."""
+    folder = RunDir(tmp_path / "demo")
+    folder.open()
+    yield folder
+    folder.close()
+
+
+def test_a_change_of_the_schedule_is_recorded_where_it_happened_once(folder: RunDir) -> None:
+    check_continuation(load_config(DEMO, ["rl.optim.learning_rate=1e-4"]), folder)
+    with_checkpoint(folder, "rl", 25)
+    changed = load_config(DEMO, ["rl.optim.learning_rate=1e-5", "envs.math.share=2", "rl.timeout_s=900"])
+    for _ in range(2):
+        check_continuation(changed, folder)
+    (row,) = events(folder)
+    assert (row.stage, row.step) == ("rl", 25)
+    what = {"envs.math.share": ["1.0", "2.0"], "rl.optim.learning_rate": ["0.0001", "1e-05"]}
+    assert row.event == {"kind": "changed", "what": what}
+
+
+def test_a_run_that_has_trained_nothing_may_change_anything_and_begins_anew(folder: RunDir) -> None:
+    check_continuation(load_config(DEMO, []), folder)
+    folder.store(replace(folder.state(), done={"init": 0}, model="checkpoints/init/000000", label="init"))
+    check_continuation(load_config(DEMO, ["sft.steps=9"]), folder)
+    assert folder.state().done == {"init": 0}
+    check_continuation(load_config(DEMO, ["seed=2", "model.fresh.hidden_size=64"]), folder)
+    assert (folder.state().done, folder.state().model) == ({}, None)
+    assert events(folder) == []
+
+
+def test_the_settings_of_a_stage_that_has_not_begun_may_change(folder: RunDir) -> None:
+    check_continuation(load_config(DEMO, []), folder)
+    with_checkpoint(folder, "sft")
+    more = "stages=[init,sft,rl,{rl: {name: rl_tools, loss: {advantage: grpo}}}]"
+    check_continuation(load_config(DEMO, ["rl.loss.advantage=mean", more]), folder)
+    with_checkpoint(folder, "rl_tools")
+    with pytest.raises(ValueError, match=r"rl_tools.loss.advantage: grpo -> loo"):
+        check_continuation(load_config(DEMO, [more, "rl_tools.loss.advantage=loo"]), folder)
+    with pytest.raises(ValueError, match=r"sft.batch_size: 32 -> 16"):
+        check_continuation(load_config(DEMO, [more, "sft.batch_size=16"]), folder)
+
+
+def test_data_that_changed_is_noticed_and_data_that_moved_is_the_same(folder: RunDir, tmp_path: Path) -> None:
+    rows = "".join(f'{{"question": "1+{n}?", "answer": "#### {n + 1}"}}\n' for n in range(40))
+    data = tmp_path / "data.jsonl"
+    data.write_text(rows)
+    given = [f"envs.math.data={data}", f"sft.data={data}"]
+    check_continuation(load_config(DEMO, given), folder)
+    with_checkpoint(folder, "sft", done=True)
+    data.rename(tmp_path / "moved.jsonl")
+    moved = [f"envs.math.data={tmp_path}/moved.jsonl"]
+    check_continuation(
+        load_config(DEMO, [*moved, f"sft.data={data}"]), folder
+    )  # sft is done and needs its file no more
+    (tmp_path / "data.jsonl").write_text(rows)
+    check_continuation(load_config(DEMO, [*moved, f"sft.data={data}"]), folder)  # and it is known when it is back
+    (tmp_path / "moved.jsonl").write_text(rows + rows)
+    with pytest.raises(ValueError, match=r"envs.math.data: \d+ bytes, SHA-256 .* -> \d+ bytes.*put the file back"):
+        check_continuation(load_config(DEMO, moved), folder)
+
+
+def test_a_model_directory_is_known_by_its_description_and_the_sizes_of_its_weights(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"1234")
+    config = load_config(DEMO, [f"model.path={model}"])
+    first = content(config)["model.path"]
+    (model / "model.safetensors").write_bytes(b"12345")
+    second = content(config)["model.path"]
+    (model / "config.json").write_text('{"n": 1}')
+    assert len({first, second, content(config)["model.path"]}) == 3

@@ -1,0 +1,131 @@
+"""A fork: a new run that begins at a checkpoint of another one."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from learner.checkpoint import DamagedCheckpointError, begin, commit, verify
+from orchestrator.__main__ import main
+from orchestrator.config import load_config
+from orchestrator.continuation import check_continuation
+from orchestrator.fork import fork
+from orchestrator.report import summary
+from orchestrator.run_dir import RunDir
+from orchestrator.run_record import read_run
+from orchestrator.stage_plan import plan
+
+DEMO = Path("configs/demo.yaml")
+
+
+def saved(folder: RunDir, name: str, step: int, *, start: str) -> Path:
+    """A checkpoint of a stage that began with the model at `start`, seen from the stage's folder."""
+    directory = begin(folder.checkpoints(name), step, needed_bytes=0)
+    (directory / "learner").mkdir()
+    (directory / "model.safetensors").write_bytes(f"{name} {step}".encode())
+    (directory / "learner" / "facts.json").write_text(json.dumps({"steps": step, "bf16": False, "start": start}))
+    return commit(directory)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A run that has done init and sft and 150 of 300 steps of rl."""
+    config = load_config(DEMO, [f"runs_dir={tmp_path}", "name=old", "stages=[init,sft,eval,rl,eval]", "rl.steps=300"])
+    folder = RunDir(tmp_path / "old")
+    folder.open()
+    check_continuation(config, folder)
+    saved(folder, "sft", config.sft.steps, start="../init/000000")
+    for step in (100, 150):
+        saved(folder, "rl", step, start=f"../sft/{config.sft.steps:06d}")
+    (folder.evals / "sft.json").write_text('{"label": "sft", "order": 0, "k": 4, "seconds": 1, "envs": {}}')
+    sft = f"checkpoints/sft/{config.sft.steps:06d}"
+    reached = {
+        "done": {"init": 0, "sft": config.sft.steps, "eval-sft": 0},
+        "began": {"sft": "checkpoints/init/000000", "rl": sft},
+        "stages": {"init": "init", "sft": "sft", "eval-sft": "eval", "rl": "rl"},
+    }
+    folder.store(replace(folder.state(), model=sft, label="sft", version=151, **reached))
+    folder.close()
+    return folder.root
+
+
+def left(run: Path) -> list[str]:
+    """The stages that are still to run in a fork."""
+    config = load_config(run / "config.yaml", [])
+    steps = {stage.name: config.settings(stage).steps for stage in config.instances if stage.trains}
+    return [stage.name for stage in plan(config.instances, RunDir(run).state(), steps=steps).ahead]
+
+
+def test_a_fork_goes_on_with_its_stage_and_says_where_it_comes_from(source: Path) -> None:
+    config = fork(source, "rl/150", ["name=new", "rl.optim.learning_rate=1e-6", "rl.loss.advantage=grpo"])
+    run = source.parent / "new"
+    state = RunDir(run).state()
+    assert left(run) == ["rl", "eval-rl"]
+    assert (state.model, state.label, state.version) == ("checkpoints/rl/000150", "rl", 151)
+    assert (state.origin["run"], state.origin["from"]) == (str(source), "rl/150")
+    copy = run / "checkpoints/rl/000150"
+    verify(copy)
+    facts = json.loads((copy / "learner/facts.json").read_text())
+    assert ((copy.parent / facts["start"]) / "model.safetensors").read_bytes() == f"sft {config.sft.steps}".encode()
+    assert not (run / "checkpoints/rl/000100").exists()
+    (event,) = summary(read_run(run))["events"]
+    assert (event["stage"], event["step"], event["kind"]) == ("rl", 150, "forked")
+    assert event["what"]["from"] == "rl/150"
+    assert event["what"]["rl.optim.learning_rate"] == "0.00015 -> 1e-06"
+    assert event["what"]["rl.loss.advantage"] == "loo -> grpo"
+    folder = RunDir(run)
+    folder.open()
+    check_continuation(load_config(run / "config.yaml", []), folder)  # as the same command does
+    folder.close()
+
+
+def test_a_fork_with_as_many_steps_as_its_checkpoint_begins_the_next_stage(source: Path) -> None:
+    fork(source, "rl", ["name=new", "rl.steps=150", "stages=[init,sft,eval,rl,dpo,eval]", "rl.optim.kind=muon"])
+    assert left(source.parent / "new") == ["dpo", "eval-dpo"]
+    fork(source, "sft", ["name=other", "stages=[init,sft,dpo]"])
+    assert left(source.parent / "other") == ["dpo"]
+    assert RunDir(source.parent / "other").state().began == {"sft": "checkpoints/init/000000"}
+
+
+@pytest.mark.parametrize(
+    ("at", "overrides", "said"),
+    [
+        ("rl/120", [], "has no checkpoint rl/120; it has sft/.*, rl/100, rl/150"),
+        ("dpo", [], "has no checkpoint dpo"),
+        ("rl/150", ["rl.steps=120"], "rl.steps=120 is less than the 150 steps"),
+        ("rl/150", ["stages=[init,sft]"], "stages has no rl named rl"),
+        (
+            "rl/150",
+            ["model.fresh.hidden_size=64"],
+            "model.fresh.hidden_size: 128 -> 64 does not go with the checkpoint's",
+        ),
+        (
+            "rl/150",
+            ["rl.optim.kind=muon"],
+            "rl.optim.kind: adamw -> muon does not go with the state of .* rl.steps=150",
+        ),
+        ("rl/150", ["learner.lora.rank=8"], "learner.lora.rank"),
+        ("rl/150", ["name=old"], "is there already"),
+    ],
+)
+def test_a_fork_that_can_not_be_is_refused_with_the_reason(
+    source: Path, at: str, overrides: list[str], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        fork(source, at, ["name=new", *overrides])
+    assert not (source.parent / "new").exists()
+
+
+def test_a_fork_of_a_damaged_checkpoint_is_refused(source: Path) -> None:
+    (source / "checkpoints/rl/000150/model.safetensors").write_bytes(b"rl 151")
+    with pytest.raises(DamagedCheckpointError, match="SHA-256"):
+        fork(source, "rl/150", ["name=new"])
+    assert not (source.parent / "new").exists()
+
+
+def test_the_command_line_names_what_a_fork_lacks(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fork", str(source), "--from", "rl/150", "rl.steps=200"]) == 2
+    assert "give it a name=" in capsys.readouterr().err
+    assert main(["fork", str(source.parent), "--from", "rl/150", "name=new"]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
