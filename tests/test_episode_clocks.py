@@ -1,0 +1,137 @@
+"""Many episodes at once: what one waits for others does not count, and one that hangs costs nobody but itself."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from scripted_engine import ROOM, ScriptedEngine, runner_of
+
+from envs.clock import CURRENT, Clock, off_the_clock
+from envs.episode import StepReturn, TaskEnv
+from envs.failure import FailureKind
+from envs.sandbox import AT_ONCE, shared_sandbox
+from envs.task import Task
+from rewards.verdict import Outcome, verdict
+from rollout.episode import EpisodeRunner
+from rollout.trajectory import Trajectory
+
+QUICK = Task(env="own", key="quick", messages=({"role": "user", "content": "?"},), spec={})
+HANGS = replace(QUICK, key="hangs")
+
+
+class Waiting(TaskEnv):
+    """Two turns; each waits for its tool, whatever that is."""
+
+    env_id = "own"
+
+    def __init__(self, tool: Callable[[Task], object]) -> None:
+        super().__init__()
+        self.tool = tool
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        self.tool(task)
+        if self.turns == 1:
+            return self.go_on([{"role": "tool", "content": "done"}])
+        return self.end(verdict(True))
+
+
+def together(runner: EpisodeRunner, tasks: list[Task]) -> tuple[list[Trajectory], float]:
+    """The episodes of these tasks at once, and the seconds that they took."""
+
+    async def run() -> list[Trajectory]:
+        return await asyncio.gather(*(runner.run(task, seed=number) for number, task in enumerate(tasks)))
+
+    start = time.monotonic()
+    played = asyncio.run(run())
+    return played, time.monotonic() - start
+
+
+def slow_tools(*, episodes: int, seconds: float) -> float:
+    """How long so many episodes take whose tool sleeps in each of two turns, in the time of one of them."""
+    engine = ScriptedEngine(["</think>go"])
+    runner = runner_of(engine, make=lambda _: Waiting(lambda _task: time.sleep(seconds)))
+    played, took = together(runner, [QUICK] * episodes)
+    assert [one.reward for one in played] == [1.0] * episodes
+    return took / (2 * seconds)
+
+
+def test_256_episodes_with_a_slow_tool_take_less_than_three_times_as_long_as_one() -> None:
+    assert slow_tools(episodes=256, seconds=1.2) < 3
+
+
+@pytest.mark.slow
+def test_256_episodes_with_a_tool_of_five_seconds_take_less_than_three_times_as_long_as_one() -> None:
+    assert slow_tools(episodes=256, seconds=5.0) < 3
+
+
+@pytest.mark.parametrize("threads", [2, 256])
+def test_four_episodes_that_hang_cost_nobody_but_themselves(threads: int) -> None:
+    released = threading.Event()
+    runner = runner_of(
+        ScriptedEngine(["</think>go"]),
+        limits=replace(ROOM, timeout_s=0.5),
+        make=lambda _: Waiting(lambda task: task.key == "hangs" and released.wait()),
+    )
+    tasks = [replace(task, spec={"threads": threads}) for task in [HANGS] * 4 + [QUICK] * 20]
+    try:
+        played, took = together(runner, tasks)
+    finally:
+        released.set()
+    assert {one.failure and one.failure.kind for one in played[:4]} == {FailureKind.TIMEOUT}
+    assert [one.reward for one in played[4:]] == [1.0] * 20
+    assert took < 5
+
+
+def test_the_wait_for_a_thread_and_for_the_engine_is_off_the_clock() -> None:
+    engine = ScriptedEngine(["</think>go"], seconds=0.1)
+    runner = runner_of(
+        engine,
+        limits=replace(ROOM, timeout_s=1.6),
+        sequences=2,
+        make=lambda _: Waiting(lambda _task: time.sleep(0.1)),
+    )
+    played, took = together(runner, [replace(QUICK, spec={"threads": 2})] * 20)
+    assert [one.reward for one in played] == [1.0] * 20
+    assert engine.busiest == 2
+    assert took > 2 * 20 / 2 * 0.1 > 1.6
+
+
+def test_an_engine_that_does_not_answer_is_a_timeout_of_its_episode() -> None:
+    runner = runner_of(ScriptedEngine(["x"], seconds=60), limits=replace(ROOM, timeout_s=0.2))
+    (lost,), _ = together(runner, [Task(env="math", key="1", messages=QUICK.messages, spec={"answer": "1"})])
+    assert lost.failure is not None
+    assert lost.failure.kind is FailureKind.TIMEOUT
+
+
+def test_programs_that_use_up_their_time_are_scored_however_many_there_are_and_short_the_clock() -> None:
+    task = Task(
+        env="code",
+        key="1",
+        messages=({"role": "user", "content": "f(x): x"},),
+        spec={"entry_point": "f", "tests": [{"args": [1], "expected": 1}]},
+    )
+    runner = runner_of(ScriptedEngine(["</think>def f(x):\n    while True: pass"]), limits=replace(ROOM, timeout_s=0.7))
+    shared_sandbox().admit(1)
+    try:
+        played, took = together(runner, [task] * 2)
+    finally:
+        shared_sandbox().admit(AT_ONCE)
+    assert [(one.reward, one.outcome) for one in played] == [(0.0, Outcome.POLICY_FAULT)] * 2
+    assert took > 0.7
+
+
+def test_a_clock_runs_and_stands_still_by_turns() -> None:
+    clock = Clock(10.0)
+    CURRENT.set(clock)
+    with clock.turned(on=True):
+        time.sleep(0.1)
+        with off_the_clock(), off_the_clock():
+            left = clock.left_s
+            time.sleep(0.1)
+            assert clock.left_s == left
+        time.sleep(0.1)
+    CURRENT.set(None)
+    assert 9.5 < clock.left_s <= 9.8
