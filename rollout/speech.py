@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from envs.thinking import Thinking
 from rollout.engine import Completion, Engine
-from rollout.thought import Closed, Forcing, Thought, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.thought import Closed, Thought, ThoughtConfig, ThoughtLimit, ThoughtTags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Speaker:
         """
         if thinking.budget is None:
             said = await self._engine.generate(ids, max_tokens=min(self._turn_tokens, room), seed=seed)
-            return Speech(completion=said, thought=self._measure(said, thinking, None))
+            return Speech(completion=said, thought=self._measure(said, thinking))
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
@@ -43,15 +43,14 @@ class Speaker:
         besides = self._config.grace + closing + self._answer_tokens
         limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
         said = await self._engine.generate(ids, max_tokens=min(limit.tokens + besides, room), seed=seed, limit=limit)
-        forcing = self._tags.forcing(said.token_ids, limit)
-        thought = self._measure(said, thinking, forcing)
+        thought = self._measure(said, thinking)
         too_long = thought.answer_tokens - self._answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
             said = said.first(len(said.token_ids) - too_long)
-            thought = self._measure(said, thinking, forcing)
+            thought = self._measure(said, thinking)
         return Speech(completion=said, thought=thought)
 
-    def _measure(self, said: Completion, thinking: Thinking, forcing: Forcing | None) -> Thought:
+    def _measure(self, said: Completion, thinking: Thinking) -> Thought:
         if self._tags is None:
             return Thought(tokens=0, answer_tokens=len(said.token_ids), closed=Closed.NONE)
-        return self._tags.measure(said.token_ids, reasoning=thinking.on, forcing=forcing)
+        return self._tags.measure(said.token_ids, reasoning=thinking.on, forced_T=said.forced_T)

@@ -84,11 +84,10 @@ class ThoughtLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forcing:
-    """The ids that are inserted at `start`, and whether a line ended there."""
+    """The ids that are inserted at `start`."""
 
     start: int
     ids: tuple[int, ...]
-    line_end: bool
 
     @property
     def end(self) -> int:
@@ -132,9 +131,14 @@ class ThoughtTags:
 
     @classmethod
     def find(cls, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> "ThoughtTags | None":
-        """The tags of a tokenizer that has some; None for a model that does not think."""
-        try:
+        """The tags of a tokenizer that has some; None for a model that does not think.
+
+        Raises `ValueError` where a `closing` is given that does not close the thoughts of this model.
+        """
+        if closing is not None:
             return cls(tokenizer, closing=closing)
+        try:
+            return cls(tokenizer)
         except ValueError:
             return None
 
@@ -159,19 +163,16 @@ class ThoughtTags:
         return start, end
 
     def forcing(self, ids: Sequence[int], limit: ThoughtLimit) -> Forcing | None:
-        """What is inserted into the turn that begins with `ids`, and where; None where the model is free so far."""
-        if len(ids) < limit.tokens or not self._thinks(ids):
+        """What is inserted into the turn that begins with `ids`, and where; None where the model is free so far.
+
+        What stands before the place decides alone, so that a whole turn tells what was decided while it was said.
+        """
+        latest = limit.tokens + limit.grace
+        places = range(limit.tokens, min(len(ids), latest) + 1)
+        start = next((n for n in places if n == latest or self._line_ends(ids[:n])), None)
+        if start is None or not self._thinks(ids[:start]) or self.close_of(ids[:start]) is not None:
             return None
-        last = min(len(ids), limit.tokens + limit.grace)
-        start = next((n for n in range(limit.tokens, last + 1) if self._line_ends(ids[:n])), None)
-        line_end = start is not None
-        if start is None:
-            if len(ids) < limit.tokens + limit.grace:
-                return None
-            start = limit.tokens + limit.grace
-        if self.close_of(ids[:start]) is not None:
-            return None
-        return Forcing(start=start, ids=self._rest_of_closing(ids[:start]), line_end=line_end)
+        return Forcing(start=start, ids=self._rest_of_closing(ids[:start]))
 
     def answer_start(self, ids: Sequence[int]) -> int:
         """Where the answer begins: after the closing, the white space behind its tag included; there must be one."""
@@ -185,13 +186,14 @@ class ThoughtTags:
         """The closing that follows a thought which was cut short: for training data."""
         return self._rest_of_closing(thought)
 
-    def measure(self, ids: Sequence[int], *, reasoning: bool, forcing: Forcing | None = None) -> Thought:
-        """Lengths and closing of a whole turn."""
+    def measure(self, ids: Sequence[int], *, reasoning: bool, forced_T: Sequence[bool] = ()) -> Thought:
+        """Lengths and closing of a whole turn; `forced_T` marks what the engine inserted."""
         if not reasoning:
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
-        if forcing is not None and len(ids) >= forcing.start:
-            closed = Closed.LINE_END if forcing.line_end else Closed.ABRUPT
-            return Thought(tokens=forcing.start, answer_tokens=max(0, len(ids) - forcing.end), closed=closed)
+        if any(forced_T):
+            start = list(forced_T).index(True)
+            closed = Closed.LINE_END if self._line_ends(ids[:start]) else Closed.ABRUPT
+            return Thought(tokens=start, answer_tokens=len(ids) - start - sum(forced_T), closed=closed)
         place = self.close_of(ids)
         if place is None:
             return Thought(tokens=len(ids), answer_tokens=0, closed=Closed.NEVER)

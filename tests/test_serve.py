@@ -73,7 +73,8 @@ class Served:
         forcing = self.tags.forcing(ids, limit)
         assert forcing is not None
         assert tuple(ids[forcing.start : forcing.end]) == forcing.ids
-        thought = self.tags.measure(ids, reasoning=True, forcing=forcing)
+        marks = [forcing.start <= place < forcing.end for place in range(len(ids))]
+        thought = self.tags.measure(ids, reasoning=True, forced_T=marks)
         return thought.tokens, thought.closed
 
 

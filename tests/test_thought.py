@@ -86,7 +86,7 @@ def test_a_tag_that_is_half_said_is_completed_and_not_doubled() -> None:
     assert forced_text(SPELT_OUT, "1<2 <", tokens=5) == (5, "\n</think>\n")  # a lone < is no tag yet
     assert ThoughtTags(SPELT_OUT, closing="</think>").forcing(
         ids(SPELT_OUT, "ab</thi"), ThoughtLimit(tokens=7)
-    ) == Forcing(start=7, ids=tuple(ids(SPELT_OUT, "nk>")), line_end=False)
+    ) == Forcing(start=7, ids=tuple(ids(SPELT_OUT, "nk>")))
 
 
 @BOTH
@@ -103,7 +103,8 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
     cut = ids(tokenizer, "abc\n</think>\nxy")
     forcing = tags.forcing(cut, ThoughtLimit(tokens=3))
     assert forcing is not None
-    forced = tags.measure(cut, reasoning=True, forcing=forcing)
+    marks = [forcing.start <= place < forcing.end for place in range(len(cut))]
+    forced = tags.measure(cut, reasoning=True, forced_T=marks)
     assert (forced.tokens, forced.answer_tokens, forced.closed) == (3, 2, Closed.ABRUPT)
 
 
@@ -133,3 +134,43 @@ def test_a_tokenizer_without_thinking_tags_and_a_closing_without_one_are_refused
 def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ThoughtConfig(**settings)  # type: ignore[arg-type]
+
+
+def opening_itself() -> PreTrainedTokenizerBase:
+    """A tokenizer whose template leaves it to the model to open its thought."""
+    other = spelt_out()
+    other.chat_template = str(ONE_TOKEN.chat_template).replace(r"'<think>\n' if thinking else '<think></think>'", "''")
+    return other
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3, 9])
+@pytest.mark.parametrize("grace", [0, 4])
+@pytest.mark.parametrize(
+    "free", ["<think>\n7+8 is 15 as I think", "\n  \n<think>7+8\n=15 and so on", "The answer is 15."]
+)
+def test_what_was_inserted_is_found_afterwards_where_the_model_opens_its_thought_itself(
+    free: str, tokens: int, grace: int
+) -> None:
+    tags, limit = ThoughtTags(opening_itself()), ThoughtLimit(tokens=tokens, grace=grace)
+    assert not tags.opened_by_prompt
+    wanted, inserted = ids(SPELT_OUT, free), None
+    said: list[int] = []
+    while len(said) < 40:  # as the engine's processor does it, token by token
+        inserted = inserted or tags.forcing(said, limit)
+        place = None if inserted is None else len(said) - inserted.start
+        if inserted is not None and place is not None and place < len(inserted.ids):
+            said.append(inserted.ids[place])
+        else:
+            said.append(wanted[len(said) % len(wanted)])
+    assert tags.forcing(said, limit) == inserted
+    if tokens == 0 and grace == 0:
+        assert inserted is not None
+
+
+def test_a_closing_that_closes_no_thought_is_a_mistake_and_not_a_model_without_thoughts() -> None:
+    with pytest.raises(ValueError, match="rollout.thought.closing='done' does not contain '</think>'"):
+        ThoughtTags.find(ONE_TOKEN, closing="done")
+    plain = spelt_out()
+    plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    with pytest.raises(ValueError, match="no thinking tag '<think>'"):
+        ThoughtTags.find(plain, closing="</think>")
