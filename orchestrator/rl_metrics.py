@@ -1,5 +1,6 @@
 """The metrics of one reinforcement-learning step, from what the step returned."""
 
+from collections import Counter
 from statistics import fmean
 
 from orchestrator.loop import StepReport
@@ -55,6 +56,8 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
         "failure_rate": failed / max(1, failed + len(scored)),
         "failures_retried": float(sum(len(group.retried) for group in groups)),
     }
+    kinds = Counter(failure.kind.value for group in groups for failure in group.failures)
+    metrics |= {f"failures/{kind}": float(count) for kind, count in kinds.items()}
     if scored:
         metrics |= {
             "reward": fmean(_reward(t) for t in scored),
@@ -62,6 +65,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "turns": fmean(len(t.turns) for t in scored),
             "truncated": fmean(t.truncated for t in scored),
             "policy_faults": fmean(t.outcome is Outcome.POLICY_FAULT for t in scored),
+            "cut_off": fmean(t.outcome is Outcome.CUT for t in scored),
             "correct": fmean(t.correct for t in scored),
             "thought_tokens": fmean(t.thought_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),
