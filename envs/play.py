@@ -9,6 +9,7 @@ import gymnasium
 from envs.catalog import make_env
 from envs.dialogue import split_thought
 from envs.episode import TaskEnv
+from envs.errors import EnvironmentFault
 from envs.step_result import StepResult, checked, messages_in
 from envs.task import Message, Task
 from rewards.verdict import Outcome
@@ -33,6 +34,8 @@ class Play:
 
     def begin(self) -> tuple[Message, ...]:
         """Make and reset the environment; the messages that it adds to the task's own, such as a server's observation."""
+        if self._task.fault:
+            raise EnvironmentFault(self._task.fault)
         with self._lock:
             self._env = self._make(self._task.kind)
             _, info = self._env.reset(options={"task": self._task})

@@ -14,6 +14,7 @@ from typing import Any
 from envs.catalog import configured
 from envs.environment import Environment
 from envs.extra_tools import RUN_PROGRAMS, lent
+from envs.failure import in_words
 from envs.formats import load_row, own_id
 from envs.programs import CREDITS
 from envs.rows import read_rows
@@ -102,10 +103,19 @@ class GeneratedSource:
             raise ValueError(f"environment {name!r} generates no tasks; give envs.{name}.data, a JSONL file")
         self.env, self.name, self.config, self.split, self.seed = env, name, config, split, seed
         self.generate = env.generate
-        self.task(0)
+        self._made(0)
 
     def task(self, index: int) -> Task:
-        """The task at `index`; redraws until the prompt falls into the split."""
+        """The task at `index`. One that can't be made, after the first, is left to its episodes as their fault."""
+        try:
+            return self._made(index)
+        except (Exception, SystemExit) as error:
+            nothing = ({"role": "user", "content": "?"},)
+            fault = f"task {index} can't be made: {in_words(error)}"
+            return Task(env=self.name, kind=self.env.id, key=f"fault-{index}", messages=nothing, spec={}, fault=fault)
+
+    def _made(self, index: int) -> Task:
+        """Redraws until the prompt falls into the split."""
         rng = random.Random(f"{self.env.id}/{self.seed}/{self.split}/{index}")
         for _ in range(MAX_DRAWS):
             task = self.generate(rng, self.config.level)

@@ -19,7 +19,7 @@ class Task:
     `key` is stable over restarts and unique within `env`. `spec` is what the verifier needs (the expected answer,
     tests, a database); it is plain JSON data and never shown to the model. `env` is the name that a run gives to the
     environment, `kind` the id of the environment that plays the task; without a kind the two are the same. `thinking`
-    says how long the model may think about it.
+    says how long the model may think about it. `fault` says why it could not be made, where it could not: nobody can play it.
     """
 
     env: str
@@ -29,6 +29,7 @@ class Task:
     tools: tuple[Tool, ...] = field(default=())
     thinking: Thinking = UNLIMITED
     kind: str = ""
+    fault: str = ""
 
     def __post_init__(self) -> None:
         if not self.kind:

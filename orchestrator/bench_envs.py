@@ -36,7 +36,7 @@ def bench_envs(files: Mapping[str, Sequence[Task]], *, seconds: float, programs:
 
 
 def bench_steps(tasks: Sequence[Task], *, threads: int, seconds: float = 3.0) -> dict[str, float]:
-    """Steps a second of environments that are given right answers, in as many threads as a rollout worker has."""
+    """Steps a second of environments that are given right answers, in so many threads."""
     scripts = [(task, gold(task)) for task in tasks if (gold := environment(task.kind).gold) is not None]
     done = 0
     with ThreadPoolExecutor(threads) as pool:

@@ -43,6 +43,8 @@ class Demonstrations:
         while len(self._draws) <= index:
             self._draws.append(self._mixture.draw())
         task = self._mixture.task(self._draws[index])
+        if task.fault:
+            raise ValueError(f"environment {task.env!r} has no demonstration here: {task.fault}")
         demonstrate = environment(task.kind).demonstrate
         assert demonstrate is not None
         return Dialogue(task=task, reply=tuple(demonstrate(task)))

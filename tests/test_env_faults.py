@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -12,10 +13,15 @@ import numpy as np
 import pytest
 from scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner_of
 
+from envs.environment import Environment
 from envs.errors import EnvError
 from envs.failure import FailureKind, failure_of
+from envs.source import EnvConfig, GeneratedSource
 from envs.task import Task
 from learner.batch import make_batch, sequences_from_groups
+from orchestrator.buffer import Dropped
+from orchestrator.loop import StepReport
+from orchestrator.rl_metrics import step_metrics
 from rollout.record import group_lines
 from rollout.trajectory import Group, Stop, Ticket, WeightVersion
 
@@ -130,6 +136,13 @@ def test_a_prompt_that_fills_the_episode_is_a_failure_of_its_own_kind_and_never_
     assert play(TASK, ["x"], limits=replace(ROOM, total_tokens=tokens + 1), make=own).failure is None
 
 
+def report(groups: list[Group]) -> StepReport:
+    seconds = {"wait_s": 1.0, "train_s": 1.0, "push_s": 1.0}
+    return StepReport(
+        step=1, groups=groups, dropped=Dropped(), learner={}, lag_max=0, pushed_bytes=1, pushed_share=1.0, **seconds
+    )
+
+
 def test_a_batch_is_made_of_the_answers_beside_a_prompt_that_is_too_long() -> None:
     shown = iter([{}, {"messages": [{"role": "user", "content": "long " * 200}]}, {}])
     limits = replace(ROOM, total_tokens=len(RENDERER.prompt_ids(TASK)) + 50)
@@ -142,5 +155,35 @@ def test_a_batch_is_made_of_the_answers_beside_a_prompt_that_is_too_long() -> No
     )
     assert (group.rewards_G, [one.stop for one in group.failed]) == ([1.0, 0.0], [Stop.PROMPT_TOO_LONG])
     lost = replace(group, trajectories=(), failed=group.failed * 2)
+    assert step_metrics(report([group, lost]))["env/own/failures/prompt_too_long"] == 3.0
     sequences = sequences_from_groups([group, lost], advantage="mean")
     assert make_batch(sequences, ranks=1, micro_batch_tokens=512, pad_id=0).sequences == 2
+
+
+def drawn(rng: random.Random, level: int) -> Task:
+    """Fails now and then: it exits, or gives what is no plain data."""
+    lot = rng.random()
+    if lot < 0.3:
+        raise SystemExit("no more tasks")
+    number = np.float32(lot) if lot < 0.6 else lot
+    return Task(env="own", key="", messages=({"role": "user", "content": f"{lot}"},), spec={"answer": number})
+
+
+def test_a_task_that_an_environment_fails_to_make_is_a_failure_of_its_episodes() -> None:
+    env = Environment(id="own", entry_point="own:Own", generate=drawn)
+    seed = next(seed for seed in range(100) if not made_at(env, seed, 0).fault)
+    tasks = [made_at(env, seed, index) for index in range(20)]
+    faults = [task for task in tasks if task.fault]
+    assert {task.fault.partition(": ")[2].partition(":")[0] for task in faults} == {"SystemExit", "TypeError"}
+    failed = play(faults[0], ["x"], make=lambda _: Own(answering()))
+    assert failed.failure is not None
+    assert (failed.failure.kind, failed.reward) == (FailureKind.ENVIRONMENT, None)
+    assert "can't be made" in failed.failure.message
+
+
+def made_at(env: Environment, seed: int, index: int) -> Task:
+    """The task at an index; of the first an error is the user's to mend."""
+    try:
+        return GeneratedSource(env, "own", EnvConfig(), split="train", seed=seed).task(index)
+    except (SystemExit, TypeError) as error:
+        return replace(TASK, fault=str(error))
