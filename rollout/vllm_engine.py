@@ -106,8 +106,6 @@ class VllmEngine:
         versions = [int(span.version) for span in sampled.weight_versions for _ in range(span.start, span.end)]
         forced_T = self._forced(ids, limit)
         logprobs = [entry[token].logprob for entry, token in zip(sampled.logprobs, ids, strict=True)]
-        if any(on and value != 0.0 for value, on in zip(logprobs, forced_T, strict=True)):
-            raise RuntimeError(f"vLLM sampled a token of request {request} that should have been inserted")
         return Completion(
             token_ids=ids,
             logprobs_T=tuple(nan if on else value for value, on in zip(logprobs, forced_T, strict=True)),
