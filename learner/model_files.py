@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from learner.mamba_scan import match_engine
 
@@ -26,6 +26,13 @@ def read_model(directory: Path) -> PreTrainedModel:
     )
     match_engine(model)
     return model
+
+
+def longest_sequence(directory: Path) -> int | None:
+    """How many tokens a model takes by its own configuration; None where that names no number of positions."""
+    config = AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    return positions
 
 
 def read_tokenizer(directory: Path) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """The configuration of a run: composed here, each part declared beside the code it configures."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from orchestrator.distillation import DistillConfig
 from orchestrator.loop_config import LoopConfig, RlConfig
 from orchestrator.own_answers import SelfSftConfig
 from orchestrator.preferences import DpoConfig
-from orchestrator.sft_data import SftDataConfig
+from orchestrator.row_intake import require_positive
+from orchestrator.sft_data import DEMONSTRATED, SftDataConfig
 from orchestrator.shaping import require_buffer_fits
 from orchestrator.stage_list import Stage, instances, with_settings
 from rollout.worker import RolloutConfig
@@ -46,7 +47,9 @@ class SftConfig:
     data: str | None = identity(None)
     """A JSONL file with `messages` in each row; null takes the environments' own demonstrations."""
     on_error: str = identity("raise")
-    """What a malformed row does: raise, or skip (counted and reported)."""
+    """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
+    max_tokens: int | None = identity(None)
+    """Longest sample, in tokens; nothing is cut. Null: the positions that the model's configuration names."""
     shares: dict[str, float] = scheduled({})
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     thoughts: SftDataConfig = field(default_factory=SftDataConfig)
@@ -63,6 +66,14 @@ class SftConfig:
             )
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f"sft.on_error={self.on_error!r} must be raise or skip")
+        require_positive("sft.max_tokens", self.max_tokens)
+
+    @property
+    def modes(self) -> SftDataConfig:
+        """What is done to the thoughts of the stage's samples."""
+        if self.data is not None or self.thoughts.thinking is not None:
+            return self.thoughts
+        return replace(self.thoughts, thinking=DEMONSTRATED)
 
 
 @dataclass(frozen=True, kw_only=True)

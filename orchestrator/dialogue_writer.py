@@ -1,5 +1,7 @@
 """Dialogues as token ids, as the engine would see them."""
 
+from transformers import PreTrainedTokenizerBase
+
 from envs.task import Message
 from orchestrator.dialogues import Dialogue
 from rollout.renderer import Renderer
@@ -16,6 +18,23 @@ class DialogueWriter:
         self._tags = tags
         self._thought = thought
         self._train_closing = train_closing
+
+    @classmethod
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig, *, train_closing: bool = False
+    ) -> "DialogueWriter":
+        """The writer for a model's tokenizer."""
+        tags = ThoughtTags.find(tokenizer, closing=thought.closing)
+        return cls(Renderer(tokenizer, thought), tags, thought, train_closing=train_closing)
+
+    @property
+    def knows_thoughts(self) -> bool:
+        """Whether the model knows the tags of a thought; else they are plain text."""
+        return self._tags is not None
+
+    def breaks_tags(self, dialogue: Dialogue) -> bool:
+        """Whether a dialogue contains tags of the chat template, which are broken wherever they are written."""
+        return self._renderer.breaks_tags([*dialogue.task.messages, *dialogue.reply])
 
     def thought_tokens(self, message: Message) -> int:
         """How long the thought of a message is."""

@@ -63,7 +63,7 @@ def leaves_thoughts_out(config: Config) -> bool:
 def _leaves_out(settings: Any) -> bool:
     if isinstance(settings, EvalConfig):
         return settings.no_thought
-    mix = settings.thoughts.thinking if isinstance(settings, SftConfig) else None
+    mix = settings.modes.thinking if isinstance(settings, SftConfig) else None
     mix = settings.thinking if isinstance(settings, LoopConfig) else mix
     return mix is not None and mix.no_thought > 0
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from learner.bounds import fraction
 from learner.config import OptimConfig
 from orchestrator.epochs import Epochs
 from orchestrator.mixture import Draw, Mixture
-from rollout.record import turn_to_json
+from orchestrator.row_intake import fits, own_counts, require_positive, too_long
+from rollout.record import turn_from_json, turn_to_json
 from rollout.renderer import Renderer
-from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
-from rollout.trajectory import Trajectory
+from rollout.thought import Closed, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.trajectory import Trajectory, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class SelfSftConfig:
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
     """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""
+    max_tokens: int | None = identity(None)
+    """Longest answer with its prompt, in tokens; longer ones are left out and counted. Null: the model's positions."""
     steps: int = scheduled(100)
     """Optimiser steps."""
     batch_size: int = identity(32)
@@ -45,6 +49,7 @@ class SelfSftConfig:
 
     def __post_init__(self) -> None:
         fraction("self_sft.max_failures", self.max_failures)
+        require_positive("self_sft.max_tokens", self.max_tokens)
         for name in ("tasks", "samples", "steps", "batch_size", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"self_sft.{name}={getattr(self, name)} must be at least 1")
@@ -59,10 +64,15 @@ def usable(trajectory: Trajectory) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnAnswer:
-    """An answer of the model: the draw of its task, and its turns as `rollout.record` writes them."""
+    """An answer of the model: the draw of its task, and its turns."""
 
     draw: Draw
-    turns: list[dict[str, Any]]
+    turns: tuple[Turn, ...]
+
+    @property
+    def thinks(self) -> bool:
+        """Whether its prompt left room for a thought."""
+        return any(turn.thought.closed is not Closed.NONE for turn in self.turns)
 
 
 def answer_line(draw: Draw, trajectory: Trajectory) -> str:
@@ -70,19 +80,33 @@ def answer_line(draw: Draw, trajectory: Trajectory) -> str:
     return json.dumps({"draw": asdict(draw), "turns": [turn_to_json(turn) for turn in trajectory.turns]})
 
 
-def read_answers(path: Path) -> list[OwnAnswer]:
-    """The answers of a file that `answer_line` wrote."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [OwnAnswer(draw=Draw(**row["draw"]), turns=row["turns"]) for row in rows]
+def read_answers(path: Path, *, max_tokens: int | None) -> tuple[list[OwnAnswer], dict[str, int]]:
+    """The answers of a file that `answer_line` wrote, and how many were used or are too long.
+
+    Raises `ValueError` where none is left.
+    """
+    answers = [OwnAnswer(draw=Draw(**row["draw"]), turns=turns_of(row["turns"])) for row in own_rows(path)]
+    kept = [answer for answer in answers if fits(whole_ids(answer.turns)[0], max_tokens)]
+    return kept, own_counts(path, len(kept), {too_long(max_tokens): len(answers) - len(kept)})
 
 
-def whole_ids(turns: list[dict[str, Any]]) -> tuple[list[int], list[bool]]:
+def own_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file that the run itself wrote."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def turns_of(data: list[dict[str, Any]]) -> tuple[Turn, ...]:
+    """Turns that were written as JSON data."""
+    return tuple(turn_from_json(turn) for turn in data)
+
+
+def whole_ids(turns: Seq[Turn]) -> tuple[list[int], list[bool]]:
     """The ids of an answer as the engine saw and sampled them, and which are trained: those that the model sampled."""
     ids: list[int] = []
     trained: list[bool] = []
     for turn in turns:
-        ids += [*turn["context_ids"], *turn["sampled_ids"]]
-        trained += [False] * len(turn["context_ids"]) + [not forced for forced in turn["forced"]]
+        ids += [*turn.context_ids, *turn.sampled_ids]
+        trained += [False] * len(turn.context_ids) + [not forced for forced in turn.forced_T]
     return ids, trained
 
 
@@ -90,7 +114,8 @@ class OwnAnswers:
     """Batches of the model's own answers, in an order shuffled anew in each epoch.
 
     Batch `step` depends on the seed and the step only. Ids are those that the engine saw and sampled; a thought that is
-    cut ends as a rollout under its budget would end it, and what was said after it follows.
+    cut ends as a rollout under its budget would end it, and what was said after it follows. An answer without a thought, and
+    one that would be over `max_tokens`, stays whole.
     """
 
     def __init__(
@@ -102,7 +127,7 @@ class OwnAnswers:
         config: SelfSftConfig,
         *,
         thought: ThoughtConfig,
-        max_tokens: int,
+        max_tokens: int | None,
         seed: int,
     ) -> None:
         self._answers = answers
@@ -124,15 +149,17 @@ class OwnAnswers:
         epoch, place, number = self._epochs.at(index)
         answer, rng = self._answers[number], random.Random(f"{self._seed}/own/{epoch}/{place}")
         ids, trained = self.ids(answer, budget=self._draw_budget(answer, rng))
-        return Sequence.supervised(ids=ids[: self._max_tokens], trained_T=trained[: self._max_tokens])
+        if not fits(ids, self._max_tokens):  # with the budget in its prompt
+            ids, trained = whole_ids(answer.turns)
+        return Sequence.supervised(ids=ids, trained_T=trained)
 
     def _draw_budget(self, answer: OwnAnswer, rng: random.Random) -> int | None:
         mix = self._config.thinking
-        if mix.draw_mode(rng) is not Mode.BUDGET:
+        if mix.draw_mode(rng) is not Mode.BUDGET or not answer.thinks:
             return None
         if mix.names_budgets:
             return mix.draw_budget(rng)
-        longest = max(turn["thought_tokens"] for turn in answer.turns)
+        longest = max(turn.thought.tokens for turn in answer.turns)
         return rng.randrange(longest) if longest else None
 
     def ids(self, answer: OwnAnswer, *, budget: int | None) -> tuple[list[int], list[bool]]:
@@ -143,23 +170,23 @@ class OwnAnswers:
         trained: list[bool] = []
         left = budget
         for number, turn in enumerate(answer.turns):
-            context = turn["context_ids"] if number else self._prompt(answer, budget)
-            own = [not forced for forced in turn["forced"]]
-            said, own, thought = self._cut(turn["sampled_ids"], own, budget=left)
+            context = turn.context_ids if number else self._prompt(answer, budget)
+            own = [not forced for forced in turn.forced_T]
+            said, own, thought = self._cut(list(turn.sampled_ids), own, budget=left)
             left = max(0, left - thought) if self._thought.scope == "episode" else left
             ids += [*context, *said]
             trained += [False] * len(context) + own
         return ids, trained
 
-    def _prompt(self, answer: OwnAnswer, budget: int) -> list[int]:
+    def _prompt(self, answer: OwnAnswer, budget: int) -> tuple[int, ...]:
         """The prompt as the engine saw it, with the announcement of the budget where budgets are announced."""
-        seen: list[int] = answer.turns[0]["context_ids"]
+        seen = answer.turns[0].context_ids
         if not self._thought.announce:
             return seen
         task = self._mixture.task(answer.draw)
-        if list(self._renderer.prompt_ids(task)) != seen:
+        if self._renderer.prompt_ids(task) != seen:
             return seen  # the environment added messages of its own
-        return list(self._renderer.prompt_ids(replace(task, thinking=up_to(budget))))
+        return self._renderer.prompt_ids(replace(task, thinking=up_to(budget)))
 
     def _cut(self, said: list[int], own: list[bool], *, budget: int) -> tuple[list[int], list[bool], int]:
         """A turn cut at a budget: ids, which are trained, and the length of its thought."""

@@ -3,12 +3,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envs.dialogue import CLOSE_THOUGHT, OPEN_THOUGHT
-from envs.rows import read_rows
 from envs.setting import identity, running, scheduled
 from envs.task import Message, Task
 from envs.thinking import OFF, UNLIMITED
@@ -17,16 +14,15 @@ from learner.bounds import fraction
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from learner.pairs import Pair
+from orchestrator.chat_messages import checked_messages, checked_tools, shown, spoken
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue
 from orchestrator.epochs import Epochs
 from orchestrator.mixture import Draw
-from orchestrator.own_answers import usable, whole_ids
+from orchestrator.own_answers import own_rows, turns_of, usable, whole_ids
+from orchestrator.row_intake import RowIntake, fits, own_counts, require_positive, too_long
 from rollout.record import turn_to_json
 from rollout.trajectory import Group, Trajectory
-
-SHOWN = 60
-"""Characters of an offending value that a message shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +32,10 @@ class DpoConfig:
     data: str | None = identity(None)
     """A JSONL file of rows with `messages`, `chosen` and `rejected`; null pairs the model's own right and wrong answers."""
     on_error: str = identity("raise")
-    """What a malformed row does: raise, or skip (counted and reported)."""
+    """What a malformed or too long row does: raise, or skip (counted and reported)."""
+    max_tokens: int | None = identity(None)
+    """Longest answer with its prompt, in tokens; nothing is cut, and own answers over it are left out and counted. Null: the
+    positions that the model's configuration names."""
     tasks: int = identity(512)
     """Training tasks that are answered, without `data`."""
     samples: int = identity(8)
@@ -59,6 +58,7 @@ class DpoConfig:
 
     def __post_init__(self) -> None:
         fraction("dpo.max_failures", self.max_failures)
+        require_positive("dpo.max_tokens", self.max_tokens)
         for name, value in (
             ("tasks", self.tasks),
             ("steps", self.steps),
@@ -102,34 +102,42 @@ class Preference:
     chosen: Dialogue
     rejected: Dialogue
 
-    def pair(self, writer: DialogueWriter, *, max_tokens: int) -> Pair:
-        """As training sequences, cut at `max_tokens`."""
-        chosen, rejected = (
-            _sequence(writer.ids(dialogue), max_tokens=max_tokens) for dialogue in (self.chosen, self.rejected)
-        )
+    def pair(self, writer: DialogueWriter) -> Pair:
+        """As training sequences."""
+        chosen, rejected = (_sequence(writer.ids(dialogue)) for dialogue in (self.chosen, self.rejected))
         return Pair(chosen=chosen, rejected=rejected)
 
 
-def read_preferences(path: Path, *, on_error: str, thoughts: bool) -> tuple[list[Preference], int]:
-    """The rows of a JSONL file, and how many malformed ones were skipped.
+def read_preferences(path: Path, intake: RowIntake, *, on_error: str) -> tuple[list[Preference], dict[str, int]]:
+    """The rows of a JSONL file, and what became of them.
 
-    `thoughts` says whether the model knows the tags of a thought; else they are plain text. Raises `ValueError` with
-    file, line and offending value for a malformed row where `on_error` is "raise", and where no row is usable.
+    Every row is written once by `intake`. Raises `ValueError` with file, line and offending value for a row that can't be
+    trained on where `on_error` is "raise", and where no row can.
     """
-    return read_rows(path, parse=partial(parse_preference, thoughts=thoughts), on_error=on_error)
+
+    def parse(row: dict[str, Any], number: int) -> Preference:
+        preference = parse_preference(row, number, thoughts=intake.knows_thoughts)
+        if intake.require_fits(preference.chosen) == intake.require_fits(preference.rejected):
+            raise ValueError(f"`chosen` and `rejected` are the same tokens, {shown(row['chosen'])}")
+        return preference
+
+    return intake.read(path, parse, on_error=on_error)
 
 
 def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Preference:
-    """One row: `{"messages": [...], "chosen": "text", "rejected": "text"}`, perhaps with `tools`."""
+    """One row: `{"messages": [...], "chosen": "text", "rejected": "text"}`, perhaps with `tools`.
+
+    `thoughts` says whether the model knows the tags of a thought; else they are plain text.
+    """
     messages = _prompt(row)
     chosen, rejected = (_answer(row, name, thoughts=thoughts) for name in ("chosen", "rejected"))
     if chosen == rejected:
-        raise ValueError(f"`chosen` and `rejected` are the same answer, {_shown(row['chosen'])}")
+        raise ValueError(f"`chosen` and `rejected` are the same answer, {shown(row['chosen'])}")
     thinks = {name: bool(said.get("reasoning_content")) for name, said in (("chosen", chosen), ("rejected", rejected))}
     if len(set(thinks.values())) > 1:
         have, lacks = sorted(thinks, key=lambda name: not thinks[name])
         raise ValueError(
-            f"`{have}` has a thought and `{lacks}` has none, {_shown(row[lacks])}; the two follow the same prompt, which "
+            f"`{have}` has a thought and `{lacks}` has none, {shown(row[lacks])}; the two follow the same prompt, which "
             f"opens a thought or does not"
         )
     task = Task(
@@ -137,7 +145,7 @@ def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True)
         key=str(number),
         messages=messages,
         spec={},
-        tools=tuple(row.get("tools") or ()),
+        tools=checked_tools(row),
         thinking=UNLIMITED if thinks["chosen"] else OFF,
     )
     return Preference(chosen=Dialogue(task=task, reply=(chosen,)), rejected=Dialogue(task=task, reply=(rejected,)))
@@ -154,36 +162,37 @@ def pair_lines(draw: Draw, group: Group) -> list[str]:
     ]
 
 
-def read_pairs(path: Path, *, max_tokens: int) -> list[Pair]:
-    """The pairs of a file that `pair_lines` wrote: ids as the engine saw and sampled them, cut at `max_tokens`."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [
-        Pair(
-            chosen=_sequence(whole_ids(row["chosen"]), max_tokens=max_tokens),
-            rejected=_sequence(whole_ids(row["rejected"]), max_tokens=max_tokens),
-        )
-        for row in rows
+def read_pairs(path: Path, *, max_tokens: int | None) -> tuple[list[Pair], dict[str, int]]:
+    """The pairs of a file that `pair_lines` wrote, ids as the engine saw and sampled them, and how many were left out.
+
+    Raises `ValueError` where none can be trained on.
+    """
+    pairs = [
+        Pair(chosen=_own_sequence(row["chosen"]), rejected=_own_sequence(row["rejected"])) for row in own_rows(path)
     ]
+    short = [pair for pair in pairs if fits(pair.chosen.ids, max_tokens) and fits(pair.rejected.ids, max_tokens)]
+    kept = [pair for pair in short if pair.chosen.ids != pair.rejected.ids]
+    left_out = {too_long(max_tokens): len(pairs) - len(short), "of one and the same answer": len(short) - len(kept)}
+    return kept, own_counts(path, len(kept), left_out)
 
 
 def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     return [turn_to_json(turn) for turn in trajectory.turns]
 
 
-def _sequence(written: tuple[list[int], list[bool]], *, max_tokens: int) -> Sequence:
+def _own_sequence(turns: list[dict[str, Any]]) -> Sequence:
+    return _sequence(whole_ids(turns_of(turns)))
+
+
+def _sequence(written: tuple[list[int], list[bool]]) -> Sequence:
     ids, trained = written
-    return Sequence.supervised(ids=ids[:max_tokens], trained_T=trained[:max_tokens])
+    return Sequence.supervised(ids=ids, trained_T=trained)
 
 
 def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
-    messages = row.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise ValueError(f"`messages` must be a list of objects with `role` and `content`, not {_shown(messages)}")
-    for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
-            raise ValueError(f"`messages` must hold objects with `role` and `content`, not {_shown(message)}")
+    messages = checked_messages(row)
     if messages[-1]["role"] == "assistant":
-        raise ValueError(f"`messages` is the prompt and must not end with the assistant's {_shown(messages[-1])}")
+        raise ValueError(f"`messages` is the prompt and must not end with the assistant's {shown(messages[-1])}")
     return tuple(messages)
 
 
@@ -191,16 +200,5 @@ def _answer(row: dict[str, Any], name: str, *, thoughts: bool) -> Message:
     """An answer as a message; what stands before the closing tag is its thought."""
     text = row.get(name)
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"`{name}` must be an answer's text, not {_shown(text)}")
-    thought, closed, answer = text.partition(CLOSE_THOUGHT)
-    if not thoughts or not (closed or OPEN_THOUGHT in text):
-        return {"role": "assistant", "content": text}
-    thought = thought.strip().removeprefix(OPEN_THOUGHT).strip()
-    if not closed or OPEN_THOUGHT in thought or OPEN_THOUGHT in answer or CLOSE_THOUGHT in answer:
-        raise ValueError(f"the thought of `{name}` must be opened and closed once, unlike in {_shown(text)}")
-    return {"role": "assistant", "reasoning_content": thought, "content": answer.strip()}
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+        raise ValueError(f"`{name}` must be an answer's text, not {shown(text)}")
+    return spoken({"role": "assistant", "content": text}, thoughts=thoughts, name=f"`{name}`")

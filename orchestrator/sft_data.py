@@ -5,23 +5,28 @@ Batch `step` depends on the seed and the step only, so that a continued run sees
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from envs.setting import identity
+from envs.setting import identity, scheduled
 from envs.task import Message
 from envs.thinking import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from learner.batch import Sequence
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue
+from orchestrator.row_intake import fits
+
+DEMONSTRATED = ThinkingMix(budget=0.03, no_thought=0.1)
+"""The modes of demonstrations where the configuration names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SftDataConfig:
     """How thoughts of supervised data are changed, so that the model knows every mode."""
 
-    thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.03, no_thought=0.1))
+    thinking: ThinkingMix | None = scheduled(None)
     """Shares of samples: the thought cut at a budget with the answer kept, with little effort, without a thought.
-    Without `budgets` or `budget_range` a thought is cut anywhere."""
+    Without `budgets` or `budget_range` a thought is cut anywhere. Null: 0.03 of the demonstrations are cut and 0.1 have no
+    thought, while the rows of `sft.data` stay as they are."""
     train_closing: bool = identity(False)
     """Whether the closing of a thought that was cut is trained too: the model then learns to stop early by itself."""
     cut_to_answer: bool = identity(False)
@@ -40,7 +45,11 @@ class SftDataConfig:
 
 
 class SftData:
-    """Batches of training sequences, each under a mode of thinking drawn from `config.thinking`."""
+    """Batches of training sequences, each under a mode of thinking drawn from `config.thinking`.
+
+    A sequence is never cut: one over `max_tokens` under its mode stays as it was, and one that is too long even so is a
+    `ValueError` or, with `on_error` "skip", not in its batch.
+    """
 
     def __init__(
         self,
@@ -49,7 +58,8 @@ class SftData:
         config: SftDataConfig,
         *,
         batch_size: int,
-        max_tokens: int,
+        max_tokens: int | None,
+        on_error: str,
         seed: int,
     ) -> None:
         self._dialogue = dialogue
@@ -57,26 +67,36 @@ class SftData:
         self._config = config
         self._batch_size = batch_size
         self._max_tokens = max_tokens
+        self._on_error = on_error
         self._seed = seed
 
     def batch(self, step: int) -> list[Sequence]:
-        """The sequences of a step (1 or more). Those over `max_tokens` are cut there."""
+        """The sequences of a step (1 or more)."""
         first = (step - 1) * self._batch_size
-        return [self._sequence(first + offset) for offset in range(self._batch_size)]
+        drawn = [self._sequence(first + offset) for offset in range(self._batch_size)]
+        return [sequence for sequence in drawn if sequence is not None]
 
-    def _sequence(self, index: int) -> Sequence:
+    def _sequence(self, index: int) -> Sequence | None:
         rng = random.Random(f"{self._seed}/sft/{index}")
-        dialogue = under_mode(self._dialogue(index), self._config, self._writer, rng)
-        ids, trained = self._writer.ids(dialogue)
-        return Sequence.supervised(ids=ids[: self._max_tokens], trained_T=trained[: self._max_tokens])
+        dialogue = in_rounds(self._dialogue(index), self._config.rounds)
+        ids: list[int] = []
+        for each in (under_mode(dialogue, self._config, self._writer, rng), dialogue):
+            ids, trained = self._writer.ids(each)
+            if fits(ids, self._max_tokens):
+                return Sequence.supervised(ids=ids, trained_T=trained)
+        if self._on_error == "skip":
+            return None
+        raise ValueError(
+            f"the demonstration {dialogue.task.env}/{dialogue.task.key} has {len(ids)} tokens, more than "
+            f"sft.max_tokens={self._max_tokens}; raise it, or leave such ones out with sft.on_error=skip"
+        )
 
 
 def under_mode(dialogue: Dialogue, config: SftDataConfig, writer: DialogueWriter, rng: random.Random) -> Dialogue:
     """The dialogue under a mode drawn by the shares; one without thoughts, or that names its mode, stays as it is."""
-    if config.rounds > 1:
-        dialogue = replace(dialogue, reply=tuple(checked(message, rounds=config.rounds) for message in dialogue.reply))
     thoughts = [number for number, message in enumerate(dialogue.reply) if message.get("reasoning_content")]
-    mode = config.thinking.draw_mode(rng)
+    mix = config.thinking or ThinkingMix()
+    mode = mix.draw_mode(rng)
     if dialogue.task.thinking != UNLIMITED or not thoughts or mode is Mode.UNLIMITED:
         return dialogue
     if mode is Mode.OFF:
@@ -87,8 +107,7 @@ def under_mode(dialogue: Dialogue, config: SftDataConfig, writer: DialogueWriter
     place = rng.choice(thoughts)
     if config.cut_to_answer:
         return replace(dialogue, reply=stopped_short(dialogue.reply, place, rng))
-    drawn = config.thinking.names_budgets
-    budget = config.thinking.draw_budget(rng) if drawn else rng.randrange(writer.thought_tokens(dialogue.reply[place]))
+    budget = mix.draw_budget(rng) if mix.names_budgets else rng.randrange(writer.thought_tokens(dialogue.reply[place]))
     return replace(dialogue, task=replace(dialogue.task, thinking=up_to(budget)))
 
 
@@ -99,10 +118,16 @@ def stopped_short(reply: tuple[Message, ...], place: int, rng: random.Random) ->
     return (*reply[:place], {**last, "reasoning_content": thought[: rng.randint(1, len(thought))]})
 
 
-def checked(message: Message, *, rounds: int) -> Message:
-    """A message whose thought goes over its steps several times."""
-    thought = message.get("reasoning_content")
-    return {**message, "reasoning_content": "\n".join([thought] * rounds)} if thought else message
+def in_rounds(dialogue: Dialogue, rounds: int) -> Dialogue:
+    """The dialogue with thoughts that go over their steps several times."""
+    if rounds == 1:
+        return dialogue
+    thoughts = [message.get("reasoning_content") for message in dialogue.reply]
+    reply = [
+        {**message, "reasoning_content": "\n".join([thought] * rounds)} if thought else message
+        for message, thought in zip(dialogue.reply, thoughts, strict=True)
+    ]
+    return replace(dialogue, reply=tuple(reply))
 
 
 def shortened(message: Message, *, keep: float) -> Message:

@@ -3,17 +3,23 @@
 Semi-on-policy without a file: the answers are sampled once, from the model that the stage starts with.
 """
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
 from learner.batch import TrainBatch
-from learner.pairs import make_pair_batch
+from learner.model_files import longest_sequence
+from learner.pairs import Pair, make_pair_batch
 from orchestrator.answer_sampling import sample_once
 from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.preferences import DpoConfig, Preferences, pair_lines, read_pairs, read_preferences
+from orchestrator.preferences import DpoConfig, Preference, Preferences, pair_lines, read_pairs, read_preferences
+from orchestrator.row_intake import RowIntake
 from orchestrator.run import Run
-from orchestrator.supervised import train_supervised
-from rollout.renderer import Renderer, load_tokenizer, pad_id
-from rollout.thought import ThoughtTags
+from orchestrator.supervised import tell_data, train_supervised
+from rollout.renderer import load_tokenizer, pad_id
+from rollout.thought import ThoughtConfig
 
 STAGE = "dpo"
 
@@ -21,7 +27,7 @@ STAGE = "dpo"
 async def run_dpo(run: Run, config: DpoConfig, name: str) -> Path:
     """Sample where that is needed and not done, then train for `config.steps`; returns the checkpoint of the last step."""
     learner = run.config.learner
-    preferences = await _own(run, config, name) if config.data is None else _rows(run, config, name, Path(config.data))
+    preferences = await _pairs(run, config, name)
     pad = pad_id(load_tokenizer(run.model_dir))
 
     def batch(step: int) -> TrainBatch:
@@ -40,34 +46,41 @@ async def run_dpo(run: Run, config: DpoConfig, name: str) -> Path:
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
         batch=batch,
+        sequences=2 * config.batch_size,
         loss=config.loss,
     )
 
 
-async def _own(run: Run, config: DpoConfig, name: str) -> Preferences:
-    """Pairs of the model's own answers."""
-    wanted = "pairs of a right and a wrong answer"
-    mixture = run.mixture(name, config.shares)
-    path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=pair_lines, wanted=wanted)
-    pairs = read_pairs(path, max_tokens=run.config.rollout.limits.total_tokens)
-    return Preferences(len(pairs), pairs.__getitem__, batch_size=config.batch_size, seed=run.seed(name))
+def read_pairs_of_data(
+    config: DpoConfig,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    thought: ThoughtConfig,
+    *,
+    max_tokens: int | None,
+) -> tuple[list[Preference], dict[str, int]]:
+    """The rows of `data` for a model with this tokenizer, each written once, and what became of them.
+
+    Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
+    """
+    assert config.data is not None
+    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=f"{name}.max_tokens")
+    return read_preferences(Path(config.data), intake, on_error=config.on_error)
 
 
-def _rows(run: Run, config: DpoConfig, name: str, path: Path) -> Preferences:
-    """Pairs of a file, written as ids when their turn comes."""
-    thought = run.config.rollout.thought
-    tokenizer = load_tokenizer(run.model_dir)
-    tags = ThoughtTags.find(tokenizer, closing=thought.closing)
-    rows, skipped = read_preferences(path, on_error=config.on_error, thoughts=tags is not None)
-    if skipped:
-        run.progress.note(f"{name}: {skipped} malformed rows of {path} were skipped")
-    writer, max_tokens = (
-        DialogueWriter(Renderer(tokenizer, thought), tags, thought),
-        run.config.rollout.limits.total_tokens,
-    )
-    return Preferences(
-        len(rows),
-        lambda number: rows[number].pair(writer, max_tokens=max_tokens),
-        batch_size=config.batch_size,
-        seed=run.seed(name),
-    )
+async def _pairs(run: Run, config: DpoConfig, name: str) -> Preferences:
+    tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
+    max_tokens = config.max_tokens or longest_sequence(run.model_dir)
+    pair: Callable[[int], Pair]
+    if config.data is None:
+        wanted, mixture = "pairs of a right and a wrong answer", run.mixture(name, config.shares)
+        path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=pair_lines, wanted=wanted)
+        pairs, counts = await asyncio.to_thread(read_pairs, path, max_tokens=max_tokens)
+        count, pair = len(pairs), pairs.__getitem__
+    else:
+        path, writer = Path(config.data), DialogueWriter.of(tokenizer, thought)
+        reading = asyncio.to_thread(read_pairs_of_data, config, name, tokenizer, thought, max_tokens=max_tokens)
+        rows, counts = await run.stop.wait_or(reading)
+        count, pair = len(rows), lambda number: rows[number].pair(writer)
+    tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)
+    return Preferences(count, pair, batch_size=config.batch_size, seed=run.seed(name))

@@ -3,13 +3,15 @@
 Semi-on-policy: the answers are sampled once, from the model that the stage starts with.
 """
 
+import asyncio
 from pathlib import Path
 
+from learner.model_files import longest_sequence
 from orchestrator.answer_sampling import sample_once
 from orchestrator.mixture import Draw
 from orchestrator.own_answers import OwnAnswers, SelfSftConfig, answer_line, read_answers, usable
 from orchestrator.run import Run
-from orchestrator.supervised import sequence_batches, train_supervised
+from orchestrator.supervised import sequence_batches, tell_data, train_supervised
 from rollout.renderer import Renderer, load_tokenizer
 from rollout.thought import ThoughtTags
 from rollout.trajectory import Group
@@ -22,14 +24,17 @@ async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
     mixture = run.mixture(name, config.shares)
     path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=_right, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
+    max_tokens = config.max_tokens or longest_sequence(run.model_dir)
+    kept, counts = await asyncio.to_thread(read_answers, path, max_tokens=max_tokens)
+    tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)
     answers = OwnAnswers(
-        read_answers(path),
+        kept,
         mixture,
         Renderer(tokenizer, thought),
         ThoughtTags(tokenizer, closing=thought.closing),
         config,
         thought=thought,
-        max_tokens=run.config.rollout.limits.total_tokens,
+        max_tokens=max_tokens,
         seed=run.seed(name),
     )
     return await train_supervised(
@@ -39,6 +44,7 @@ async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
         batch=sequence_batches(run, answers.batch),
+        sequences=config.batch_size,
     )
 
 

@@ -1,50 +1,70 @@
 """`sft`: supervised fine-tuning on demonstrations or chat files."""
 
+import asyncio
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
+from learner.model_files import longest_sequence
+from orchestrator.chat_file import ChatFile
 from orchestrator.config import SftConfig
 from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.dialogues import ChatFile, Demonstrations
+from orchestrator.dialogues import Demonstrations
+from orchestrator.row_intake import RowIntake
 from orchestrator.run import Run
 from orchestrator.sft_data import SftData
-from orchestrator.supervised import sequence_batches, train_supervised
-from rollout.renderer import Renderer, load_tokenizer
-from rollout.thought import ThoughtTags
+from orchestrator.supervised import sequence_batches, tell_data, train_supervised
+from rollout.renderer import load_tokenizer
+from rollout.thought import ThoughtConfig
 
 
 async def run_sft(run: Run, config: SftConfig, name: str) -> Path:
     """Train for `config.steps` as the instance `name`; returns the checkpoint of the last step."""
+    data = await run.stop.wait_or(asyncio.to_thread(_data, run, config, name))
     return await train_supervised(
         run,
         stage=name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
-        batch=sequence_batches(run, _data(run, config, name).batch),
+        batch=sequence_batches(run, data.batch),
+        sequences=config.batch_size,
     )
+
+
+def read_chats(
+    config: SftConfig,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    thought: ThoughtConfig,
+    *,
+    max_tokens: int | None,
+    seed: int,
+) -> ChatFile:
+    """The rows of `data` for a model with this tokenizer, each written once.
+
+    Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
+    """
+    assert config.data is not None
+    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=f"{name}.max_tokens")
+    return ChatFile(Path(config.data), intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
 
 
 def _data(run: Run, config: SftConfig, name: str) -> SftData:
-    thought, seed = run.config.rollout.thought, run.seed(name)
+    tokenizer, thought, seed = load_tokenizer(run.model_dir), run.config.rollout.thought, run.seed(name)
+    max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     if config.data is None:
         source = Demonstrations(run.mixture(name, config.shares)).dialogue
     else:
-        chat = ChatFile(Path(config.data), on_error=config.on_error, seed=seed)
-        if chat.skipped:
-            run.progress.note(f"{name}: {chat.skipped} malformed rows of {config.data} were skipped")
-        source = chat.dialogue
-    tokenizer = load_tokenizer(run.model_dir)
-    writer = DialogueWriter(
-        Renderer(tokenizer, thought),
-        ThoughtTags.find(tokenizer, closing=thought.closing),
-        thought,
-        train_closing=config.thoughts.train_closing,
-    )
+        chats = read_chats(config, name, tokenizer, thought, max_tokens=max_tokens, seed=seed)
+        tell_data(run, name, Path(config.data), chats.counts, drawn=config.steps * config.batch_size)
+        source = chats.dialogue
     return SftData(
         source,
-        writer,
-        config.thoughts,
+        DialogueWriter.of(tokenizer, thought, train_closing=config.thoughts.train_closing),
+        config.modes,
         batch_size=config.batch_size,
-        max_tokens=run.config.rollout.limits.total_tokens,
+        max_tokens=max_tokens,
+        on_error=config.on_error,
         seed=seed,
     )

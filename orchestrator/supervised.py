@@ -2,18 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from learner.batch import Sequence, TrainBatch, make_batch
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from orchestrator.deadline import within
+from orchestrator.metrics import read_metrics
+from orchestrator.row_intake import ROWS, told
 from orchestrator.run import Run
 from rollout.renderer import load_tokenizer, pad_id
 
 STEP_TIMEOUT_S = 600.0
 NLL = LossConfig(objective="nll")
+LEFT_OUT = "data/left_out"
+"""Sequences that a step's batch lacks."""
 
 
 def sequence_batches(run: Run, sequences: Callable[[int], list[Sequence]]) -> Callable[[int], TrainBatch]:
@@ -36,9 +41,13 @@ async def train_supervised(
     steps: int,
     checkpoint_every: int,
     batch: Callable[[int], TrainBatch],
+    sequences: int,
     loss: LossConfig = NLL,
 ) -> Path:
-    """Train on `batch(step)` for `steps`, from where the stage was interrupted; returns the last step's checkpoint."""
+    """Train on `batch(step)` for `steps`, from where the stage was interrupted; returns the last step's checkpoint.
+
+    A batch with fewer than `sequences` is trained as it is, and what is missing is counted.
+    """
     learner, done = await run.learning(stage=stage, optim=optim, loss=loss, steps=steps, beside_engines=False)
     batches = _Ahead(batch)
     run.metrics.truncate(stage, done)
@@ -54,10 +63,35 @@ async def train_supervised(
         )
         seconds = time.monotonic() - began
         named = {f"train/{name}": value for name, value in metrics.items()}
-        run.log(stage, step, named | {"train/tokens": built.tokens, "time/step_s": seconds})
+        left_out = sequences - built.sequences
+        run.log(stage, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out, "time/step_s": seconds})
         if step % checkpoint_every == 0 or step == steps:
             await run.save(stage, step, {})
+    _tell_left_out(run, stage, sequences=steps * sequences)
     return run.trained(stage)
+
+
+def tell_data(run: Run, stage: str, source: Path, counts: Mapping[str, int], *, drawn: int) -> None:
+    """Say what a stage trains on, once in the metrics file too; `drawn` is how many samples all its steps draw."""
+    epochs = round(drawn / counts[ROWS], 2)
+    run.progress.note(f"{stage}: {told(counts)}, {epochs} epochs, from {source}")
+    _tell_once(run, stage, 0, {"source": str(source), **counts, "epochs": epochs})
+
+
+def _tell_left_out(run: Run, stage: str, *, sequences: int) -> None:
+    """Say at the end of a stage how many sequences its batches lacked."""
+    rows = [row for row in read_metrics(run.folder.metrics) if row.stage == stage]
+    left_out = round(sum(row.values.get(LEFT_OUT, 0.0) for row in rows))
+    if left_out:
+        run.progress.note(f"{stage}: {left_out} of {sequences} sequences were too long and left out")
+        _tell_once(run, stage, rows[-1].step, {"sequences": sequences, "too long and left out": left_out})
+
+
+def _tell_once(run: Run, stage: str, step: int, what: dict[str, Any]) -> None:
+    """An event, where a run that goes on has not told the same before."""
+    event = {"kind": "data", "what": what}
+    if not any((row.stage, row.event) == (stage, event) for row in read_metrics(run.folder.metrics)):
+        run.metrics.event(stage, step, "data", what)
 
 
 class _Ahead:

@@ -4,8 +4,9 @@ import json
 import math
 from typing import Any
 
-from rollout.expert_choices import to_json
-from rollout.trajectory import Group, Trajectory, Turn
+from rollout.expert_choices import from_json, to_json
+from rollout.thought import Closed, Thought
+from rollout.trajectory import Group, Trajectory, Turn, TurnFault
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
@@ -24,6 +25,24 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "faults": [fault.value for fault in turn.faults],
         "experts": to_json(turn.experts),
     }
+
+
+def turn_from_json(data: dict[str, Any]) -> Turn:
+    """What `turn_to_json` wrote."""
+    return Turn(
+        context_ids=tuple(data["context_ids"]),
+        sampled_ids=tuple(data["sampled_ids"]),
+        logprobs_T=tuple(math.nan if value is None else value for value in data["logprobs"]),
+        versions_T=tuple(data["versions"]),
+        forced_T=tuple(data["forced"]),
+        text=data["text"],
+        observation=tuple(data["observation"]),
+        thought=Thought(
+            tokens=data["thought_tokens"], answer_tokens=data["answer_tokens"], closed=Closed(data["closed"])
+        ),
+        faults=tuple(TurnFault(fault) for fault in data["faults"]),
+        experts=from_json(data["experts"]),
+    )
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:

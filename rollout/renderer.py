@@ -7,6 +7,7 @@ engine sampled stay as they were, whatever the template would do to earlier turn
 from collections.abc import Sequence
 from pathlib import Path
 
+from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from envs.task import Message, Task, Tool
@@ -116,6 +117,11 @@ class Renderer:
         kept = [token for token in ids if token != self._end_id]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
+    def breaks_tags(self, messages: Sequence[Message]) -> bool:
+        """Whether messages contain tags of the chat template, which are broken wherever they are rendered."""
+        given = list(messages)
+        return bool(self._escaper.data(given) != given)
+
     def _render(
         self,
         messages: Sequence[Message],
@@ -124,15 +130,19 @@ class Renderer:
         tools: Sequence[Tool] = (),
         open_turn: bool = True,
     ) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                self._escaper.data(messages),
-                tools=self._escaper.data(tools) or None,
-                add_generation_prompt=open_turn,
-                enable_thinking=reasoning,
-                tokenize=False,
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    self._escaper.data(messages),
+                    tools=self._escaper.data(tools) or None,
+                    add_generation_prompt=open_turn,
+                    enable_thinking=reasoning,
+                    tokenize=False,
+                )
             )
-        )
+        except (TemplateError, TypeError) as error:
+            roles = [message["role"] for message in messages]
+            raise ValueError(f"the chat template can't render messages of the roles {roles}: {error}") from error
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text as it stands."""
@@ -140,10 +150,14 @@ class Renderer:
 
 
 def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
-    """The messages with a notice at the end of the last one that the user wrote, as text or as a list of parts."""
+    """The messages with a notice at the end of the last one that the user wrote, as text or as a list of parts.
+
+    Where the user wrote none, it stands at the end of the last message.
+    """
     if not notice:
         return list(messages)
-    last = max(number for number, message in enumerate(messages) if message["role"] == "user")
+    of_user = (number for number, message in enumerate(messages) if message["role"] == "user")
+    last = max(of_user, default=len(messages) - 1)
     content = messages[last]["content"]
     said = [*content, {"type": "text", "text": notice}] if isinstance(content, list) else f"{content}\n{notice}"
     return [*messages[:last], {**messages[last], "content": said}, *messages[last + 1 :]]

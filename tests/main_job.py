@@ -41,7 +41,7 @@ def start(arguments: list[str]) -> "subprocess.Popen[str]":
 
 
 def rows(run: Path, stage: str) -> list[MetricsRow]:
-    return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage]
+    return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage and row.event is None]
 
 
 def wait_for_step(job: "subprocess.Popen[str]", run: Path, stage: str, step: int) -> None:

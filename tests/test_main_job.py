@@ -43,6 +43,8 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
         tmp_path,
         "stages=[init,sft,self_sft,eval,rl,distill,dpo,eval,report]",
         "sft.steps=4",
+        "sft.max_tokens=64",
+        "sft.on_error=skip",
         "rl.steps=12",
         "envs.spelling.kind=backwards",
         "envs.easy={kind: pleased, reasoning: false}",
@@ -62,7 +64,8 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     first = start(arguments)
     wait_for_step(first, run, "rl", 3)
     os.kill(first.pid, signal.SIGTERM)
-    status, output = finish(first)
+    status, before_stop = finish(first)
+    output = before_stop
     assert status == 130, output
     assert "the same command continues" in output
     reached = len(rows(run, "rl"))
@@ -84,6 +87,12 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     report = json.loads((run / "report.json").read_text())
     assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy", "coin"}
     assert [row.step for row in rows(run, "self_sft")] == [1, 2]
+    data = {event["stage"]: event["what"] for event in report["events"] if event["kind"] == "data"}
+    missing = sum(row.values["data/left_out"] for row in rows(run, "sft"))
+    assert 0 < missing < 4 * 16  # demonstrations of more than 64 tokens: counted, not cut
+    assert data["sft"] == {"sequences": str(4 * 16), "too long and left out": f"{missing:.0f}"}
+    assert f"sft: {missing:.0f} of 64 sequences were too long" in before_stop + output
+    assert {"source", "rows", "epochs"} <= data["self_sft"].keys() & data["dpo"].keys()
     distilled, preferred = rows(run, "distill"), rows(run, "dpo")
     assert [row.step for row in distilled] == [1, 2]
     assert all(row.values["train/kl"] > 0.1 for row in distilled)  # from a teacher that knows nothing

@@ -3,13 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from envs.dialogue import CLOSE_THOUGHT
 from envs.source import EnvConfig
 from envs.task import Task
 from envs.thinking import ThinkingMix
 from learner.fresh_model import byte_tokenizer
 from orchestrator.mixture import Draw, Mixture, open_mixture
-from orchestrator.own_answers import OwnAnswer, OwnAnswers, SelfSftConfig, answer_line, read_answers, usable
+from orchestrator.own_answers import OwnAnswer, OwnAnswers, SelfSftConfig, answer_line, read_answers, usable, whole_ids
 from rollout.renderer import Renderer
 from rollout.thought import ThoughtConfig, ThoughtTags
 from rollout.trajectory import Stop, Trajectory, Turn, TurnFault
@@ -19,8 +21,8 @@ TAGS = ThoughtTags(TOKENIZER)
 DRAW = Draw(env="math", index=0)
 
 
-def mixture() -> Mixture:
-    return open_mixture({"math": EnvConfig()}, {}, split="train", seed=1)
+def mixture(*, reasoning: bool = True) -> Mixture:
+    return open_mixture({"math": EnvConfig(reasoning=reasoning)}, {}, split="train", seed=1)
 
 
 def ids_of(text: str) -> tuple[int, ...]:
@@ -56,11 +58,27 @@ def two_turns() -> Trajectory:
     )
 
 
-def own(config: SelfSftConfig, *, path: Path, thought: ThoughtConfig | None = None) -> tuple[OwnAnswers, OwnAnswer]:
-    path.write_text(answer_line(DRAW, two_turns()) + "\n", encoding="utf-8")
-    answers, settings = read_answers(path), thought or ThoughtConfig()
+def own(
+    config: SelfSftConfig,
+    *,
+    path: Path,
+    thought: ThoughtConfig | None = None,
+    said: Trajectory | None = None,
+    max_tokens: int | None = None,
+) -> tuple[OwnAnswers, OwnAnswer]:
+    path.write_text(answer_line(DRAW, said or two_turns()) + "\n", encoding="utf-8")
+    (answers, _), settings = read_answers(path, max_tokens=max_tokens), thought or ThoughtConfig()
     renderer = Renderer(TOKENIZER, settings)
-    data = OwnAnswers(answers, mixture(), renderer, TAGS, config, thought=settings, max_tokens=500, seed=1)
+    data = OwnAnswers(
+        answers,
+        mixture(reasoning=said is None),
+        renderer,
+        TAGS,
+        config,
+        thought=settings,
+        max_tokens=max_tokens,
+        seed=1,
+    )
     return data, answers[0]
 
 
@@ -108,3 +126,35 @@ def test_only_right_whole_and_well_formed_answers_are_kept() -> None:
     assert not usable(replace(right, reward=0.0))
     assert not usable(replace(right, stop=Stop.LENGTH))
     assert not usable(replace(right, turns=(replace(right.turns[0], faults=(TurnFault.THOUGHT,)),)))
+
+
+def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path: Path) -> None:
+    config = SelfSftConfig(thinking=ThinkingMix(budget=1.0, budgets=[4]), batch_size=1)
+    prompt = Renderer(TOKENIZER).prompt_ids(mixture(reasoning=False).task(DRAW))
+    ids = ids_of("42<|im_end|>")
+    turn = replace(spoken(prompt, "42<|im_end|>"), thought=TAGS.measure(ids, reasoning=False))
+    announced = ThoughtConfig(announce=True)
+    data, answer = own(config, path=tmp_path / "own.jsonl", thought=announced, said=trajectory(turn))
+    assert data.batch(1)[0].ids == (*prompt, *ids)
+    assert answer.turns == (turn,)  # as it was, after the file
+
+
+def test_an_answer_over_the_limit_is_left_out_and_counted_never_cut(tmp_path: Path) -> None:
+    short = trajectory(spoken(Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), "so\n</think>\n42<|im_end|>"))
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(answer_line(DRAW, each) for each in (two_turns(), short)) + "\n")
+    length = len(whole_ids(short.turns)[0])
+    kept, counts = read_answers(path, max_tokens=length)
+    assert [answer.turns for answer in kept] == [short.turns]
+    assert counts == {"rows": 1, f"longer than {length} tokens and skipped": 1}
+    with pytest.raises(
+        ValueError, match=f"nothing in .*own.jsonl can be trained on: 2 longer than {length - 1} tokens"
+    ):
+        read_answers(path, max_tokens=length - 1)
+
+
+def test_a_budget_that_makes_the_prompt_too_long_leaves_the_answer_whole(tmp_path: Path) -> None:
+    config = SelfSftConfig(thinking=ThinkingMix(budget=1.0, budgets=[9]), batch_size=1)
+    whole = whole_ids(two_turns().turns)[0]
+    data, _ = own(config, path=tmp_path / "own.jsonl", thought=ThoughtConfig(announce=True), max_tokens=len(whole))
+    assert data.batch(1)[0].ids == tuple(whole)

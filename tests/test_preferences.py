@@ -9,6 +9,7 @@ import pytest
 from test_own_answers import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
 
 from envs.thinking import OFF, UNLIMITED
+from learner.fresh_model import byte_tokenizer
 from orchestrator.config import load_config
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.preferences import (
@@ -19,6 +20,7 @@ from orchestrator.preferences import (
     read_pairs,
     read_preferences,
 )
+from orchestrator.row_intake import RowIntake
 from rollout.renderer import Renderer
 from rollout.thought import ThoughtConfig, ThoughtTags
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion
@@ -48,7 +50,7 @@ def saved(path: Path, *rows: Any) -> Path:
 
 
 def test_a_row_becomes_two_answers_to_one_prompt_with_their_thoughts() -> None:
-    pair = parse_preference(ROW, 0).pair(writer(), max_tokens=500)
+    pair = parse_preference(ROW, 0).pair(writer())
     prompt, chosen = texts(pair.chosen.ids, pair.chosen.trained_T)
     assert prompt.endswith("<|im_start|>user\n6*7=?<|im_end|>\n<|im_start|>assistant\n<think>\n")
     assert chosen == "six sevens\n</think>\n42<|im_end|>"
@@ -59,7 +61,7 @@ def test_answers_without_thoughts_follow_a_prompt_that_opens_none() -> None:
     row = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41\n"}, 0)
     assert row.chosen.task.thinking == OFF
     assert parse_preference(ROW, 0).chosen.task.thinking == UNLIMITED
-    pair = row.pair(writer(), max_tokens=500)
+    pair = row.pair(writer())
     prompt, rejected = texts(pair.rejected.ids, pair.rejected.trained_T)
     assert prompt.endswith("<think></think>")
     assert rejected == "41\n<|im_end|>"
@@ -71,11 +73,32 @@ def test_to_a_model_without_thoughts_their_tags_are_text() -> None:
     assert row.chosen.task.thinking == OFF
 
 
-def test_a_pair_is_cut_at_the_limit() -> None:
-    pair = parse_preference(ROW, 0).pair(writer(), max_tokens=17)
-    assert len(pair.chosen.ids) == len(pair.rejected.ids) == 17
-    assert pair.usable
-    assert not parse_preference(ROW, 0).pair(writer(), max_tokens=15).usable  # as long as the prompt
+def intake(*, max_tokens: int | None = None) -> RowIntake:
+    return RowIntake(writer(), max_tokens=max_tokens, setting="dpo.max_tokens")
+
+
+def test_a_pair_over_the_limit_is_refused_or_skipped_and_counted_never_cut(tmp_path: Path) -> None:
+    short = {"messages": ASKED, "chosen": "42", "rejected": "41"}
+    path = saved(tmp_path / "pairs.jsonl", short, ROW | {"rejected": f"{'so ' * 20}</think>41"})
+    with pytest.raises(ValueError, match="pairs.jsonl:2: the row has .* tokens, more than dpo.max_tokens=40; mend"):
+        read_preferences(path, intake(max_tokens=40), on_error="raise")
+    rows, counts = read_preferences(path, intake(max_tokens=40), on_error="skip")
+    assert counts == {"rows": len(rows), "longer than 40 tokens and skipped": 1}
+    assert len(rows) == 1
+    pair = rows[0].pair(writer())
+    assert pair.chosen.ids[-1] == TOKENIZER.eos_token_id
+    assert pair.chosen.trained_T[-1]
+
+
+def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = str(tokenizer.chat_template).replace(
+        "{{ message.content or '' }}", "{{ message.content | trim }}"
+    )
+    trimmed = RowIntake(DialogueWriter.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="dpo.max_tokens")
+    path = saved(tmp_path / "pairs.jsonl", {"messages": ASKED, "chosen": "42", "rejected": "42\n"})
+    with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected` are the same tokens, '42'"):
+        read_preferences(path, trimmed, on_error="raise")
 
 
 @pytest.mark.parametrize(
@@ -104,16 +127,16 @@ def test_a_malformed_row_is_named_with_file_line_and_value_or_skipped(
 ) -> None:
     path = saved(tmp_path / "pairs.jsonl", ROW, ROW | change)
     with pytest.raises(ValueError, match=f"(?s)pairs.jsonl:2: .*{said}.*on_error=skip"):
-        read_preferences(path, on_error="raise", thoughts=True)
-    rows, skipped = read_preferences(path, on_error="skip", thoughts=True)
-    assert (len(rows), skipped) == (1, 1)
+        read_preferences(path, intake(), on_error="raise")
+    rows, counts = read_preferences(path, intake(), on_error="skip")
+    assert (len(rows), counts) == (1, {"rows": 1, "malformed and skipped": 1})
 
 
 def test_a_file_without_a_usable_row_is_refused_even_when_rows_are_skipped(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no usable rows"):
-        read_preferences(saved(tmp_path / "pairs.jsonl", {"chosen": "42"}), on_error="skip", thoughts=True)
+        read_preferences(saved(tmp_path / "pairs.jsonl", {"chosen": "42"}), intake(), on_error="skip")
     with pytest.raises(FileNotFoundError, match="none.jsonl"):
-        read_preferences(tmp_path / "none.jsonl", on_error="raise", thoughts=True)
+        read_preferences(tmp_path / "none.jsonl", intake(), on_error="raise")
 
 
 def answered(*trajectories: Trajectory) -> Group:
@@ -135,20 +158,23 @@ def test_each_right_answer_is_paired_with_another_wrong_one_of_the_same_task(tmp
     wrong = [said(f"{number}<|im_end|>", reward=0.0) for number in (7, 8, 9)]
     path = tmp_path / "dpo.jsonl"
     path.write_text("\n".join(pair_lines(DRAW, answered(*unusable, *wrong, *right))) + "\n", encoding="utf-8")
-    first, second = read_pairs(path, max_tokens=500)
+    (first, second), counts = read_pairs(path, max_tokens=None)
+    assert counts == {"rows": 2}
     assert texts(first.chosen.ids, first.chosen.trained_T)[1].endswith("so42<|im_end|>")  # nothing that was forced
     assert ids_of("[told]")[0] in first.chosen.ids
     assert texts(first.rejected.ids, first.rejected.trained_T)[1] == "7<|im_end|>"
     assert texts(second.chosen.ids, second.chosen.trained_T)[1] == "so\n</think>\n42<|im_end|>"
     assert texts(second.rejected.ids, second.rejected.trained_T)[1] == "8<|im_end|>"
+    length = len(second.chosen.ids)
+    (short,), counts = read_pairs(path, max_tokens=length)
+    assert short.chosen.ids == second.chosen.ids
+    assert counts == {"rows": 1, f"longer than {length} tokens and skipped": 1}
     assert pair_lines(DRAW, answered(*wrong)) == pair_lines(DRAW, answered(*right)) == []
 
 
 def test_a_step_has_the_same_pairs_in_a_continued_run_and_an_epoch_has_each_pair_once() -> None:
     made = [
-        parse_preference({"messages": ASKED, "chosen": "42", "rejected": str(number)}, number).pair(
-            writer(), max_tokens=99
-        )
+        parse_preference({"messages": ASKED, "chosen": "42", "rejected": str(number)}, number).pair(writer())
         for number in range(6)
     ]
     before = Preferences(6, made.__getitem__, batch_size=3, seed=1)

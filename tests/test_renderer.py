@@ -8,8 +8,9 @@ import pytest
 from envs.task import Task
 from envs.thinking import LOW_EFFORT, OFF, up_to
 from learner.fresh_model import byte_tokenizer
+from orchestrator.chat_file import parse_chat
 from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.dialogues import Dialogue, parse_chat
+from orchestrator.dialogues import Dialogue
 from rollout.renderer import Renderer, load_tokenizer
 from rollout.thought import ThoughtConfig, ThoughtTags
 

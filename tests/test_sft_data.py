@@ -4,16 +4,19 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from envs.dialogue import call_message
 from envs.source import EnvConfig
 from envs.task import Task
 from envs.thinking import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from learner.batch import Sequence
 from learner.fresh_model import byte_tokenizer
+from orchestrator.chat_file import parse_chat
 from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.dialogues import Demonstrations, Dialogue, parse_chat
+from orchestrator.dialogues import Demonstrations, Dialogue
 from orchestrator.mixture import open_mixture
-from orchestrator.sft_data import SftData, SftDataConfig, under_mode
+from orchestrator.sft_data import SftData, SftDataConfig, in_rounds, under_mode
 from rollout.renderer import Renderer
 from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
 
@@ -33,10 +36,20 @@ def writer(*, train_closing: bool = False, thought: ThoughtConfig | None = None)
     return DialogueWriter(Renderer(TOKENIZER, config), ThoughtTags(TOKENIZER), config, train_closing=train_closing)
 
 
-def data(*, strip: float, truncate: float, seed: int = 1) -> SftData:
+def data(
+    *, strip: float, truncate: float, seed: int = 1, max_tokens: int | None = 512, on_error: str = "raise"
+) -> SftData:
     mixture = open_mixture({"math": EnvConfig()}, {}, split="train", seed=seed)
     config = SftDataConfig(thinking=ThinkingMix(budget=truncate, no_thought=strip))
-    return SftData(Demonstrations(mixture).dialogue, writer(), config, batch_size=64, max_tokens=512, seed=seed)
+    return SftData(
+        Demonstrations(mixture).dialogue,
+        writer(),
+        config,
+        batch_size=64,
+        max_tokens=max_tokens,
+        on_error=on_error,
+        seed=seed,
+    )
 
 
 def trained_text(sequence: Sequence) -> str:
@@ -53,7 +66,7 @@ DIALOGUE = Dialogue(task=TASK, reply=(CALL, RESULT, ANSWER))
 
 
 def cut(config: SftDataConfig, *, seed: int = 0, dialogue: Dialogue = DIALOGUE) -> Dialogue:
-    return under_mode(dialogue, config, writer(), random.Random(seed))
+    return under_mode(in_rounds(dialogue, config.rounds), config, writer(), random.Random(seed))
 
 
 def pieces(dialogue: Dialogue, by: DialogueWriter) -> tuple[str, str]:
@@ -165,3 +178,37 @@ def test_a_step_has_the_same_batch_in_a_continued_run() -> None:
     expected = tokens(whole.batch(4))
     assert tokens(data(strip=0.1, truncate=0.3).batch(4)) == expected
     assert tokens(data(strip=0.1, truncate=0.3, seed=2).batch(4)) != expected
+
+
+def test_a_demonstration_is_never_cut_but_named_or_left_out() -> None:
+    whole = data(strip=0, truncate=0, max_tokens=None).batch(1)
+    lengths = [len(sequence.ids) for sequence in whole]
+    middle = sorted(lengths)[len(lengths) // 2]
+    kept = data(strip=0, truncate=0, max_tokens=middle, on_error="skip").batch(1)
+    assert tokens(kept) == tokens([sequence for sequence in whole if len(sequence.ids) <= middle])
+    assert 0 < len(kept) < len(whole)
+    with pytest.raises(ValueError, match=f"math/.* tokens, more than sft.max_tokens={middle}; .*sft.on_error=skip"):
+        data(strip=0, truncate=0, max_tokens=middle).batch(1)
+
+
+def test_what_is_over_the_limit_only_under_its_mode_stays_as_it_was() -> None:
+    config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[3]))
+    told = writer(thought=ThoughtConfig(announce=True))
+    length = len(told.ids(DIALOGUE)[0])
+    lengths = [
+        len(
+            SftData(lambda _: DIALOGUE, told, config, batch_size=1, max_tokens=most, on_error="raise", seed=1)
+            .batch(1)[0]
+            .ids
+        )
+        for most in (length, None)
+    ]
+    assert lengths[0] == length < lengths[1]
+
+
+def test_every_answer_ends_with_a_trained_end_of_its_turn() -> None:
+    end = TOKENIZER.eos_token_id
+    for dialogue in (DIALOGUE, replace(DIALOGUE, task=replace(TASK, thinking=up_to(0)))):
+        ids, trained = writer().ids(dialogue)
+        assert (ids[-1], trained[-1]) == (end, True)
+        assert sum(on and token == end for token, on in zip(ids, trained, strict=True)) == 2
