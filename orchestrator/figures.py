@@ -66,6 +66,12 @@ CURVES = (
         metrics={"train/loss": "loss"},
     ),
     Curve(
+        title="Loss on own answers",
+        note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",
+        stage="self_sft",
+        metrics={"train/loss": "loss"},
+    ),
+    Curve(
         title="Preference",
         note="Share of pairs whose preferred answer gained more than the other one, against the model at the beginning.",
         stage="dpo",
