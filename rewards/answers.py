@@ -7,8 +7,8 @@ Which text is the answer, in this order:
 2. the number that starts a line after `####`, with or without words behind it; different numbers are no answer. A last
    line after `####` that is no prose is the answer as it stands. Other lines after `####` are headings.
 3. what the last line states: behind `A:`, `Answer:` or `the answer is`, on that line or the one above; the one number
-   that it sets in bold; the number that it is. A last line that says `A:` or `Answer:` where an earlier
-   one said it of another number is no answer.
+   that it sets in bold; the number that it is. Nothing where it names several, or where the text said `Answer:`, or
+   said `A:` as the last line does, of another number.
 4. the last number of the text. None where the text breaks off behind an operator; where it is a worked solution in
    GSM8K's annotated style (`<<48/2=24>>24`), or one of several lines the last of which still calculates (`48/2 = 24`):
    these were cut off before they had answered; and where `or` stands between it and another number.
@@ -17,6 +17,7 @@ Only the last 20,000 characters are searched.
 """
 
 import re
+from itertools import zip_longest
 
 from rewards.plain_numbers import MAX_CHARACTERS, bare, number, plain_number, readable
 
@@ -40,7 +41,8 @@ STATED = re.compile(
 )
 BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*|__([^_\n]{1,80})__")
 HEDGE = re.compile(r"\b(?:or|either|maybe|perhaps|possibly|not)\b|n't\b", re.I)
-JOINED = re.compile(r"[^.\n]*\bor\b.*|\s*(?:[,;/&]|,? ?and|to)\s*", re.I | re.DOTALL)
+JOINED = re.compile(r"[^.]{0,40}\bor\b.{0,40}|\s*(?:[,;/&]|,? ?and|to)\s*", re.I | re.DOTALL)
+CALCULATES = re.compile(r"\s*[-+*/^=<>\\]")
 MACRO_NAME = re.compile(r"\\[A-Za-z]+")
 NUMBER = re.compile(
     r"(?<![\w.])-?(?:\\?\$ ?)?-?"
@@ -93,14 +95,11 @@ def final_answer(text: str) -> str | None:
             return marked[0] or None if len(marked) == 1 else None
     if tail.rstrip(" *_`").endswith(("=", "+", "-", "/", "(", "<")):
         return None
-    stated = _stated(tail)
-    if stated is not None:
-        return stated or None
-    plain = ANNOTATION.sub(" ", tail)
-    annotated, lines = plain != tail and not MARK.search(tail), _lines(plain)
-    if annotated or (len(lines) > 1 and "=" in lines[-1]):
-        return None
-    return _last_number(plain)
+    stated = list(STATED.finditer(tail))
+    answer = _stated(tail, stated)
+    if answer is None:
+        answer = _last_number(tail)
+    return answer if answer and not _denied(tail, stated, plain_number(answer)) else None
 
 
 def _meaning(answer: str) -> object:
@@ -122,18 +121,26 @@ def _marked(tail: str) -> list[str]:
     return [] if heading or not tail.endswith(last) else [last[:MAX_CHARACTERS]]
 
 
-def _stated(text: str) -> str | None:
-    """The answer that the last line states; None where it states none, empty where it is missing or contradicted."""
-    stated = list(STATED.finditer(text))
+def _stated(text: str, stated: list[re.Match[str]]) -> str | None:
+    """The answer that the last line states; None where it states none, empty where it is missing or hedged."""
     said = _lines(text[stated[-1].end() :]) if stated else []
     if stated and len(said) < 2:
-        answer = _said(said[0]) if said else ""
-        alike = [one for one in stated[:-1] if bool(one["short"]) == bool(stated[-1]["short"])]
-        others = {_line_behind(text, one) for one in alike[-MAX_VARIANTS:]} - {None, plain_number(answer)}
-        return "" if others or len(alike) > MAX_VARIANTS else answer
+        return _said(said[0]) if said else ""
     last = (_lines(text) or [""])[-1]
     alone = bare(last[:MAX_CHARACTERS])
     return _bold(last) or (alone if NUMBER.fullmatch(alone) else None)
+
+
+def _denied(text: str, stated: list[re.Match[str]], value: object) -> bool:
+    """Whether a text stated another number as its answer. `A:` may stand for a name, unless it states the last one."""
+    if len(stated) > MAX_VARIANTS:
+        return True
+    for one, after in zip_longest(stated, stated[1:]):
+        end = min(one.end() + MAX_CHARACTERS, after.start() if after else len(text))
+        leading = _leading_number(text[one.end() : end].split("\n")[0])
+        if leading and plain_number(leading) != value and (not one["short"] or stated[-1]["short"]):
+            return True
+    return False
 
 
 def _lines(text: str) -> list[str]:
@@ -141,26 +148,22 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.split("\n") if any(map(str.isalnum, line))]
 
 
-def _line_behind(text: str, stated: re.Match[str]) -> object:
-    """The value of the number with which a line goes on; None where it goes on with something else."""
-    leading = _leading_number(text[stated.end() : stated.end() + MAX_CHARACTERS].split("\n")[0])
-    return None if leading is None else plain_number(leading)
-
-
 def _said(line: str) -> str:
-    """The answer in what stands behind `Answer:`; empty where it hedges.
+    """The answer in what stands behind `Answer:`; empty where it hedges, or begins with a number and goes on to another.
 
     The one number in bold, else the number in front, else that behind the last equals sign, else the last one of prose;
     anything else as it stands.
     """
     line = ANNOTATION.sub(" ", line[:MAX_CHARACTERS])
     said = line.strip(" *_`:")
-    if HEDGE.search(said):
-        return ""
-    result = said.rpartition("=")[2].strip()
-    found = _bold(line) or _leading_number(said) or (result if number(result) is not None else None)
-    prose = LONG_WORD.search(MACRO_NAME.sub(" ", said))
-    return found or (prose and _last_number(said)) or said
+    *sides, result = (side.strip() for side in said.split("="))
+    found = _bold(line) or _leading_number(said) or (result if sides and number(result) is not None else None)
+    if found is None and LONG_WORD.search(MACRO_NAME.sub(" ", said)):
+        found = _last_of(said)
+    first = NUMBER.match(said)
+    front = [first[0]] if first and not CALCULATES.match(said, first.end()) else []
+    others = {plain_number(other) for other in (*front, *sides)} - {None, plain_number(found or "")}
+    return "" if HEDGE.search(said) or (found and others) else found or said
 
 
 def _bold(line: str) -> str | None:
@@ -173,7 +176,14 @@ def _bold(line: str) -> str | None:
 
 
 def _last_number(text: str) -> str | None:
-    """The last number of a text; None where there is none, or where it is one of several (`18 or 19`, `17, 18 and 19`)."""
+    """The last number of a text; None where there is none, or where the text was cut off before its answer."""
+    plain = ANNOTATION.sub(" ", text)
+    annotated, lines = plain != text and not MARK.search(text), _lines(plain)
+    return None if annotated or (len(lines) > 1 and "=" in lines[-1]) else _last_of(plain)
+
+
+def _last_of(text: str) -> str | None:
+    """The last number; None where there is none, or where it is one of several (`18 or 19`, `17, 18 and 19`)."""
     *_, before, last = (None, None, *NUMBER.finditer(text))
     if before and last and plain_number(before[0]) != plain_number(last[0]):
         return None if JOINED.fullmatch(text, before.end(), last.start()) else last[0]
