@@ -42,13 +42,13 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     known at the start is found before a file is written.
     """
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
-    check_before(config, _planned(config, folder, only).ahead, folder)
+    notes = check_before(config, _planned(config, folder, only).ahead, folder)
     folder.open()
     try:
         check_continuation(config, folder)
         planned = _planned(config, folder, only)
         with Progress(config.name) as progress:
-            for note in planned.notes:
+            for note in (*planned.notes, *notes):
                 progress.note(note)
             return await _tracked(config, folder, progress, planned.ahead)
     finally:

@@ -8,10 +8,14 @@ import pytest
 from scripted_engine import TOKENIZER
 
 from envs.source import EnvConfig
+from orchestrator.config import load_config
 from orchestrator.limit_checks import prompt_notes, turn_notes
+from orchestrator.run_dir import RunDir
+from orchestrator.start_checks import check_before
 from rollout.episode import EpisodeLimits
 from rollout.worker import RolloutConfig
 
+DEMO = Path("configs/demo.yaml")
 LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1"})
 
 
@@ -58,3 +62,18 @@ def test_a_prompt_of_one_token_less_than_the_limit_is_short_enough(tmp_path: Pat
     tokens = int(note.partition("the longest has ")[2].split()[0])
     assert prompt_notes(envs, rollout(tokens + 1), TOKENIZER) == []
     assert len(prompt_notes(envs, rollout(tokens), TOKENIZER)) == 1
+
+
+def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "What is 1+1? " * 40, "answer": "#### 2"}))
+    said = ["rollout.limits.turns=2", f"envs.math.data={path}", f"runs_dir={tmp_path / 'runs'}"]
+    folder = RunDir(tmp_path / "runs" / "demo")
+    with pytest.raises(ValueError, match="1 of 1 rows leave no token for an answer"):
+        check_before(load_config(DEMO, said), load_config(DEMO, said).instances, folder)
+    config = load_config(DEMO, [*said, "envs.math.on_error=skip"])
+    turns, prompts = check_before(config, config.instances, folder)
+    assert turns == "rollout.limits.turns=2 cuts the episodes of tool_use short, which has 4 of its own"
+    assert prompts.endswith("their episodes fail as prompt_too_long")
+    assert check_before(config, [one for one in config.instances if one.stage == "sft"], folder) == []
+    assert not folder.root.exists()
