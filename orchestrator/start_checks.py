@@ -8,7 +8,10 @@ from orchestrator.stage_list import Stage
 
 
 def check_before(config: Config, stages: list[Stage], folder: RunDir) -> list[str]:
-    """What would fail later; returns what should be said of these stages at the start. Raises `FileNotFoundError` or `ValueError` where a stage of these could not run."""
+    """What would fail later; returns what should be said of these stages at the start.
+
+    Raises `FileNotFoundError` or `ValueError` where a stage of these could not run.
+    """
     for stage in stages:
         config.require_stage(stage)
     check_teachers(config, stages)
