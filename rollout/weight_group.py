@@ -38,7 +38,7 @@ class WeightGroup:
             seat = replace(seat, port=server.getsockname()[1])
             listening = {"master_listen_fd": server.detach(), "wait_for_workers": False}
         self.seat = seat
-        self._store = dist.TCPStore(  # type: ignore[attr-defined]
+        self._store = dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]  # as torch was built
             seat.host, seat.port, seat.size, is_master=seat.rank == 0, timeout=self._timeout, **listening
         )
         self._group: Any = None
