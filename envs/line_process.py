@@ -26,10 +26,10 @@ class LineProcess:
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
-        """Starts it where it does not run; `ready` is then its first line. GraderError where it can't start."""
+    def start(self) -> bool:
+        """Starts it where it does not run; `ready` is then its first line. Whether it did. GraderError where it can't."""
         if self._process is not None:
-            return
+            return False
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", str(self.script)],
             env=ENVIRONMENT_VARIABLES,
@@ -45,6 +45,7 @@ class LineProcess:
             self.close()
             raise GraderError(f"{self.script.name} did not start; are the packages that it imports installed?")
         self.ready = json.loads(line)
+        return True
 
     def ask(self, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any] | None:
         """The answer to a request; None where none came in time or the process died, which ends it."""

@@ -2,12 +2,13 @@
 
 Run as `python -I math_child.py` with the control socket as standard input. The mother imports and warms math-verify,
 says `{"warm": bool}`, and then forks a worker for each descriptor that it is sent; it never sees an answer. A worker
-says `{"pid": int}` on its descriptor, then takes lines `{"gold": LaTeX, "answer": LaTeX}` and answers each by two lines,
-`{"gold": bool}` (whether the gold answer could be read) and `{"equal": bool, "worn": bool}`. A worker that is worn (a
-check was slow or took much memory) is to be replaced. Whoever asked ends a worker that runs over its time; the kernel
+says `{"pid": int, "seal": {...}}` on its descriptor, then takes lines `{"gold": LaTeX, "answer": LaTeX}` and answers each
+by two lines, `{"gold": bool}` (whether the gold answer could be read) and `{"equal": bool, "worn": bool}`. A worker that is
+worn (a check was slow or took much memory) is to be replaced. Whoever asked ends a worker that runs over its time; the kernel
 does where nobody is left to.
 
-Workers read nothing but their libraries, and can't open sockets, fork or execute (`envs.sandbox_seal`).
+Workers read nothing but their libraries, and can't open sockets, fork or execute (`envs.sandbox_seal`), which each of
+them tries out (`envs.seal_probe`). Where the mother is root she becomes nobody, if her libraries can then be read.
 """
 
 import json
@@ -25,7 +26,7 @@ from sympy import Add, preorder_traversal
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
-from envs import sandbox_seal  # noqa: E402
+from envs import sandbox_namespaces, sandbox_seal, seal_probe  # noqa: E402
 
 sys.path.remove(ROOT)
 
@@ -83,7 +84,7 @@ def terms(node: Any) -> list[Any]:
 def serve(channel: int) -> None:
     """A worker: answers requests until its channel closes."""
     sandbox_seal.seal_library_user(memory_bytes=MEMORY_BYTES)
-    say(channel, {"pid": os.getpid()})
+    say(channel, {"pid": os.getpid(), "seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES)})
     while line := read_line(channel):
         request, start = json.loads(line), time.process_time()
         signal.setitimer(signal.ITIMER_PROF, CPU_S)
@@ -106,7 +107,7 @@ def serve(channel: int) -> None:
         say(channel, {"equal": same, "worn": worn})
 
 
-def say(channel: int, reply: dict[str, int]) -> None:
+def say(channel: int, reply: dict[str, Any]) -> None:
     """One line of an answer."""
     os.write(channel, json.dumps(reply).encode() + b"\n")
 
@@ -125,6 +126,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)
+    sandbox_namespaces.leave_root(sandbox_seal.library_folders())
     warm = {equal(parsed(gold), answer) for gold, answer in WARM_UP} == {True}
     control.send(json.dumps({"warm": warm}).encode())
     while True:

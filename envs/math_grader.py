@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from envs.clock import off_the_clock
 from envs.errors import GraderError
+from envs.seal_probe import require_seal
 
 SCRIPT = Path(__file__).with_name("math_child.py")
 START_S = 120.0
@@ -36,6 +38,7 @@ class MathWorker:
         if hello is None:
             channel.close()
             raise ProcessLookupError("no worker was forked")
+        self.seal: dict[str, Any] = hello["seal"]
         self.process = os.pidfd_open(hello["pid"])
         self.clock = ~hello["pid"] << 3 | 2  # its CPU time: CPUCLOCK_SCHED in the kernel's posix-timers.h
 
@@ -48,7 +51,7 @@ class MathWorker:
         reply = self.hear(GOLD_S)
         return reply is not None and bool(reply["gold"])
 
-    def hear(self, seconds: float) -> dict[str, int] | None:
+    def hear(self, seconds: float) -> dict[str, Any] | None:
         """The next reply; None where none comes in time. A worker that was hardly run meanwhile is waited for longer."""
         try:
             start, used = time.monotonic(), time.clock_gettime(self.clock)
@@ -128,11 +131,20 @@ class MathGrader:
                 with theirs, contextlib.suppress(OSError):
                     socket.send_fds(control, [b"fork"], [theirs.fileno()])
             with contextlib.suppress(OSError):
-                return MathWorker(ours)
+                return self._sealed(MathWorker(ours))
             with self.lock:
                 if self.control is control:
                     self._stop()
         raise GraderError("the process that runs math-verify died twice")
+
+    def _sealed(self, worker: MathWorker) -> MathWorker:
+        """The worker, where its seal is what `sandbox.min_level` asks for; else GraderError."""
+        try:
+            require_seal(worker.seal, "math-verify")
+        except GraderError:
+            worker.end()
+            raise
+        return worker
 
     def start(self) -> None:
         """Starts the mother where there is none, without waiting until it is warm (some seconds)."""

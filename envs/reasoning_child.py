@@ -2,8 +2,8 @@
 
 Takes lines `{"dataset", "config", "seed"}` and answers `{"question", "answer"}` (the answer is null where the data set
 gives none) or `{"error"}`; with a `text` too it answers `{"score"}`, null where the scorer raised. Its first line names
-the data sets with the keys of their configurations. It reads nothing but its libraries, and can't open sockets, fork or
-execute (`envs.sandbox_seal`).
+the data sets with the keys of their configurations, and what its seal stops (`envs.seal_probe`). It reads nothing but its
+libraries, and can't open sockets, fork or execute (`envs.sandbox_seal`).
 
 Some scorers evaluate the answer as Python. Here they get a function instead that takes literals only, or formulas only,
 so that no answer is ever executed.
@@ -29,7 +29,7 @@ from sympy.parsing.sympy_parser import parse_expr
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
-from envs import sandbox_seal  # noqa: E402
+from envs import sandbox_namespaces, sandbox_seal, seal_probe  # noqa: E402
 
 sys.path.remove(ROOT)
 
@@ -138,13 +138,16 @@ def main() -> None:
     out, sys.stdout = sys.stdout, sys.stderr
     for module, (name, instead) in EVALUATES.items():
         vars(importlib.import_module(module))[name] = instead
-    layers = sandbox_seal.seal_library_user(memory_bytes=MEMORY_BYTES)
+    sandbox_namespaces.leave_root(sandbox_seal.library_folders())
+    sandbox_seal.seal_library_user(memory_bytes=MEMORY_BYTES)
     keys = {
         name: [field.name for field in fields(config) if field.name not in ("seed", "size")]
         for name, (_, config) in sorted(DATASETS.items())
         if name not in LEFT_OUT
     }
-    print(json.dumps({"ready": layers, "datasets": keys}), file=out, flush=True)
+    print(
+        json.dumps({"seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES), "datasets": keys}), file=out, flush=True
+    )
     for line in sys.stdin:
         signal.alarm(ALARM_S)
         print(json.dumps(answered(json.loads(line))), file=out, flush=True)

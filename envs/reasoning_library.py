@@ -10,6 +10,7 @@ from typing import Any
 from envs.clock import off_the_clock
 from envs.errors import GraderError
 from envs.line_process import LineProcess
+from envs.seal_probe import require_seal
 
 SCRIPT = Path(__file__).with_name("reasoning_child.py")
 MAKE_S, SCORE_S = 120.0, 30.0
@@ -42,8 +43,14 @@ class ReasoningLibrary:
     def datasets(self) -> dict[str, list[str]]:
         """The names of the data sets, each with the keys of its configuration."""
         with self._lock:
-            self._process.start()
+            self._started()
             return dict(self._process.ready["datasets"])
+
+    def seal(self) -> dict[str, Any]:
+        """What the process says of its seal."""
+        with self._lock:
+            self._started()
+            return dict(self._process.ready["seal"])
 
     def make(self, origin: Origin) -> Entry:
         """The entry. ValueError where it can't be made from that configuration, GraderError where it takes too long."""
@@ -65,7 +72,17 @@ class ReasoningLibrary:
                     raise GraderError(f"{origin}: its own answer can't be scored ({right})")
             return None if reply is None else float(reply["score"] or 0.0)
 
+    def _started(self) -> None:
+        """Starts the process where it does not run. GraderError where it can't, or is sealed too little."""
+        if self._process.start():
+            try:
+                require_seal(self._process.ready["seal"], "reasoning-gym")
+            except GraderError:
+                self._process.close()
+                raise
+
     def _make(self, origin: Origin) -> Entry:
+        self._started()
         reply = self._process.ask(_request(origin), seconds=MAKE_S)
         if reply is None:
             raise GraderError(f"{origin} could not be made in {MAKE_S:.0f} s")
@@ -74,6 +91,7 @@ class ReasoningLibrary:
         return Entry(question=reply["question"], answer=reply["answer"])
 
     def _score(self, origin: Origin, text: str) -> dict[str, Any] | None:
+        self._started()
         return self._process.ask(_request(origin) | {"text": text}, seconds=SCORE_S)
 
     def close(self) -> None:

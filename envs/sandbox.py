@@ -35,6 +35,7 @@ from envs.errors import SandboxError
 from envs.main_program import MainProgram
 from envs.program import Limits, Program, Reply
 from envs.sandbox_probe import Isolation, probe
+from envs.seal_probe import MIN_LEVEL_VARIABLE
 from envs.setting import running
 from envs.zygote import Zygote
 
@@ -42,7 +43,6 @@ LOG = logging.getLogger(__name__)
 MIN_LEVEL, MAX_LEVEL = 2, 3
 AT_ONCE = 4
 STARTED_AHEAD = 2  # processes of one program at the same time
-MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
 KERNEL = "a Linux kernel of 5.13 or later, for level 3 one that allows user namespaces"
 REMEDY = f"use {KERNEL}, or accept less by setting {MIN_LEVEL_VARIABLE}"
 NUMPY = re.compile(r"\b(?:import|from)\b[^\n#]*\bnumpy\b")
