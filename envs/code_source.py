@@ -81,14 +81,14 @@ def imports_for(names: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def taken(wanted: Sequence[str], solution: str | None) -> tuple[list[str], str]:
+def taken(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
     """The names among these that tests take from a program, and imports of the modules among the others.
 
     A program has what its solution defines at the top level; without a solution, all that is no module.
     """
     held = None if solution is None else definitions(parsed(solution, "solution"))
-    names = [name for name in wanted if (name in held if held is not None else not imports_for([name]))]
-    return names, imports_for([name for name in wanted if name not in names])
+    names = [name for name in free if (name in held if held is not None else not imports_for([name]))]
+    return names, imports_for([name for name in free if name not in names])
 
 
 def entry_point_of(row: Row) -> str:

@@ -176,7 +176,7 @@ def test_a_program_that_breaks_a_limit_is_told_apart(sandbox: Sandbox, name: str
     start = time.monotonic()
     limits = SHORT if kind is Kind.TIME else LIMITS
     assert run(sandbox, source, limits=limits).kind is kind
-    assert time.monotonic() - start < limits.wall_s + 5
+    assert time.monotonic() - start < limits.wall_s + 15  # the time for which it waits for a CPU does not count
 
 
 def test_output_is_thrown_away(sandbox: Sandbox) -> None:
