@@ -38,6 +38,9 @@ warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", 
 compatible_ops["deepspeed_shm_comm"] = False  # else a C++ compiler is started, and needed, at the first run on a CPU
 
 ADAPTERS_FILE = "adapters.safetensors"
+IN_FLOAT32 = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
+"""Gradients are added up in float32, over micro-batches and over ranks. Left to itself DeepSpeed adds them up in bfloat16,
+which over 64 micro-batches is 0.9 % off in the norm, as much as all that bfloat16 rounds in the passes themselves."""
 GATHER_BYTES = 256 * 2**20
 """Parameters that ZeRO-3 gathers at once, in bytes."""
 
@@ -73,6 +76,7 @@ class DeepSpeedEngine:
         self.model = model
         self.ranks = learner.ranks
         self.zero_stage = learner.zero_stage
+        self.offloads_state = learner.offload != "none" and learner.zero_stage < 3
         self.has_adapters = learner.lora.rank > 0
         require_together(optim, learner)
         if learner.shared_prompts:
@@ -115,6 +119,8 @@ class DeepSpeedEngine:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         self.engine.step()
         applied = bool(self.engine.was_step_applied())
+        if not applied and self.offloads_state:  # deepspeed would add the refused gradient to all that follow
+            self.engine.optimizer.averaged_gradients = {}
         norm = self.engine.get_global_grad_norm()
         return applied, float("nan") if norm is None or not applied else float(norm)
 
@@ -245,6 +251,7 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 2**31,
         "bf16": {"enabled": learner.bf16},
+        **(IN_FLOAT32 if learner.bf16 else {}),
         "zero_optimization": {
             "stage": learner.zero_stage,
             "overlap_comm": False,

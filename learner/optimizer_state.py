@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,
@@ -117,13 +118,21 @@ class OptimizerState:
         """Give an optimiser that has made no step yet the tensors that it would make at its first one."""
         if self._zero is None:
             return
-        flat = (
-            self._zero.fp32_partitioned_groups_flat if self._stage == 3 else self._zero.single_partition_of_fp32_groups
-        )
-        for partition in flat:
+        for partition in self._partitions():
             self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in kinds}
             self._optimizer.state[partition][STEP] = torch.tensor(step, device=partition.device)
         self._link()
+
+    def _partitions(self) -> list[torch.Tensor]:
+        """This rank's float32 weights, a flat tensor for each group, which the optimiser keeps its state by."""
+        assert self._zero is not None
+        if self._stage == 3:
+            flat: list[torch.Tensor] = self._zero.fp32_partitioned_groups_flat
+        elif isinstance(self._zero, BF16_Optimizer):  # what DeepSpeed takes for bfloat16 at stage 1, without offload
+            flat = self._zero.fp32_groups_flat_partition
+        else:
+            flat = self._zero.single_partition_of_fp32_groups
+        return flat
 
     def _link(self) -> None:
         """Let DeepSpeed find each parameter's part of the state; its own look, in the first step, sees one group only."""

@@ -265,6 +265,51 @@ def test_closing_removes_the_shared_memory(alone, shared):
     assert [result["segments"] for result in (alone, *shared)] == [[], [], []]
 
 
+MANY = 64
+
+
+def many_sequences() -> list[Sequence]:
+    draw = torch.Generator().manual_seed(0)
+    return [
+        Sequence.supervised(ids=torch.randint(0, 264, (12,), generator=draw).tolist(), trained_T=[False, *[True] * 11])
+        for _ in range(MANY)
+    ]
+
+
+def summed_gradient(folder: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The gradient of that many micro-batches in bfloat16, each by torch alone, added up in a type."""
+    model = AutoModelForCausalLM.from_pretrained(f"{folder}/llama", dtype=torch.bfloat16)
+    total = {name: torch.zeros_like(parameter, dtype=dtype) for name, parameter in model.named_parameters()}
+    for sequence in many_sequences():
+        ids_BT = torch.tensor([sequence.ids])
+        model.zero_grad()
+        (-token_logprobs(model(input_ids=ids_BT).logits, ids_BT).sum() / (11 * MANY)).backward()
+        for name, parameter in model.named_parameters():
+            total[name] += parameter.grad.to(dtype)
+    return {name: tensor.float() for name, tensor in total.items()}
+
+
+def first_gradient(rank: int, port: int, folder: str, zero_stage: int) -> dict[str, torch.Tensor]:
+    """The gradient of the same micro-batches as the first step saw it: Adam's running mean starts with a tenth of it."""
+    learner = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=zero_stage, bf16=True))
+    learner.load(f"{folder}/llama", optim=OptimConfig(beta1=0.9, grad_clip=0.0), total_steps=1)
+    learner.train_step(make_batch(many_sequences(), ranks=1, micro_batch_tokens=12, pad_id=0), loss=NLL)
+    learner.save(f"{folder}/gradient-{zero_stage}")
+    learner.close()
+    state = load_file(f"{folder}/gradient-{zero_stage}/learner/optimizer-00000.safetensors")
+    return {name[8:]: tensor * 10 for name, tensor in state.items() if name.startswith("exp_avg/")}
+
+
+def after_a_broken_batch(rank: int, port: int, folder: str) -> list[float]:
+    """Which steps were skipped, with the optimiser's state in main memory."""
+    learner = Rank(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2, bf16=True, offload="cpu"))
+    learner.load(f"{folder}/llama", optim=OPTIM, total_steps=STEPS)
+    batches = (batch(ranks=1), broken_batch(ranks=1), batch(ranks=1, seed=1))
+    skipped = [learner.train_step(given, loss=POLICY)["skipped"] for given in batches]
+    learner.close()
+    return skipped
+
+
 def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
     """The same step in one micro-batch and in many; then other stages and models in the same process."""
     learner = Rank(rank, 1, "127.0.0.1", port, LearnerConfig())
@@ -283,6 +328,8 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
     half.load(f"{folder}/model", optim=OPTIM, total_steps=20)
     results["bf16"] = [half.train_step(batch(ranks=1), loss=NLL)["loss"] for _ in range(20)]
     half.close()
+    results |= {f"float32 sums {stage}": first_gradient(rank, port, folder, stage) for stage in (1, 2, 3)}
+    results["offload"] = after_a_broken_batch(rank, port, folder)
     for nothing in (f"{folder}/nowhere", folder):
         with pytest.raises(ValueError, match="is not a model directory"):
             learner.load(nothing, optim=OPTIM, total_steps=1)
@@ -312,6 +359,21 @@ def test_training_in_bfloat16_learns(accumulated):
     losses = accumulated["bf16"]
     assert losses[-1] < losses[0] - 0.3
     assert all(math.isfinite(loss) for loss in losses)
+
+
+def test_gradients_of_bfloat16_are_added_up_in_float32(accumulated, folder):
+    exact, rough = (summed_gradient(folder, dtype) for dtype in (torch.float32, torch.bfloat16))
+
+    def error(found: dict[str, torch.Tensor]) -> float:
+        off = torch.cat([(found[name] - tensor).flatten() for name, tensor in exact.items()])
+        return float(off.norm() / torch.cat([tensor.flatten() for tensor in exact.values()]).norm())
+
+    assert [error(accumulated[f"float32 sums {stage}"]) < 1e-5 for stage in (1, 2, 3)] == [True] * 3
+    assert error(rough) > 5e-3  # what bfloat16 would lose over as many micro-batches
+
+
+def test_with_offload_too_a_refused_gradient_is_forgotten(accumulated):
+    assert accumulated["offload"] == [0.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

@@ -77,6 +77,7 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
     kinds = {
         "muon": (MUON, LearnerConfig()),
         "bfloat16": (ADAM, LearnerConfig(zero_stage=2, bf16=True)),
+        "bfloat16, stage 1": (ADAM, LearnerConfig(zero_stage=1, bf16=True)),
         "bfloat16, stage 3": (ADAM, LearnerConfig(zero_stage=3, bf16=True)),
     }
     for name, (optim, config) in kinds.items():
