@@ -1,6 +1,7 @@
 """The experts that an engine chose: arrays of shape (ids, expert layers, experts of a token), -1 for an id not processed."""
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,19 @@ def padded(choices: Choices, *, ids: int) -> Choices:
     """The choices for so many ids, the last of which the engine may not have processed; what goes beyond is left out."""
     missing = max(0, ids - len(choices))
     return np.pad(choices[:ids], ((0, missing), (0, 0), (0, 0)), constant_values=UNPROCESSED).astype(np.int16)
+
+
+def first_heard(parts: Sequence[tuple[int, Choices]]) -> Choices:
+    """The choices of parts, each with the position that it begins at, in the order in which an engine computed them.
+
+    A position that was computed several times, as after a preemption, has its first choices: the token after it was sampled
+    under those.
+    """
+    longest = max(start + len(own) for start, own in parts)
+    choices = np.full((longest, *parts[0][1].shape[1:]), UNPROCESSED, dtype=np.int16)
+    for start, own in reversed(parts):
+        choices[start : start + len(own)] = own
+    return choices
 
 
 def to_json(choices: Choices | None) -> dict[str, Any] | None:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
+from rollout.expert_choices import first_heard
+
 KEPT = 4
 """Requests whose choices are kept until somebody takes them, as a multiple of those that run at once."""
 
@@ -38,16 +40,9 @@ class ExpertRecorder:
         self._heard: dict[str, list[tuple[int, NDArray[np.int16]]]] = {}
 
     def take(self, request: str) -> NDArray[np.int16]:
-        """The choices of a request, by the id that its client gave it, and forget them; a row for each position.
-
-        A position that was computed several times has its last choices.
-        """
+        """The choices of a request, by the id that its client gave it, and forget them; a row for each position."""
         name = next(name for name in self._heard if name.rpartition("-")[0] == request or name == request)
-        heard = self._heard.pop(name)
-        choices = np.full((max(start + len(own) for start, own in heard), *self._pass.shape[1:]), -1, dtype=np.int16)
-        for start, own in heard:
-            choices[start : start + len(own)] = own
-        return choices
+        return first_heard(self._heard.pop(name))
 
     def _hear(self, layer: int, chosen: torch.Tensor) -> None:
         """The choices (tokens, K) of one layer. All layers are heard in their order in every pass."""

@@ -9,7 +9,7 @@ from test_episode import demonstration, play
 
 from learner.batch import make_batch, sequences_from_group
 from rollout.engine import Completion
-from rollout.expert_choices import Choices, from_json, padded, to_json
+from rollout.expert_choices import Choices, first_heard, from_json, padded, to_json
 from rollout.record import group_lines
 from rollout.replay_engine import Recording, read_recording
 from rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
@@ -63,6 +63,12 @@ def test_a_trajectory_file_holds_choices_that_a_replayed_episode_has_again(tmp_p
         assert expected.experts is not None
         assert turn.experts.dtype == np.int16
         assert np.array_equal(turn.experts, expected.experts)
+
+
+def test_a_position_that_was_computed_again_keeps_the_choices_under_which_its_next_token_was_sampled():
+    before, after = np.full((3, 1, 1), 1, dtype=np.int16), np.full((5, 1, 1), 2, dtype=np.int16)
+    assert first_heard([(0, before), (0, after)])[:, 0, 0].tolist() == [1, 1, 1, 2, 2]
+    assert first_heard([(2, before)])[:, 0, 0].tolist() == [-1, -1, 1, 1, 1]
 
 
 def test_episodes_without_choices_stay_without():
