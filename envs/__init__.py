@@ -3,6 +3,7 @@
 Where to start: `catalog` lists the environments, `episode` is what they share, `script` plays given turns through one.
 
     environment, task, source, rows, formats      what an environment is, its tasks, where these come from
+    play, step_result, failure, clock             an episode from outside: what comes back is checked, faults, its clock
     dialogue, episode, *_tool(s), calculator      turns of the model, one episode, tools lent to any environment
     arithmetic, math_*                            mathematics
     programs, program_rows, *_rows, code_*        code: generated tasks, rows of data, tests and checks

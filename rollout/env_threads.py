@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import TypeVar
 
 from envs.clock import CURRENT, Clock
@@ -19,19 +20,40 @@ UNFIT = (StopIteration, CancelledError)
 
 
 class EnvThreads:
-    """Runs each call in a thread of its own, so many of one environment at once; the others wait, off their clocks.
+    """Runs so many calls of one environment at once, each in a thread; the others wait, off their clocks.
 
-    A call that outlasts its episode's clock is left to itself, and its place is free at once. For one event loop.
+    A call that outlasts its episode's clock is left to itself with its thread, and its place is free at once: there is a
+    thread for every call that has a place. Threads are used again and do not keep the process from ending. For one event
+    loop.
     """
 
     def __init__(self) -> None:
         self._places: dict[str, asyncio.Semaphore] = {}
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
 
     async def call(self, function: Callable[[], T], *, env: str, at_once: int, clock: Clock) -> T:
         """What the function returns or raises. `EpisodeTimeout` where the clock runs out first."""
         async with self._places.setdefault(env, asyncio.Semaphore(at_once)):
             with clock.turned(on=True):
-                return await _within(clock, asyncio.wrap_future(started(function, clock)))
+                return await _within(clock, asyncio.wrap_future(self.start(function, clock)))
+
+    def start(self, function: Callable[[], T], clock: Clock | None = None) -> "Future[T]":
+        """What becomes of a function that runs in a thread from now on."""
+        future: Future[T] = Future()
+        self._jobs.put(partial(_settle, future, function, clock))
+        with self._lock:
+            waiting, self._idle = self._idle, max(0, self._idle - 1)
+        if not waiting:
+            threading.Thread(target=self._work, name="env", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+            with self._lock:
+                self._idle += 1
 
 
 async def _within(clock: Clock, running: "asyncio.Future[T]") -> T:
@@ -47,23 +69,16 @@ async def _within(clock: Clock, running: "asyncio.Future[T]") -> T:
         running.cancel()
 
 
-def started(function: Callable[[], T], clock: Clock | None = None) -> "Future[T]":
-    """What becomes of a function that runs in a thread from now on; the thread does not keep the process from ending."""
-    future: Future[T] = Future()
-
-    def work() -> None:
-        CURRENT.set(clock)
-        try:
-            result = function()
-        except BaseException as error:
-            settle = partial(future.set_exception, _passable(error))
-        else:
-            settle = partial(future.set_result, result)
-        with suppress(InvalidStateError):  # nobody waits for it any more
-            settle()
-
-    threading.Thread(target=work, name="env", daemon=True).start()
-    return future
+def _settle(future: "Future[T]", function: Callable[[], T], clock: Clock | None) -> None:
+    CURRENT.set(clock)
+    try:
+        result = function()
+    except BaseException as error:
+        settle = partial(future.set_exception, _passable(error))
+    else:
+        settle = partial(future.set_result, result)
+    with suppress(InvalidStateError):  # nobody waits for it any more
+        settle()
 
 
 def _passable(error: BaseException) -> Exception:

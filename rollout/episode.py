@@ -21,7 +21,7 @@ from envs.source import THREADS
 from envs.step_result import StepResult
 from envs.task import Message, Task
 from rollout.engine import Completion
-from rollout.env_threads import EnvThreads, started
+from rollout.env_threads import EnvThreads
 from rollout.renderer import Renderer
 from rollout.speech import Speaker, Speech
 from rollout.trajectory import Stop, Trajectory, Turn, TurnFault
@@ -97,7 +97,7 @@ class EpisodeRunner:
             return _failed(task, turns, failure_of(error), seconds=time.monotonic() - start)
         finally:
             if not play.over:  # nobody waits for the end: a call of the environment may still be under way
-                started(play.close)
+                self._threads.start(play.close)
         return Trajectory(
             task=task,
             turns=tuple(turns),
