@@ -18,6 +18,8 @@ BREAK = "\u200b"
 TAG = re.compile(r"<+[^<>\s]+>+|\[/?[A-Z][A-Z_]*\]")
 XML_TAG = re.compile(r"</?\w[\w.:-]*/?>")
 OWN_TAGS = frozenset((OPEN_THOUGHT, CLOSE_THOUGHT, OPEN_CALL, CLOSE_CALL))
+SHORT, REMEMBERED = 16, 4096
+"""Characters of a text whose ids are remembered, and how many texts are."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of content parts that hold text."""
 
@@ -36,6 +38,7 @@ class Escaper:
         if tokenizer.unk_token != tokenizer.eos_token:  # what the vocabulary lacks is no forgery
             vocabulary.pop(str(tokenizer.unk_token), None)
         self._longest = max(map(len, tags))
+        self._short: dict[str, list[int]] = {}
         self._tags, self._tag_ids = _any_of(tags), frozenset(vocabulary.values())
         self._turns, self._turn_ids = _any_of(turns), frozenset(vocabulary[tag] for tag in turns & vocabulary.keys())
 
@@ -116,7 +119,15 @@ class Escaper:
         return any(found.start() < len(said) < found.end() for found in self._tags.finditer(near))
 
     def _encoded(self, text: str) -> Iterable[int]:
+        """The ids of a text; those of short ones are remembered, since keys and roles are in every message."""
+        known = self._short.get(text)
+        if known is not None:
+            return known
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(text) <= SHORT:
+            if len(self._short) == REMEMBERED:
+                self._short.clear()
+            self._short[text] = ids
         return ids
 
 
