@@ -167,6 +167,11 @@ def place(stage_dir: Path, step: int) -> Path:
     return stage_dir / f"{step:06d}"
 
 
+def size_of(directory: Path) -> int:
+    """How many bytes lie in a model directory or a checkpoint."""
+    return sum(size for size, _, _ in _facts(directory).values())
+
+
 def step_of(directory: Path) -> int:
     """The step of a checkpoint directory."""
     return int(directory.name)

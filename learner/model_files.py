@@ -16,6 +16,9 @@ TOKENIZER_FILES = (
     "chat_template*",
 )
 
+HEADERS_BYTES = 2**20
+"""Of a checkpoint's files, and its small ones, at the most."""
+
 
 def read_model(directory: Path) -> PreTrainedModel:
     """A model in float32 that computes what the engines compute. Raises `ValueError` where the directory holds none."""
@@ -38,3 +41,12 @@ def longest_sequence(directory: Path) -> int | None:
 def read_tokenizer(directory: Path) -> dict[str, bytes]:
     """The tokenizer's files, kept here: the checkpoint that a run continues from may be gone when it saves the next."""
     return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}
+
+
+def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
+    """Bytes of a checkpoint of the model, at the most: its weights and, of what is trained, the optimiser's two moments, and
+    in bfloat16 the float32 weights too. To be asked before the model is partitioned.
+    """
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    held = sum(tensor.numel() for tensor in model.state_dict().values())
+    return held * (2 if bf16 else 4) + trained * (8 + (4 if bf16 else 0)) + HEADERS_BYTES

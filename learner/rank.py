@@ -22,7 +22,7 @@ from learner.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.forward import micro_batch_loss
 from learner.frozen_model import FrozenModel
 from learner.loss_config import LossConfig
-from learner.model_files import read_model, read_tokenizer
+from learner.model_files import checkpoint_bytes, read_model, read_tokenizer
 from learner.optimizer import freeze, learning_rate
 from learner.publish import WeightPublisher
 from learner.recompute import recompute
@@ -33,8 +33,6 @@ from learner.scorer import Scorer
 from rollout.manifest import WeightManifest
 from rollout.weight_group import Seat, WeightGroup
 
-COLLECTIVE_TIMEOUT = 600.0
-"""Seconds that a rank waits for the others in one operation before it fails."""
 STATE_FOLDER = "learner"
 """Folder of a checkpoint for what Hugging Face's format has no place for."""
 
@@ -55,23 +53,23 @@ class Rank:
         torch.set_num_threads(config.threads)
         transformers_logging.set_verbosity_error()  # on a CPU it warns that GPU kernels are absent
         transformers_logging.disable_progress_bar()
-        join_ranks(timeout_seconds=COLLECTIVE_TIMEOUT)
+        join_ranks(timeout_seconds=config.collective_timeout_s)
         self.rank = rank
         self.config = config
         self.steps = 0  # updates done, which is what the schedule counts
-        self.parameter_count = 0
+        self.needed_bytes = 0
         self.engine: DeepSpeedEngine | None = None
         self.routing: Routing | None = None
         self.reference: FrozenModel | None = None
         self.publisher: WeightPublisher | None = None
         self.group: WeightGroup | None = None
 
-    def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> int:
+    def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> None:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
-        The reference is the model itself as it is now, or a teacher. Returns the parameter count. What was loaded before
-        is freed. Raises `ValueError` for a directory that holds no such model, for one without the expert layers that the
-        configuration is about, and for a carrier that needs a GPU where there is none.
+        The reference is the model itself as it is now, or a teacher. What was loaded before is freed. Raises `ValueError`
+        for a directory that holds no such model, for one without the expert layers that the configuration is about, and
+        for a carrier that needs a GPU where there is none.
         """
         require_carrier(self.config.carrier)
         self.optim = optim
@@ -80,13 +78,11 @@ class Rank:
         self.teacher_dir = None if teacher_dir is None else Path(teacher_dir)
         self.tokenizer_files = read_tokenizer(Path(model_dir))
         self._begin(Path(model_dir))
-        return self.parameter_count
 
     def _begin(self, model_dir: Path, adapters: Path | None = None) -> None:
         """Make the engine of a model, with adapters as a checkpoint holds them, or new ones, where they are trained."""
         self.close()
         model = read_model(model_dir)
-        self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
         self.start_dir = model_dir
         prepare_routers(model, self.config)
         freeze(model, self.config.frozen)
@@ -96,6 +92,9 @@ class Rank:
         if adapters is not None:
             load_adapters(model, adapters)
         recompute(model, self.config.recompute)
+        self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16) + sum(
+            map(len, self.tokenizer_files.values())
+        )
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
         self.routing = Routing(model, replay=self.config.router_replay, device=self.engine.device)
 
@@ -146,6 +145,10 @@ class Rank:
                 scores = engine.scorer(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
                 values.append(scores.logprobs_BT[0].tolist())
         return values
+
+    def checkpoint_bytes(self) -> int:
+        """What `save` writes, at the most."""
+        return self.needed_bytes
 
     def save(self, directory: str) -> None:
         """Write a checkpoint: the model and its tokenizer in Hugging Face format, and the state that training needs."""
@@ -208,10 +211,10 @@ class Rank:
         """The bytes of the last push, on rank 0: its changes, or the whole weights. See `WeightPublisher.payload`."""
         return self._publisher().payload(version, whole=whole)
 
-    def meet(self, host: str, size: int) -> int:
-        """Open the group of this rank and all engines, `size` together, on rank 0; returns the port where they meet."""
-        self.group = WeightGroup(Seat(host=host, port=0, rank=0, size=size))
-        return self.group.seat.port
+    def meet(self, host: str, size: int) -> Seat:
+        """Open the group of this rank and all engines, `size` together, on rank 0; returns its place, where they meet."""
+        self.group = WeightGroup(Seat(host=host, port=0, rank=0, size=size, timeout_s=self.config.collective_timeout_s))
+        return self.group.seat
 
     def broadcast(self, version: int) -> None:
         """Send the whole last push from rank 0 to the engines of the group, which receive at the same time."""
@@ -230,11 +233,15 @@ class Rank:
             self.reference.close()
             self.reference = None
 
-    def _reference(self) -> Scorer:
-        """The weights that the stage began with, or a teacher's, frozen; read at their first use."""
+    def load_reference(self) -> None:
+        """Read the weights that the stage began with, or the teacher's, to compare with: after `restore`, if that is called."""
         if self.reference is None:
             model = read_model(self.teacher_dir or self.start_dir)
             self.reference = FrozenModel(model, learner=self.config, device=self._engine().device)
+
+    def _reference(self) -> Scorer:
+        self.load_reference()
+        assert self.reference is not None
         return self.reference.scorer
 
     def _close_publisher(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.deadline import within
+from orchestrator.deadline import Deadline, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.run import Run
@@ -64,8 +64,9 @@ async def sample_once(
         ]
         calls = (fleet.run_group(ticket, sampling.samples) for ticket in tickets)
         answering = asyncio.gather(*(watch.on(call) for call in calls))
+        limit = Deadline(seconds=sampling.timeout_s, setting=f"{name}.timeout_s")
         groups: list[Group] = await run.stop.wait_or(
-            within(sampling.timeout_s, answering, stage=name, waiting_for=lambda: "the model's own answers")
+            within(limit, answering, stage=name, waiting_for=lambda: "the model's own answers")
         )
         for draw, group in zip(wave, groups, strict=True):
             kept += lines(draw, group)

@@ -9,7 +9,7 @@ from orchestrator.bench_rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster import Fleet, LearnerGroup
 from orchestrator.config import Config
-from orchestrator.deadline import StopFlag
+from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
 from rollout.trajectory import Group, WeightVersion
@@ -42,6 +42,7 @@ async def bench_loop(
 
     serving = VersionCell(WeightVersion(step=version))
     generate_s, learn_s = await _parts(fleet, learner, mixture, config, batch)
+    limit = Deadline(seconds=config.rl.timeout_s, setting="rl.timeout_s")
     seconds, answers = {}, config.rl.groups_per_step * config.rl.group_size
     for lag in LAGS:
         reports: list[StepReport] = []
@@ -61,7 +62,8 @@ async def bench_loop(
             on_step=keep,
             on_group=lambda group: group,
             stop=StopFlag(),
-            timeout_s=config.rl.timeout_s,
+            limit=limit,
+            push_limit=lambda nbytes: limit,
         )
         await loop.run(1, STEPS)
         seconds[lag] = median(r.wait_s + r.train_s + r.push_s for r in reports[SKIPPED:])

@@ -59,6 +59,8 @@ ROUNDS = 4
 """Pushes measured, after two that allocate the memory."""
 COPY_BYTES = 2**28
 """Most bytes copied at once for comparison."""
+TIMEOUT_S = 300.0
+"""Seconds that the ends of a broadcast wait for each other."""
 RATES = (3e-6, 1.5e-4)
 STEPS = 10
 
@@ -211,7 +213,7 @@ def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[We
     ours, theirs = context.Pipe()
     process = context.Process(target=_take_pushes, args=(theirs,), daemon=True)
     process.start()
-    group = WeightGroup(Seat(host=LOOPBACK, port=0, rank=0, size=2))
+    group = WeightGroup(Seat(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=TIMEOUT_S))
 
     def receive(manifest: WeightManifest) -> None:
         if carrier == "broadcast":

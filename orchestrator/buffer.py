@@ -8,6 +8,7 @@ so no group is trained more than `max_lag` versions after it was admitted.
 import asyncio
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
+from time import monotonic
 from typing import Any
 
 from orchestrator.mixture import Draw, Mixture
@@ -59,6 +60,7 @@ class Buffer:
         self._redo: list[Draw] = []
         self._next = next_ticket
         self._changed = asyncio.Condition()
+        self._put_at = 0.0
         self.dropped = Dropped()
 
     @property
@@ -81,6 +83,7 @@ class Buffer:
 
         From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end.
         """
+        self._put_at = monotonic()
         async with self._changed:
             lost = len(group.trajectories) < self._fewest
             if lost:
@@ -128,6 +131,10 @@ class Buffer:
             if sum(slot.group is None for slot in due) > steps_left * self._per_step:
                 return False
         return True
+
+    def last_sign(self) -> float:
+        """When a group was finished last, on the monotonic clock."""
+        return self._put_at
 
     def waiting_for(self) -> str:
         """What a stuck `take` waits for, for people."""

@@ -1,7 +1,6 @@
 """Ray: starts it, and turns the plain worker and rank classes into actors. The home of Ray."""
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
 
 from envs.seal_probe import MIN_LEVEL_VARIABLE
 from learner.batch import TrainBatch
 from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 from learner.rank import Rank
+from orchestrator.actors import answer, close_all, ended_on_failure, gpus_each, together
 from orchestrator.parcel import Broadcast, Meeting, Parcel, RankActor
 from rollout.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -24,13 +23,8 @@ from rollout.worker import RolloutConfig, RolloutWorker
 
 ROOT = Path(__file__).resolve().parent.parent
 CONCURRENT_CALLS = 4096
-CLOSE_S = 30.0
 LOOPBACK = "127.0.0.1"
 WorkerActor = Any
-
-
-class ProcessDied(RuntimeError):
-    """A rollout worker or a rank of the learner ended by itself: out of memory, killed, or its machine is gone."""
 
 
 def start_ray(*, slots: int, min_sandbox_level: int) -> None:
@@ -87,13 +81,16 @@ class Fleet:
         """Start every worker's engine on a model directory, whose weights count as `version`.
 
         `actors` is how many the run has, its learner's included: where there are as many GPUs, each has one. With
-        `record_experts` the engines record the experts that they choose. Raises `ValueError` where they can't.
+        `record_experts` the engines record the experts that they choose. Raises `ValueError` where they can't, and
+        `NoRoomError` where the cluster has too few GPUs free.
         """
+        share = await gpus_each(actors, wanted=config.workers)
         actor = ray.remote(RolloutWorker).options(
-            num_cpus=0, num_gpus=gpus_each(actors), max_concurrency=CONCURRENT_CALLS, max_restarts=0
+            num_cpus=0, num_gpus=share, max_concurrency=CONCURRENT_CALLS, max_restarts=0
         )
         fleet = cls([actor.remote(config, seed=seed) for _ in range(config.workers)], retries=config.retries)
-        await fleet._all(lambda worker: worker.start.remote(str(model_dir), version.step, record_experts))
+        with ended_on_failure(fleet._workers):
+            await fleet._all(lambda worker: worker.start.remote(str(model_dir), version.step, record_experts))
         return fleet
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
@@ -116,6 +113,9 @@ class Fleet:
             call = self._workers[index].run_group.remote(ticket, samples, attempt)
             group: Group = await answer(call, f"rollout worker {index}")
             return group
+        except asyncio.CancelledError:
+            ray.cancel(call)  # else the worker would go on, beside whatever comes next
+            raise
         finally:
             self._in_flight[index] -= 1
 
@@ -176,21 +176,27 @@ class LearnerGroup:
 
     @classmethod
     async def start(cls, config: LearnerConfig, *, actors: int) -> "LearnerGroup":
-        """Start one actor per rank; they join each other on loopback. `actors`: see `Fleet.start`."""
-        actor = ray.remote(Rank).options(num_cpus=0, num_gpus=gpus_each(actors), max_restarts=0)
+        """Start one actor per rank, and wait until they have joined each other on loopback. `actors`: see `Fleet.start`."""
+        share = await gpus_each(actors, wanted=config.ranks)
+        actor = ray.remote(Rank).options(num_cpus=0, num_gpus=share, max_restarts=0)
         port = free_port()
         ranks = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
-        return cls(ranks, broadcast=config.carrier == "broadcast")
+        group = cls(ranks, broadcast=config.carrier == "broadcast")
+        with ended_on_failure(ranks):
+            await group._all(lambda rank: rank.__ray_ready__.remote())
+        return group
 
     async def load(
         self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
-    ) -> int:
-        """Load a model with a fresh optimiser, to learn from a teacher if one is given; returns its parameters' number."""
+    ) -> None:
+        """Load a model with a fresh optimiser, to learn from a teacher if one is given."""
         self._loss = loss
         told = {"optim": optim, "total_steps": total_steps, "teacher_dir": None if teacher is None else str(teacher)}
-        counts = await self._all(lambda rank: rank.load.remote(str(model_dir), **told))
-        count: int = counts[0]
-        return count
+        await self._all(lambda rank: rank.load.remote(str(model_dir), **told))
+
+    async def load_reference(self) -> None:
+        """Load the frozen weights that the loss compares with, beside the model."""
+        await self._all(lambda rank: rank.load_reference.remote())
 
     async def use_threads(self, threads: int) -> None:
         """Compute with this many CPU threads in each rank."""
@@ -212,6 +218,11 @@ class LearnerGroup:
         if self._meeting is not None:
             return replace(manifest, payload=Broadcast(self._ranks[0], self._meeting, version=version))
         return replace(manifest, payload=Parcel(self._ranks[0], version=version))
+
+    async def checkpoint_bytes(self) -> int:
+        """What `save` writes, at the most."""
+        needed: int = (await self._all(lambda rank: rank.checkpoint_bytes.remote()))[0]
+        return needed
 
     async def save(self, directory: Path) -> None:
         """Write model and optimiser."""
@@ -235,36 +246,6 @@ async def host_of(actor: Any) -> str:
         return LOOPBACK
     address: str = await actor.__ray_call__.remote(lambda _actor: ray.util.get_node_ip_address())
     return address
-
-
-async def together(call: Callable[[Any], Awaitable[Any]], actors: list[Any], who: str) -> list[Any]:
-    """The same call to all actors at once; their answers in order."""
-    return list(await asyncio.gather(*(answer(call(actor), f"{who} {n}") for n, actor in enumerate(actors))))
-
-
-async def close_all(actors: list[Any]) -> None:
-    """Let the actors close what they hold, for `CLOSE_S` seconds at most, then end them."""
-    closing = asyncio.gather(*(actor.close.remote() for actor in actors), return_exceptions=True)
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(closing, CLOSE_S)
-    for actor in actors:
-        ray.kill(actor)
-
-
-async def answer(call: Awaitable[Any], who: str) -> Any:
-    """What an actor answers. Raises `ProcessDied` where its process has ended."""
-    try:
-        return await call
-    except RayActorError as error:
-        raise ProcessDied(
-            f"{who} died; the same command continues the run from its last checkpoint ({' '.join(str(error).split())})"
-        ) from error
-
-
-def gpus_each(actors: int) -> float:
-    """The share of a GPU that each of so many actors asks for: none where the cluster has none."""
-    gpus = ray.cluster_resources().get("GPU", 0)
-    return min(gpus, 1.0 if gpus >= actors else 0.5)
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ from learner.bounds import fraction
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
 from orchestrator.config_text import flat_text, read_text, typed, write_text
+from orchestrator.deadline import DeadlineConfig
 from orchestrator.distillation import DistillConfig
 from orchestrator.loop_config import LoopConfig, RlConfig
 from orchestrator.own_answers import SelfSftConfig
@@ -152,6 +153,7 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
 
     def __post_init__(self) -> None:
         require_name(self.name)

@@ -2,35 +2,93 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
+
+from envs.setting import running
+from learner.bounds import positive
 
 T = TypeVar("T")
 
 
 class StuckError(RuntimeError):
-    """A wait passed its deadline. The message names the stage and what it was waiting for."""
+    """A wait passed its deadline. The message names the stage, what it was waiting for, and the setting of the deadline."""
 
 
 class StopRequested(Exception):
     """Somebody asked the run to stop (Ctrl-C, SIGTERM, a stopped job). It continues with the same command."""
 
 
-async def within(seconds: float, awaitable: Awaitable[T], *, stage: str, waiting_for: Callable[[], str]) -> T:
-    """The awaitable's result, or `StuckError` after `seconds`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """How long a wait may take, and the setting that says so."""
 
-    A `TimeoutError` of the awaitable's own passes through unchanged.
+    seconds: float
+    setting: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadlineConfig:
+    """Deadlines of what all stages do. Those of sampling stand with each stage, as `timeout_s`."""
+
+    start_s: float = running(300.0)
+    """Placing and starting the engines, the learner's ranks or the sandboxes, in seconds."""
+    step_s: float = running(600.0)
+    """One step on a batch that was not sampled, or the building of the batch, in seconds."""
+    files_s: float = running(300.0)
+    """Reading or writing a model or a checkpoint, in seconds, beside the time that its bytes take."""
+    megabytes_per_s: float = running(50.0)
+    """What a model or a checkpoint is read or written at, at the least: its bytes add to the deadlines of files and starts."""
+
+    def __post_init__(self) -> None:
+        positive("deadlines.start_s", self.start_s)
+        positive("deadlines.step_s", self.step_s)
+        positive("deadlines.files_s", self.files_s)
+        positive("deadlines.megabytes_per_s", self.megabytes_per_s)
+
+    def start(self, nbytes: int = 0) -> Deadline:
+        """For processes to start that read so many bytes."""
+        return Deadline(seconds=self.start_s + self._moving(nbytes), setting="deadlines.start_s")
+
+    def step(self) -> Deadline:
+        """For a step of a supervised stage."""
+        return Deadline(seconds=self.step_s, setting="deadlines.step_s")
+
+    def files(self, nbytes: int) -> Deadline:
+        """For so many bytes to be read or written."""
+        return Deadline(seconds=self.files_s + self._moving(nbytes), setting="deadlines.files_s")
+
+    def _moving(self, nbytes: int) -> float:
+        return nbytes / (self.megabytes_per_s * 1e6)
+
+
+async def within(
+    limit: Deadline,
+    awaitable: Awaitable[T],
+    *,
+    stage: str,
+    waiting_for: Callable[[], str],
+    last_sign: Callable[[], float] = lambda: 0.0,
+) -> T:
+    """The awaitable's result, or `StuckError` once nothing has come for as long as the limit allows.
+
+    `last_sign` is when something came last, on the monotonic clock, for a wait for many things. A `TimeoutError` of the
+    awaitable's own passes through unchanged.
     """
-    scope = asyncio.timeout(seconds)
+    work, began = asyncio.ensure_future(awaitable), monotonic()
     try:
-        async with scope:
-            return await awaitable
-    except TimeoutError as error:
-        if not scope.expired():
-            raise
-        raise StuckError(
-            f"{stage}: nothing for {seconds:.0f} s while waiting for {waiting_for()}; "
-            f"the run can be continued with the same command"
-        ) from error
+        while not work.done():
+            left = max(began, last_sign()) + limit.seconds - monotonic()
+            if left <= 0:
+                raise StuckError(
+                    f"{stage}: nothing for {limit.seconds:.0f} s while waiting for {waiting_for()}; the same command "
+                    f"continues the run, with a longer {limit.setting} where that was too short"
+                )
+            await asyncio.wait({work}, timeout=left)
+        return work.result()
+    finally:
+        work.cancel()
 
 
 class StopFlag:

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from learner.batch import TrainBatch
 from orchestrator.buffer import Buffer, Dropped, VersionCell
-from orchestrator.deadline import StopFlag, within
+from orchestrator.deadline import Deadline, StopFlag, within
 from orchestrator.mixture import Mixture
 from rollout.manifest import WeightManifest
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -68,7 +68,8 @@ class StepReport:
 
 @dataclass(kw_only=True)
 class Loop:
-    """Everything that a step needs. `stage` names the loop in messages.
+    """Everything that a step needs. `stage` names the loop in messages, `limit` is the deadline of each wait, `push_limit`
+    that of the engines to load so many bytes.
 
     `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
     metrics and checkpoints, and the buffer's state is whole when it runs.
@@ -85,7 +86,8 @@ class Loop:
     on_step: Callable[[StepReport], Awaitable[None]]
     on_group: Callable[[Group], Group]
     stop: StopFlag
-    timeout_s: float
+    limit: Deadline
+    push_limit: Callable[[int], Deadline]
 
     async def run(self, first: int, last: int) -> None:
         """Steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
@@ -115,11 +117,12 @@ class Loop:
     async def _learn(self, step: int) -> StepReport:
         start, stage = monotonic(), f"{self.stage} step {step}"
         taking = self.stop.wait_or(self.buffer.take(self.version.value))
-        groups = await within(self.timeout_s, taking, stage=stage, waiting_for=self.buffer.waiting_for)
+        groups = await within(
+            self.limit, taking, stage=stage, waiting_for=self.buffer.waiting_for, last_sign=self.buffer.last_sign
+        )
         taken = monotonic()
         lag = self.version.value.step - min(group.ticket.admitted.step for group in groups)
-        training = self.learner.step(self.make_batch(groups))
-        metrics = await within(self.timeout_s, training, stage=stage, waiting_for=lambda: "the learner's step")
+        metrics = await within(self.limit, self._train(groups), stage=stage, waiting_for=lambda: "the learner's step")
         trained = monotonic()
         manifest = await self._push(step)
         pushed = monotonic()
@@ -138,14 +141,17 @@ class Loop:
             pushed_share=manifest.sent_bytes / manifest.nbytes,
         )
 
+    async def _train(self, groups: list[Group]) -> dict[str, float]:
+        return await self.learner.step(await asyncio.to_thread(self.make_batch, groups))
+
     async def _push(self, step: int) -> WeightManifest:
         target = WeightVersion(step=self.version.value.step + 1)
         stage = f"{self.stage} step {step}"
         manifest = await within(
-            self.timeout_s, self.learner.publish(target), stage=stage, waiting_for=lambda: "the learner's weights"
+            self.limit, self.learner.publish(target), stage=stage, waiting_for=lambda: "the learner's weights"
         )
         self.version.value = await within(
-            self.timeout_s,
+            self.push_limit(manifest.nbytes),
             self.rollouts.load_weights(manifest),
             stage=stage,
             waiting_for=lambda: "the engines to load weights",

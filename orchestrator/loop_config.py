@@ -36,7 +36,7 @@ class LoopConfig:
     checkpoint_every: int = running(25)
     """Steps between checkpoints; the last step always has one."""
     timeout_s: float = running(300.0)
-    """Deadline of each wait in the loop, in seconds."""
+    """Deadline of each wait in the loop, in seconds: for the next group to be finished, or for the learner's step."""
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 

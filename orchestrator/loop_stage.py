@@ -8,7 +8,7 @@ from pathlib import Path
 from learner.batch import TrainBatch, make_batch, sequences_from_groups
 from learner.checkpoint import latest
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import StopRequested
+from orchestrator.deadline import Deadline, StopRequested
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.loop_config import LoopConfig
@@ -80,7 +80,8 @@ class LoopStage:
             on_step=self._after_step,
             on_group=self._finish,
             stop=run.stop,
-            timeout_s=config.timeout_s,
+            limit=Deadline(seconds=config.timeout_s, setting=f"{self._stage}.timeout_s"),
+            push_limit=run.push_limit,
         )
         self._version = loop.version
         try:

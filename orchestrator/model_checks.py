@@ -1,10 +1,10 @@
 """What is refused before a run's first stage, because the model could not do it later."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from learner.fresh_model import byte_tokenizer, padded_size
 from orchestrator.config import Config, EvalConfig, SftConfig
@@ -73,8 +73,8 @@ def check_pushable(model: Path) -> None:
 
     vLLM repacks weights on a CPU, and a push leaves an output layer behind that shares the embedding's weights.
     """
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    if config.get("tie_word_embeddings") and not torch.cuda.is_available():
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)  # a key that is absent has the family's default
+    if config.get_text_config().tie_word_embeddings and not torch.cuda.is_available():
         raise ValueError(
             f"{model} has tie_word_embeddings=true, whose output layer a weight push does not reach on a CPU; save it "
             f"with tie_word_embeddings=false and an lm_head.weight of its own, or run on a GPU"

@@ -1,6 +1,7 @@
 """How the bytes of a push get from the learner's rank 0 to the engines, where no engine can read them in place."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rollout.trajectory import WeightVersion
@@ -42,8 +43,8 @@ class Meeting:
         """The places of these actors, in their order."""
         if self._engines != list(engines):
             size, host = len(engines) + 1, await self._host(self._rank)
-            port = await self._rank.meet.remote(host, size)
-            self._seats = [Seat(host=host, port=port, rank=rank, size=size) for rank in range(1, size)]
+            seat: Seat = await self._rank.meet.remote(host, size)
+            self._seats = [replace(seat, rank=rank) for rank in range(1, size)]
             self._engines = list(engines)
         return self._seats
 

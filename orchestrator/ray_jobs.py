@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -62,7 +64,7 @@ def local_head() -> Iterator[JobServer]:
         _wait_until_up(server, head, log)
         yield server
     finally:
-        _end(head)
+        end_session(head)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -142,14 +144,14 @@ def _wait_until_up(server: JobServer, head: subprocess.Popen[bytes], log: Path) 
             return
 
 
-def _end(head: subprocess.Popen[bytes]) -> None:
-    """End the head, which takes its own children along; a head that does not answer is killed with its session."""
-    head.terminate()
+def end_session(leader: subprocess.Popen[Any], *, grace_s: float = HEAD_STOP_S) -> None:
+    """End a process, which takes its own children along; one that does not end in time is killed with its session."""
+    leader.terminate()
     try:
-        head.wait(HEAD_STOP_S)
+        leader.wait(grace_s)
     except subprocess.TimeoutExpired:
-        head.kill()
-        head.wait()
+        os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait(grace_s)
 
 
 def free_ports(count: int) -> list[int]:

@@ -3,17 +3,19 @@
 import asyncio
 import hashlib
 import time
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 
 from envs.source import runs_programs
 from envs.thinking import ThinkingMix
-from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, step_of
+from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
+from orchestrator.actors import gpus_taken
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
 from orchestrator.config import Config
-from orchestrator.deadline import StopFlag, within
+from orchestrator.deadline import Deadline, StopFlag, within
 from orchestrator.metrics import MetricsLog
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.progress import Progress
@@ -21,11 +23,6 @@ from orchestrator.run_dir import RunDir
 from orchestrator.stage_list import STAGES
 from orchestrator.tracking import Tracker
 from rollout.trajectory import WeightVersion
-
-START_TIMEOUT_S = 300.0
-"""Deadline for starting an engine or a learner, in seconds."""
-BYTES_PER_PARAMETER = 16
-"""A checkpoint's size: the weights and AdamW's two moments in float32, and the master weights of bf16."""
 
 
 class Run:
@@ -47,12 +44,12 @@ class Run:
         self.tracker = tracker
         self.progress = progress
         self.stop = stop
+        self._limits = config.deadlines
         self.metrics = MetricsLog(folder.metrics)
         self.fleet: Fleet | None = None
         self.learner: LearnerGroup | None = None
         self._served: Path | None = None
         self._held: Path | None = None
-        self._parameters = 0
 
     @property
     def model_dir(self) -> Path:
@@ -98,24 +95,26 @@ class Run:
         A loss that compares with frozen weights takes those of `teacher`, without one those that the stage began with.
         """
         learner, config = await self._learner(stage), self.config.learner
-        await learner.use_threads(config.threads_beside if beside_engines else config.threads)
+        threads = config.threads_beside if beside_engines else config.threads
+        await within(
+            self._limits.start(), learner.use_threads(threads), stage=stage, waiting_for=lambda: "the learner's ranks"
+        )
         checkpoint = await asyncio.to_thread(latest, self.folder.checkpoints(stage))
         base = checkpoint or self.model_dir
         await asyncio.to_thread(self.folder.verified, base)
-        self._parameters = await within(
-            START_TIMEOUT_S,
-            learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher),
-            stage=stage,
-            waiting_for=lambda: f"the learner to load {base}",
-        )
+        await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, stage)
         self._held = base
-        if checkpoint is None:
-            return learner, 0
-        await within(
-            START_TIMEOUT_S, learner.restore(checkpoint), stage=stage, waiting_for=lambda: f"the state in {checkpoint}"
-        )
-        self.progress.note(f"{stage}: continuing after step {step_of(checkpoint)}")
-        return learner, step_of(checkpoint)
+        if checkpoint is not None:
+            await self._read(learner.restore(checkpoint), checkpoint, stage)
+            self.progress.note(f"{stage}: continuing after step {step_of(checkpoint)}")
+        if loss.needs_reference:
+            await self._read(learner.load_reference(), teacher or base, stage)
+        return learner, 0 if checkpoint is None else step_of(checkpoint)
+
+    async def _read(self, reading: Awaitable[None], directory: Path, stage: str) -> None:
+        """Wait for the learner to read a model or a checkpoint, as long as its bytes may take."""
+        limit = self._limits.files(size_of(directory))
+        await within(limit, reading, stage=stage, waiting_for=lambda: f"the learner to read {directory}")
 
     async def save(self, stage: str, step: int, files: dict[str, str]) -> None:
         """Commit the learner's state as checkpoint `step` of a stage, with further text files by name.
@@ -123,16 +122,26 @@ class Run:
         Raises `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
         """
         assert self.learner is not None
-        folder, needed = self.folder.checkpoints(stage), self._parameters * BYTES_PER_PARAMETER
+        folder = self.folder.checkpoints(stage)
         if await asyncio.to_thread(is_whole, place(folder, step)):
             return  # saved already, and nothing was trained since
+        needed = await within(
+            self._limits.start(),
+            self.learner.checkpoint_bytes(),
+            stage=stage,
+            waiting_for=lambda: "the learner's ranks",
+        )
         directory = await asyncio.to_thread(begin, folder, step, needed_bytes=needed)
         with discarded_on_failure(directory, needed_bytes=needed):
-            saving = self.learner.save(directory)
-            await within(START_TIMEOUT_S, saving, stage=stage, waiting_for=lambda: f"checkpoint {directory}")
-            for name, text in files.items():
-                (directory / name).write_text(text, encoding="utf-8")
-            await asyncio.to_thread(commit, directory)
+            writing = self._write(self.learner, directory, files)
+            limit = self._limits.files(needed)
+            await within(limit, writing, stage=stage, waiting_for=lambda: f"checkpoint {directory} to be written")
+
+    async def _write(self, learner: LearnerGroup, directory: Path, files: dict[str, str]) -> None:
+        await learner.save(directory)
+        for name, text in files.items():
+            (directory / name).write_text(text, encoding="utf-8")
+        await asyncio.to_thread(commit, directory)
 
     def trained(self, stage: str, *, served: bool = False) -> Path:
         """The newest checkpoint of a finished stage: the learner now holds it, and the engines where it was pushed."""
@@ -173,7 +182,10 @@ class Run:
             actors=self.config.actors,
             record_experts=self.config.learner.router_replay,
         )
-        waiting = within(START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the rollout engines to start")
+        limit = self._limits.start(size_of(model))
+        waiting = within(
+            limit, starting, stage=stage, waiting_for=lambda: f"the rollout engines to start{gpus_taken()}"
+        )
         if self._will_train:  # both take long to start, mostly on one core each
             self.fleet, _ = await asyncio.gather(waiting, self._learner(stage))
         else:
@@ -185,7 +197,7 @@ class Run:
     async def _show_isolation(self, stage: str) -> None:
         assert self.fleet is not None
         asking = within(
-            START_TIMEOUT_S, self.fleet.isolation(), stage=stage, waiting_for=lambda: "the sandboxes to start"
+            self._limits.start(), self.fleet.isolation(), stage=stage, waiting_for=lambda: "the sandboxes to start"
         )
         lines = sorted(await asking)
         for line in lines:
@@ -197,22 +209,27 @@ class Run:
         assert self.fleet is not None
         if self._held != model:
             loading = learner.load(model, optim=OptimConfig(), loss=LossConfig(), total_steps=1)
-            await within(START_TIMEOUT_S, loading, stage=stage, waiting_for=lambda: f"the learner to load {model}")
+            await self._read(loading, model, stage)
             self._held = model
         version = WeightVersion(step=self.version.step + 1)
         self.folder.store(replace(self.folder.state(), version=version.step))
-        timeout = self.config.rollout.engine.push_timeout_s
+        limit = self.push_limit(size_of(model))
         manifest = await within(
-            timeout, learner.publish(version), stage=stage, waiting_for=lambda: "the learner's weights"
+            limit, learner.publish(version), stage=stage, waiting_for=lambda: "the learner's weights"
         )
         await within(
-            timeout, self.fleet.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
+            limit, self.fleet.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
         )
+
+    def push_limit(self, nbytes: int) -> Deadline:
+        """The deadline of a push of so many bytes."""
+        seconds = self.config.rollout.engine.push_deadline_s(nbytes)
+        return Deadline(seconds=seconds, setting="rollout.engine.push_timeout_s")
 
     async def _learner(self, stage: str) -> LearnerGroup:
         if self.learner is None:
             starting = LearnerGroup.start(self.config.learner, actors=self.config.actors)
-            self.learner = await within(
-                START_TIMEOUT_S, starting, stage=stage, waiting_for=lambda: "the learner's ranks to meet"
-            )
+            limit = self._limits.start()
+            waiting_for = lambda: f"the learner's ranks to meet{gpus_taken()}"  # noqa: E731
+            self.learner = await within(limit, starting, stage=stage, waiting_for=waiting_for)
         return self.learner

@@ -21,7 +21,7 @@ from envs.thinking import LOW_EFFORT, OFF, UNLIMITED
 from orchestrator.cluster import Fleet
 from orchestrator.config import Config, EvalConfig
 from orchestrator.curve_point import CurvePoint
-from orchestrator.deadline import within
+from orchestrator.deadline import Deadline, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.model_checks import check_model
 from orchestrator.run import Run
@@ -138,8 +138,8 @@ class _Exam:
         tickets = [Ticket(number=next(self._numbers), task=task, admitted=run.version) for task in tasks]
         calls = (self._fleet.run_group(ticket, config.samples) for ticket in tickets)
         answering = asyncio.gather(*(self._watch.on(call) for call in calls))
-        seconds, stage = points * config.timeout_s, f"eval of {self.label}"
-        waiting = within(seconds, answering, stage=stage, waiting_for=lambda: "held-out answers")
+        limit, stage = Deadline(seconds=points * config.timeout_s, setting="eval.timeout_s"), f"eval of {self.label}"
+        waiting = within(limit, answering, stage=stage, waiting_for=lambda: "held-out answers")
         groups = await run.stop.wait_or(waiting)
         self._watch.conclude()
         return groups

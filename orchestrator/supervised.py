@@ -15,7 +15,6 @@ from orchestrator.row_intake import ROWS, told
 from orchestrator.run import Run
 from rollout.renderer import load_tokenizer, pad_id
 
-STEP_TIMEOUT_S = 600.0
 NLL = LossConfig(objective="nll")
 LEFT_OUT = "data/left_out"
 """Sequences that a step's batch lacks."""
@@ -57,10 +56,9 @@ async def train_supervised(
             await run.save(stage, step - 1, {})
         run.stop.check()
         began = time.monotonic()
-        built = await batches.take(step)
-        metrics = await within(
-            STEP_TIMEOUT_S, learner.step(built), stage=f"{stage} step {step}", waiting_for=lambda: "the learner's step"
-        )
+        limit, name = run.config.deadlines.step(), f"{stage} step {step}"
+        built = await within(limit, batches.take(step), stage=name, waiting_for=lambda: "its batch to be built")
+        metrics = await within(limit, learner.step(built), stage=name, waiting_for=lambda: "the learner's step")
         seconds = time.monotonic() - began
         named = {f"train/{name}": value for name, value in metrics.items()}
         left_out = sequences - built.sequences

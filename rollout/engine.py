@@ -9,6 +9,9 @@ from rollout.manifest import WeightManifest
 from rollout.thought import ThoughtLimit
 from rollout.trajectory import WeightVersion
 
+SLOWEST_PUSH = 100e6
+"""Bytes a second of a weight push, at the least."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
@@ -29,7 +32,11 @@ class EngineConfig:
     gpu_memory_utilization: float = running(0.5)
     """Share of a GPU's memory that the engine may take; ignored on a CPU."""
     push_timeout_s: float = running(120.0)
-    """Deadline of one weight push, in seconds."""
+    """Deadline of one weight push, in seconds, beside the time that its bytes take at 100 megabytes a second."""
+
+    def push_deadline_s(self, nbytes: int) -> float:
+        """The deadline of a push of so many bytes."""
+        return self.push_timeout_s + nbytes / SLOWEST_PUSH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,11 +139,11 @@ class VllmEngine:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
 
         Raises `ValueError` where what arrived is not what was sent, and the old weights stay; `WholeWeightsNeeded` for a
-        delta to weights that it does not hold; `TimeoutError` where the push takes longer than `push_timeout_s`;
+        delta to weights that it does not hold; `TimeoutError` where the push takes longer than `push_deadline_s`;
         `RuntimeError` where the engine confirms another version.
         """
         arrived = await asyncio.to_thread(self._inbox.accept, manifest)  # verified before generation pauses
-        async with asyncio.timeout(self._config.push_timeout_s):
+        async with asyncio.timeout(self._config.push_deadline_s(manifest.nbytes)):
             await self._llm.pause_generation(mode="keep", clear_cache=False)
             await self._llm.start_weight_update()
             await self._llm.update_weights(WeightTransferUpdateRequest({"manifest": arrived.to_json()}))

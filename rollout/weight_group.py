@@ -12,18 +12,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-TIMEOUT_S = 300.0
-"""Seconds that a process waits for the others, to meet and in each broadcast."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A process's place in the group. Rank 0 sends, and all meet at its address; port 0 stands for any free one."""
+    """A process's place in the group. Rank 0 sends, and all meet at its address; port 0 stands for any free one.
+
+    A process waits `timeout_s` seconds for the others, to meet and in each broadcast.
+    """
 
     host: str
     port: int
     rank: int
     size: int
+    timeout_s: float
 
 
 class WeightGroup:
@@ -31,7 +32,7 @@ class WeightGroup:
 
     def __init__(self, seat: Seat) -> None:
         """Raises `DistStoreError` of torch where no rank 0 answers in time."""
-        self._timeout = timedelta(seconds=TIMEOUT_S)
+        self._timeout = timedelta(seconds=seat.timeout_s)
         listening: dict[str, Any] = {}
         if seat.rank == 0:  # torch itself would listen on every interface
             server = socket.create_server((seat.host, seat.port))
@@ -46,7 +47,7 @@ class WeightGroup:
     def broadcast(self, segment: torch.Tensor) -> None:
         """Send the segment's bytes from rank 0, or receive them into it. Every process gives the same size.
 
-        Raises `RuntimeError` where one of them is missing for `TIMEOUT_S` seconds.
+        Raises `RuntimeError` where one of them is missing for the seat's seconds.
         """
         if self._group is None:
             self._group = self._join(segment.device)

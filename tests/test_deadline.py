@@ -1,18 +1,57 @@
 """No wait is silent: deadlines name the stage, and a stop request ends a wait."""
 
 import asyncio
+from pathlib import Path
+from time import monotonic
 
 import pytest
 
-from orchestrator.deadline import StopFlag, StopRequested, StuckError, within
+from orchestrator.config import load_config
+from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, within
+
+SHORT = Deadline(seconds=0.05, setting="rl.timeout_s")
+LONG = Deadline(seconds=5, setting="rl.timeout_s")
 
 
-def test_a_passed_deadline_names_the_stage_and_what_it_waited_for() -> None:
+def test_a_passed_deadline_names_the_stage_what_it_waited_for_and_the_setting() -> None:
     async def story() -> None:
-        await within(0.01, asyncio.sleep(10), stage="rl step 7", waiting_for=lambda: "3 groups")
+        await within(SHORT, asyncio.sleep(10), stage="rl step 7", waiting_for=lambda: "3 groups")
 
-    with pytest.raises(StuckError, match="rl step 7: nothing for 0 s while waiting for 3 groups"):
+    with pytest.raises(
+        StuckError, match="rl step 7: nothing for 0 s while waiting for 3 groups.* with a longer rl.timeout_s"
+    ):
         asyncio.run(story())
+
+
+def test_a_wait_for_many_things_goes_on_while_they_come_and_ends_when_nothing_comes_any_more() -> None:
+    async def story(signs: int) -> str:
+        last = 0.0
+
+        async def come() -> str:
+            nonlocal last
+            for _ in range(signs):
+                await asyncio.sleep(0.03)
+                last = monotonic()
+            await asyncio.sleep(0.01 if signs > 5 else 10)
+            return "all"
+
+        return await within(SHORT, come(), stage="x", waiting_for=lambda: "groups", last_sign=lambda: last)
+
+    assert asyncio.run(story(6)) == "all"  # 0.18 s in all
+    began = monotonic()
+    with pytest.raises(StuckError):
+        asyncio.run(story(3))
+    assert 0.13 < monotonic() - began < 2
+
+
+def test_deadlines_grow_with_the_bytes_that_are_to_be_moved() -> None:
+    config = load_config(Path("configs/demo.yaml"), ["deadlines.files_s=100", "deadlines.megabytes_per_s=200"])
+    assert config.deadlines.files(0) == Deadline(seconds=100.0, setting="deadlines.files_s")
+    assert config.deadlines.files(128 * 10**9).seconds == 100.0 + 640.0
+    assert config.deadlines.start(16 * 10**9).seconds == 300.0 + 80.0
+    assert config.rollout.engine.push_deadline_s(14 * 10**9) == 120.0 + 140.0
+    with pytest.raises(ValueError, match="deadlines.step_s=0"):
+        load_config(Path("configs/demo.yaml"), ["deadlines.step_s=0"])
 
 
 def test_a_time_out_of_the_awaited_thing_itself_passes_through() -> None:
@@ -20,7 +59,7 @@ def test_a_time_out_of_the_awaited_thing_itself_passes_through() -> None:
         raise TimeoutError("mine")
 
     with pytest.raises(TimeoutError, match="mine"):
-        asyncio.run(within(5, own(), stage="x", waiting_for=lambda: "y"))
+        asyncio.run(within(LONG, own(), stage="x", waiting_for=lambda: "y"))
 
 
 def test_a_stop_request_ends_a_wait_and_cancels_the_work() -> None:

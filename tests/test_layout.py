@@ -17,7 +17,7 @@ LEARNER_TAKES = (
 )
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
 HOMES = {
-    "ray": ("orchestrator/cluster.py", "orchestrator/ray_jobs.py"),
+    "ray": ("orchestrator/cluster.py", "orchestrator/actors.py", "orchestrator/ray_jobs.py"),
     "vllm": (
         "rollout/vllm_engine.py",
         "rollout/weight_receiver.py",

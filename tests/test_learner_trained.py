@@ -11,9 +11,11 @@ from test_learner_rank import POLICY, STEPS, batch, in_processes, policy_sequenc
 from transformers import AutoModelForCausalLM
 
 from learner.adapters import add_adapters
+from learner.checkpoint import size_of
 from learner.config import LearnerConfig, LoraConfig, OptimConfig
 from learner.loss import token_logprobs
 from learner.mamba_scan import match_engine
+from learner.model_files import HEADERS_BYTES
 from learner.optimizer import freeze
 from learner.rank import STATE_FOLDER, Rank
 
@@ -44,8 +46,9 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
         for step in range(STEPS):
             if step == 2:
                 learner.save(f"{folder}/{name}")
+                sizes = size_of(Path(folder) / name), learner.checkpoint_bytes()
             losses.append(learner.train_step(batch(ranks=1, seed=step), loss=POLICY)["loss"])
-        found[name] = {"losses": losses, "weights": weights_of(learner)}
+        found[name] = {"losses": losses, "weights": weights_of(learner), "sizes": sizes}
         if config.lora.rank:
             found[name]["logprobs"] = learner.logprobs(policy_sequences(seed=5))
             learner.save(f"{folder}/{name}-final")
@@ -117,6 +120,12 @@ def test_state_and_parameters_in_files_change_nothing(folder):
     assert found["nvme"] == pytest.approx(found["plain"], abs=1e-6)
     for name in ("plain", "nvme"):
         assert found[f"{name}, again"] == found[name][2:]
+
+
+@pytest.mark.parametrize("name", ["plain", "plain, stage 3", "frozen", *WITH_ADAPTERS])
+def test_a_checkpoint_asks_for_the_space_that_it_takes(found, name):
+    written, asked = found[name]["sizes"]
+    assert written <= asked < 1.05 * written + HEADERS_BYTES
 
 
 def test_frozen_parameters_stay_and_the_others_move(folder, found):

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from dataclasses import replace
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -10,9 +11,14 @@ import ray
 from ray.cluster_utils import Cluster
 from test_weight_push import held, nudged, publisher, same, weights
 
+from envs.task import Task
+from learner.config import LearnerConfig
+from orchestrator.actors import gpus_taken
 from orchestrator.cluster import ROOT, Fleet, LearnerGroup
+from orchestrator.deadline import Deadline, StuckError, within
+from orchestrator.placement import NoRoomError
 from rollout.manifest import WeightManifest
-from rollout.trajectory import WeightVersion
+from rollout.trajectory import Ticket, WeightVersion
 from rollout.weight_group import Seat, WeightGroup
 from rollout.weight_inbox import WeightInbox
 
@@ -34,9 +40,9 @@ class Sender:
         self.asked.append(whole)
         return self.publisher.payload(version, whole=whole)
 
-    def meet(self, host: str, size: int) -> int:
-        self.group = WeightGroup(Seat(host=host, port=0, rank=0, size=size))
-        return self.group.seat.port
+    def meet(self, host: str, size: int) -> Seat:
+        self.group = WeightGroup(Seat(host=host, port=0, rank=0, size=size, timeout_s=60.0))
+        return self.group.seat
 
     def broadcast(self, version: int) -> None:
         self.group.broadcast(self.publisher.segment(version))
@@ -92,11 +98,56 @@ async def broadcasts_to_another_host() -> None:
     assert asked == []
 
 
+class Sampler:
+    """A rollout worker whose answers never end."""
+
+    def __init__(self) -> None:
+        self.running = 0
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> None:
+        self.running += 1
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            self.running -= 1
+
+    async def count(self) -> int:
+        return self.running
+
+
+async def a_group_that_nobody_waits_for_ends() -> None:
+    worker = ray.remote(Sampler).options(num_cpus=0, max_concurrency=10).remote()
+    task = Task(env="math", key="1", messages=({"role": "user", "content": "?"},), spec={})
+    ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
+    waiting = asyncio.gather(*(Fleet([worker], retries=0).run_group(ticket, 4) for _ in range(3)))
+    for wanted in (3, 0):
+        deadline = monotonic() + 20
+        while await worker.count.remote() != wanted:
+            assert monotonic() < deadline, wanted
+            await asyncio.sleep(0.05)
+        waiting.cancel()
+    ray.kill(worker)
+
+
+async def ranks_that_can_not_start_are_said_to_be_missing() -> None:
+    holder = ray.remote(Receiver).options(num_cpus=0, num_gpus=12).remote()
+    await holder.node.remote()
+    began = monotonic()
+    with pytest.raises(NoRoomError, match="8 more GPUs are needed, 12 of 16 are taken"):
+        await LearnerGroup.start(LearnerConfig(ranks=12), actors=16)
+    assert monotonic() - began < 10
+    starting = LearnerGroup.start(LearnerConfig(), actors=16)
+    limit = Deadline(seconds=0.5, setting="deadlines.start_s")
+    with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 12 of 16 are taken\)|13 of 16.*deadlines.start_s"):
+        await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{gpus_taken()}")
+    ray.kill(holder)
+
+
 @pytest.mark.timeout(600)
-def test_weights_reach_engines_on_another_host_and_one_that_restarted_gets_them_whole():
+def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_be_placed_ends_there():
     for module in MODULES:
         ray.cloudpickle.register_pickle_by_value(module)
-    head = {"num_cpus": 1, "resources": {"learner": 2}, "include_dashboard": False}
+    head = {"num_cpus": 1, "num_gpus": 16, "resources": {"learner": 2}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(num_cpus=1, resources={"engine": 4})
@@ -104,6 +155,8 @@ def test_weights_reach_engines_on_another_host_and_one_that_restarted_gets_them_
         ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
         asyncio.run(pushes_to_another_host())
         asyncio.run(broadcasts_to_another_host())
+        asyncio.run(a_group_that_nobody_waits_for_ends())
+        asyncio.run(ranks_that_can_not_start_are_said_to_be_missing())
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -1,13 +1,15 @@
 """Submitting to a Ray cluster: a real local head, with jobs that end well, badly, and by a signal."""
 
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from orchestrator.ray_jobs import JobServer, local_head
+from orchestrator.ray_jobs import JobServer, end_session, local_head
 from orchestrator.submit import ROOT, named_server, run_command, run_job
 
 STOPPABLE = """
@@ -77,3 +79,14 @@ def test_what_another_machine_could_not_find_is_refused(tmp_path: Path) -> None:
 def test_an_address_that_is_no_job_server_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'127\.0\.0\.1:6379'"):
         named_server("127.0.0.1:6379")
+
+
+def test_a_process_that_does_not_end_is_killed_with_its_session() -> None:
+    script = "trap '' TERM; sleep 100 & echo $!; wait; wait"
+    leader = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert leader.stdout is not None
+    child = psutil.Process(int(leader.stdout.readline()))
+    end_session(leader, grace_s=0.3)
+    assert leader.returncode == -signal.SIGKILL
+    _, alive = psutil.wait_procs([child], timeout=5)
+    assert not alive

@@ -268,7 +268,7 @@ def done(
     """What a stage leaves on a run whose engines are a `Fleet`, and what stood on the screen."""
     model = tmp_path / "model"
     byte_tokenizer().save_pretrained(model)
-    (model / "config.json").write_text("{}")
+    (model / "config.json").write_text('{"model_type": "llama"}')
     settings = ["eval.tasks=2", "eval.samples=2", "envs.tool_use.share=0", f"runs_dir={tmp_path}", *overrides]
     config: Config = load_config(Path("configs/demo.yaml"), settings)
     folder, screen = RunDir(tmp_path / "run"), io.StringIO()
