@@ -117,11 +117,15 @@ class LearnerConfig:
     sparse_push: bool = running(False)
     """Whether only the weights that changed travel, where that is fewer bytes; each end then keeps a copy."""
 
+    max_skipped: int = running(5)
+    """Steps that may be skipped in a row, where loss or gradient is not finite or nothing is left to train on; then the run
+    ends."""
     collective_timeout_s: float = running(600.0)
     """How long a rank waits for the others, and in a broadcast for the engines, in one operation, in seconds."""
 
     def __post_init__(self) -> None:
         for name, value in (
+            ("max_skipped", self.max_skipped),
             ("collective_timeout_s", self.collective_timeout_s),
             ("ranks", self.ranks),
             ("micro_batch_tokens", self.micro_batch_tokens),

@@ -58,9 +58,10 @@ async def sample_once(
     watch = FailureWatch(sampling.max_failures, setting=f"{name}.max_failures")
     for first in range(0, len(draws), WAVE):
         wave = draws[first : first + WAVE]
+        tasks = await asyncio.to_thread(list, map(mixture.task, wave))
         tickets = [
-            Ticket(number=FIRST_TICKETS[stage] + first + place, task=mixture.task(draw), admitted=run.version)
-            for place, draw in enumerate(wave)
+            Ticket(number=FIRST_TICKETS[stage] + first + place, task=task, admitted=run.version)
+            for place, task in enumerate(tasks)
         ]
         calls = (fleet.run_group(ticket, sampling.samples) for ticket in tickets)
         answering = asyncio.gather(*(watch.on(call) for call in calls))

@@ -17,8 +17,9 @@ from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 @dataclass(slots=True, kw_only=True)
 class _Slot:
-    ticket: Ticket
     draw: Draw
+    admitted: WeightVersion
+    ticket: Ticket | None = None  # once its task is made
     group: Group | None = None
 
 
@@ -69,14 +70,15 @@ class Buffer:
         return (self._max_lag + 1) * self._per_step
 
     async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
-        """The right to start the next group, once a slot is free."""
+        """The right to start the next group, once a slot is free. Its task is made in a thread: some take minutes."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self._slots) < self.capacity)
-            draw = self._redo.pop(0) if self._redo else mixture.draw()
-            ticket = Ticket(number=self._next, task=mixture.task(draw), admitted=version.value)
+            number, draw = self._next, self._redo.pop(0) if self._redo else mixture.draw()
             self._next += 1
-            self._slots[ticket.number] = _Slot(ticket=ticket, draw=draw)
-            return ticket
+            slot = self._slots[number] = _Slot(draw=draw, admitted=version.value)
+        task = await asyncio.to_thread(mixture.task, draw)
+        slot.ticket = Ticket(number=number, task=task, admitted=slot.admitted)
+        return slot.ticket
 
     async def put(self, group: Group) -> None:
         """A finished group. One without signal or without enough answers frees its slot.
@@ -104,7 +106,7 @@ class Buffer:
             await self._changed.wait_for(lambda: self._ready(version))
             waiting = [n for n in sorted(self._slots) if n not in self._training]
             done = [n for n in waiting if self._slots[n].group is not None]
-            done.sort(key=lambda n: (self._slots[n].ticket.admitted.step, n))
+            done.sort(key=lambda n: (self._slots[n].admitted.step, n))
             self._training = sorted(done[: self._per_step])
             return [group for n in self._training if (group := self._slots[n].group) is not None]
 
@@ -127,7 +129,7 @@ class Buffer:
             return False
         for steps_left in range(self._max_lag):
             # Groups that must be trained within this many further steps, of which all but those steps' share now.
-            due = [s for s in slots if s.ticket.admitted.step + self._max_lag <= version.step + steps_left]
+            due = [s for s in slots if s.admitted.step + self._max_lag <= version.step + steps_left]
             if sum(slot.group is None for slot in due) > steps_left * self._per_step:
                 return False
         return True
@@ -138,8 +140,8 @@ class Buffer:
 
     def waiting_for(self) -> str:
         """What a stuck `take` waits for, for people."""
-        missing = [slot.ticket for slot in self._slots.values() if slot.group is None]
-        shown = ", ".join(f"#{t.number} {t.task.env}/{t.task.key}" for t in missing[:3])
+        missing = [slot for slot in self._slots.values() if slot.group is None]
+        shown = ", ".join(_named(slot) for slot in missing[:3])
         return f"{len(missing)} groups that are still generated ({shown})"
 
     def state(self) -> dict[str, Any]:
@@ -158,3 +160,9 @@ class VersionCell:
     """The version that the engines serve now."""
 
     value: WeightVersion
+
+
+def _named(slot: _Slot) -> str:
+    if slot.ticket is None:
+        return f"the making of task {slot.draw.index} of {slot.draw.env}"
+    return f"#{slot.ticket.number} {slot.ticket.task.env}/{slot.ticket.task.key}"

@@ -15,13 +15,14 @@ from orchestrator.loop_config import LoopConfig
 from orchestrator.rl_metrics import step_metrics
 from orchestrator.run import Run
 from orchestrator.shaping import ShapingConfig, shaped
+from orchestrator.skip_watch import SkipWatch
 from rollout.record import group_lines
 from rollout.renderer import load_tokenizer, pad_id
 from rollout.trajectory import Group
 
 STATE_FILE = "loop.json"
 FULL_TRAJECTORIES_EVERY = 10
-"""Steps between trajectory files; the last step always has one."""
+"""Steps between trajectory files; the last step always has one, and one that was skipped."""
 
 
 class LoopStage:
@@ -48,8 +49,8 @@ class LoopStage:
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
         self._pad_id = pad_id(load_tokenizer(run.model_dir))
-        self._mixture = run.mixture(name, config.shares, config.thinking)
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
+        self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
         self._done = 0
 
     async def run(self) -> Path:
@@ -63,7 +64,8 @@ class LoopStage:
             teacher=self._teacher,
             beside_engines=config.max_lag > 0,
         )
-        base = latest(run.folder.checkpoints(self._stage)) or run.model_dir
+        base = await asyncio.to_thread(latest, run.folder.checkpoints(self._stage)) or run.model_dir
+        self._mixture = await asyncio.to_thread(run.mixture, self._stage, config.shares, config.thinking)
         self._restore(base)
         fleet = await run.serving(base, stage=self._stage)
         run.metrics.truncate(self._stage, self._done)
@@ -116,10 +118,12 @@ class LoopStage:
 
     async def _after_step(self, report: StepReport) -> None:
         self._done = report.step
-        last = report.step == self._config.steps
+        last, skipped = report.step == self._config.steps, bool(report.learner["skipped"])
         self._run.log(self._stage, report.step, step_metrics(report))
-        if last or report.step % FULL_TRAJECTORIES_EVERY == 0:
+        if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
             await asyncio.to_thread(self._write_trajectories, report)
+        evidence = f"their trajectories are in {self._run.folder.trajectories}"
+        self._skips.add(report.step, skipped=skipped, evidence=evidence)
         if last or report.step % self._config.checkpoint_every == 0:
             await self._save(report.step)
 

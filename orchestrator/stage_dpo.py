@@ -73,7 +73,8 @@ async def _pairs(run: Run, config: DpoConfig, name: str) -> Preferences:
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     pair: Callable[[int], Pair]
     if config.data is None:
-        wanted, mixture = "pairs of a right and a wrong answer", run.mixture(name, config.shares)
+        wanted = "pairs of a right and a wrong answer"
+        mixture = await asyncio.to_thread(run.mixture, name, config.shares)
         path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=pair_lines, wanted=wanted)
         pairs, counts = await asyncio.to_thread(read_pairs, path, max_tokens=max_tokens)
         count, pair = len(pairs), pairs.__getitem__

@@ -93,8 +93,8 @@ async def run_eval(run: Run, config: EvalConfig, name: str) -> Path:
     }
     if curves:
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
-        _write_trajectories(run, f"eval-{label}-thinking", further)
-    _write_trajectories(run, f"eval-{label}", groups)
+        await asyncio.to_thread(_write_trajectories, run, f"eval-{label}-thinking", further)
+    await asyncio.to_thread(_write_trajectories, run, f"eval-{label}", groups)
     path = run.folder.evals / f"{label}.json"
     write_json(path, result)
     metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}

@@ -21,7 +21,7 @@ STAGE = "self_sft"
 
 async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
     """Sample where that is not done, then train for `config.steps`; returns the checkpoint of the last step."""
-    mixture = run.mixture(name, config.shares)
+    mixture = await asyncio.to_thread(run.mixture, name, config.shares)
     path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=_right, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)

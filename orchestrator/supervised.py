@@ -13,6 +13,7 @@ from orchestrator.deadline import within
 from orchestrator.metrics import read_metrics
 from orchestrator.row_intake import ROWS, told
 from orchestrator.run import Run
+from orchestrator.skip_watch import SkipWatch
 from rollout.renderer import load_tokenizer, pad_id
 
 NLL = LossConfig(objective="nll")
@@ -48,7 +49,7 @@ async def train_supervised(
     A batch with fewer than `sequences` is trained as it is, and what is missing is counted.
     """
     learner, done = await run.learning(stage=stage, optim=optim, loss=loss, steps=steps, beside_engines=False)
-    batches = _Ahead(batch)
+    batches, skips = _Ahead(batch), SkipWatch(run.config.learner.max_skipped, stage=stage)
     run.metrics.truncate(stage, done)
     run.progress.stage(stage, steps)
     for step in range(done + 1, steps + 1):
@@ -63,6 +64,7 @@ async def train_supervised(
         named = {f"train/{name}": value for name, value in metrics.items()}
         left_out = sequences - built.sequences
         run.log(stage, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out, "time/step_s": seconds})
+        skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
         if step % checkpoint_every == 0 or step == steps:
             await run.save(stage, step, {})
     _tell_left_out(run, stage, sequences=steps * sequences)

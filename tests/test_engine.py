@@ -5,20 +5,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 import tiny_models
 import torch
 
+from envs.source import EnvConfig, open_source
 from learner.batch import Sequence, make_batch
 from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
 from rollout.engine import Completion, EngineConfig
+from rollout.episode import EpisodeLimits
 from rollout.manifest import WeightManifest, WholeWeightsNeeded
-from rollout.renderer import load_tokenizer
-from rollout.trajectory import WeightVersion
+from rollout.renderer import Renderer, load_tokenizer
+from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.trajectory import Ticket, WeightVersion
 from rollout.vllm_engine import VllmEngine
+from rollout.worker import RolloutConfig, RolloutWorker
 
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
 TOLERANCE = 1e-5
@@ -62,6 +67,29 @@ class Setup:
         )
 
 
+async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
+    """A group that is cancelled in mid-sentence leaves the engine with nothing to do."""
+    limits = EpisodeLimits(turn_tokens=150, total_tokens=256)
+    worker = RolloutWorker(RolloutConfig(engine=CONFIG, limits=limits), seed=1)
+    tokenizer = load_tokenizer(model_dir)
+    worker.attach(engine, Renderer(tokenizer, ThoughtConfig()), ThoughtTags.find(tokenizer, closing=None))
+    task = open_source("math", EnvConfig(), split="train", seed=1).task(0)
+    ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
+    group = asyncio.create_task(worker.run_group(ticket, 32))
+    while not engine._llm.get_num_unfinished_requests():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    group.cancel()
+    await asyncio.wait({group})
+    assert group.cancelled()
+    assert engine._llm.get_num_unfinished_requests() == 0
+    await asyncio.sleep(0.2)  # the step that was being computed
+    engines = psutil.Process().children(recursive=True)
+    before = sum(sum(process.cpu_times()[:2]) for process in engines)
+    await asyncio.sleep(0.5)
+    assert sum(sum(process.cpu_times()[:2]) for process in engines) - before < 0.25
+
+
 async def story(model_dir: Path) -> None:
     """Sample, train, push, sample again, and push once more while requests are in flight."""
     tokenizer = load_tokenizer(model_dir)
@@ -102,6 +130,8 @@ async def story(model_dir: Path) -> None:
             await engine.load_weights(damaged)
         assert await engine.version() == WeightVersion(step=2)
         assert len(await setup.sample(4, tokens=16)) == 4  # still serving
+        await a_group_is_given_up(engine, model_dir)
+        assert len(await setup.sample(4, tokens=16)) == 4
     finally:
         rank.close()
         await engine.close()
