@@ -43,8 +43,8 @@ async def answer(call: Awaitable[Any], who: str) -> Any:
         ) from error
 
 
-async def gpus_each(actors: int, *, wanted: int) -> float:
-    """The share of a GPU for each of so many actors, of which `wanted` are to be placed now.
+async def gpu_share(actors: int, *, wanted: int) -> float:
+    """The share of a GPU that each of so many actors asks for, of which `wanted` have to find room.
 
     Raises `NoRoomError` where they do not fit, after the seconds that the actors of a run before may take to go.
     """

@@ -15,7 +15,7 @@ from learner.batch import TrainBatch
 from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 from learner.rank import Rank
-from orchestrator.actors import answer, close_all, ended_on_failure, gpus_each, together
+from orchestrator.actors import answer, close_all, ended_on_failure, gpu_share, together
 from orchestrator.parcel import Broadcast, Meeting, Parcel, RankActor
 from rollout.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -84,7 +84,7 @@ class Fleet:
         `record_experts` the engines record the experts that they choose. Raises `ValueError` where they can't, and
         `NoRoomError` where the cluster has too few GPUs free.
         """
-        share = await gpus_each(actors, wanted=config.workers)
+        share = await gpu_share(actors, wanted=config.workers)
         actor = ray.remote(RolloutWorker).options(
             num_cpus=0, num_gpus=share, max_concurrency=CONCURRENT_CALLS, max_restarts=0
         )
@@ -177,7 +177,7 @@ class LearnerGroup:
     @classmethod
     async def start(cls, config: LearnerConfig, *, actors: int) -> "LearnerGroup":
         """Start one actor per rank, and wait until they have joined each other on loopback. `actors`: see `Fleet.start`."""
-        share = await gpus_each(actors, wanted=config.ranks)
+        share = await gpu_share(actors, wanted=config.ranks)
         actor = ray.remote(Rank).options(num_cpus=0, num_gpus=share, max_restarts=0)
         port = free_port()
         ranks = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from learner.checkpoint import begin, commit
 from learner.fresh_model import make_model
+from orchestrator.actors import gpu_share
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
 from orchestrator.continuation import check_continuation
@@ -31,6 +32,7 @@ from orchestrator.start_checks import check_before
 from orchestrator.tracking import Ended, MlflowTracker
 
 Function = Callable[[Run, Stage], Awaitable[None]]
+SAMPLING = {"self_sft", "rl", "distill", "eval"}
 STOPPED = 130
 """Exit status of a run that a signal stopped."""
 
@@ -89,6 +91,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
             tracker.artifact(path)
         if will_train or any(stage.stage == "eval" for stage in ahead):
             start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
+            await gpu_share(config.actors, wanted=_processes(config, ahead))
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         await _stages(run, ahead)
         ended = Ended.FINISHED
@@ -103,6 +106,12 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
     finally:
         await run.close()
         await asyncio.to_thread(tracker.close, ended)
+
+
+def _processes(config: Config, ahead: list[Stage]) -> int:
+    """How many processes that generate or train these stages start at the least."""
+    workers = config.rollout.workers if any(stage.stage in SAMPLING for stage in ahead) else 0
+    return workers + (config.learner.ranks if any(stage.trains for stage in ahead) else 0)
 
 
 async def _stages(run: Run, ahead: list[Stage]) -> None:

@@ -229,7 +229,10 @@ class Run:
     async def _learner(self, stage: str) -> LearnerGroup:
         if self.learner is None:
             starting = LearnerGroup.start(self.config.learner, actors=self.config.actors)
-            limit = self._limits.start()
-            waiting_for = lambda: f"the learner's ranks to meet{gpus_taken()}"  # noqa: E731
-            self.learner = await within(limit, starting, stage=stage, waiting_for=waiting_for)
+            self.learner = await within(
+                self._limits.start(),
+                starting,
+                stage=stage,
+                waiting_for=lambda: f"the learner's ranks to meet{gpus_taken()}",
+            )
         return self.learner

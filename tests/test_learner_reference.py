@@ -48,7 +48,10 @@ def story(folder: Path) -> Runs:
     moved = (folder / "run").rename(folder / "moved")
     rank.load(str(moved / "rl/000002"), optim=OPTIM, total_steps=4)
     rank.restore(str(moved / "rl/000002"))
+    rank.load_reference()
+    away = (moved / "model").rename(moved / "away")  # its first step reads nothing any more
     runs["continued"] = [rank.train_step(batch(), loss=NEAR) for _ in range(2)]
+    away.rename(moved / "model")
     for name, loss in (("free", LossConfig()), ("paid", PAID)):
         rank.load(str(moved / "model"), optim=OPTIM, total_steps=4)
         runs[name] = [rank.train_step(batch(), loss=loss) for _ in range(4)]
