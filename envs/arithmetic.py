@@ -110,5 +110,7 @@ def generate(rng: random.Random, level: int) -> Task:
 
 def demonstrate(task: Task) -> list[Message]:
     """The expert's answer to a generated task."""
+    if "steps" not in task.spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
     content = f"\\boxed{{{task.spec['answer']}}}"
     return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": content}]

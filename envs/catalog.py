@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -100,7 +101,7 @@ def _own(module: str) -> Environment:
         found = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         found = False
-    env = getattr(importlib.import_module(module), "ENVIRONMENT", None) if found else None
+    env = getattr(_imported(module), "ENVIRONMENT", None) if found else None
     if isinstance(env, Environment):
         return env
     nearest = difflib.get_close_matches(module, ENVIRONMENTS, n=1)
@@ -109,6 +110,13 @@ def _own(module: str) -> Environment:
         f"unknown environment {module!r}; there are {', '.join(ENVIRONMENTS)}{hint}; "
         f"for one of your own give the name of a module that defines ENVIRONMENT"
     )
+
+
+def _imported(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # whatever a module of a user's own raises
+        raise ValueError(f"environment {module!r} can't be imported ({type(error).__name__}: {error})") from error
 
 
 def make_env(env_id: str) -> gymnasium.Env[str, str]:

@@ -81,6 +81,8 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 def demonstrate(task: Task) -> list[Message]:
     """The expert's turns with the tools' results: look up every key at once, calculate, answer."""
     spec = task.spec
+    if "keys" not in spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
     gets = [call_message("get", {"key": key}) for key in spec["keys"]]
     calc = [call_message("calc", {"expr": spec["expression"]})]
     return [

@@ -156,4 +156,6 @@ def generate(rng: random.Random, level: int) -> Task:
 
 def demonstrate(task: Task) -> list[Message]:
     """The expert's answer to a generated task."""
+    if "plan" not in task.spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
     return [{"role": "assistant", "reasoning_content": task.spec["plan"], "content": task.spec["solution"]}]

@@ -110,6 +110,13 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def parameter_count(config: FreshModelConfig) -> int:
+    """How many parameters a fresh model has, found out without making its weights."""
+    with torch.device("meta"):
+        model = NemotronHForCausalLM(_hybrid_config(config, byte_tokenizer()))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def _hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> NemotronHConfig:
     head_dim = 32
     return NemotronHConfig(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,29 +10,26 @@ from envs.environment import Environment
 from envs.episode import DEFAULT_TURNS
 from envs.source import EnvConfig, file_tasks
 from envs.task import Task
-from learner.fresh_model import byte_tokenizer
 from orchestrator.config import Config, EvalConfig
 from orchestrator.loop_config import LoopConfig
 from orchestrator.own_answers import SelfSftConfig
 from orchestrator.preferences import DpoConfig
 from orchestrator.stage_list import Stage
 from rollout.episode import EpisodeLimits
-from rollout.renderer import Renderer, load_tokenizer
+from rollout.renderer import Renderer
 from rollout.worker import RolloutConfig
 
 SURELY_SHORT = 2
 """A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""
 
 
-def limit_notes(config: Config, stages: list[Stage]) -> list[str]:
+def limit_notes(config: Config, stages: list[Stage], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What a run should say at its start of the limits of its episodes, where one of these stages plays any.
 
     Raises `ValueError` where rows of data have no room in them.
     """
     if not any(_plays(config, stage) for stage in stages):
         return []
-    path = config.model.path
-    tokenizer = byte_tokenizer() if path is None else load_tokenizer(Path(path).resolve())
     return [*turn_notes(config.envs, config.rollout.limits), *prompt_notes(config.envs, config.rollout, tokenizer)]
 
 

@@ -50,7 +50,7 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
         check_continuation(config, folder)
         planned = _planned(config, folder, only)
         with Progress(config.name) as progress:
-            for note in (*planned.notes, *notes):
+            for note in [*notes, *planned.notes]:
                 progress.note(note)
             return await _tracked(config, folder, progress, planned.ahead)
     finally:

@@ -40,12 +40,17 @@ def source(tmp_path: Path) -> Path:
         saved(folder, "rl", step, start=f"../sft/{config.sft.steps:06d}")
     (folder.evals / "sft.json").write_text('{"label": "sft", "order": 0, "k": 4, "seconds": 1, "envs": {}}')
     sft = f"checkpoints/sft/{config.sft.steps:06d}"
-    reached = {
-        "done": {"init": 0, "sft": config.sft.steps, "eval-sft": 0},
-        "began": {"sft": "checkpoints/init/000000", "rl": sft},
-        "stages": {"init": "init", "sft": "sft", "eval-sft": "eval", "rl": "rl"},
-    }
-    folder.store(replace(folder.state(), model=sft, label="sft", version=151, **reached))
+    folder.store(
+        replace(
+            folder.state(),
+            done={"init": 0, "sft": config.sft.steps, "eval-sft": 0},
+            began={"sft": "checkpoints/init/000000", "rl": sft},
+            stages={"init": "init", "sft": "sft", "eval-sft": "eval", "rl": "rl"},
+            model=sft,
+            label="sft",
+            version=151,
+        )
+    )
     folder.close()
     return folder.root
 

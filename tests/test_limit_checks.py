@@ -66,10 +66,12 @@ def test_a_prompt_of_one_token_less_than_the_limit_is_short_enough(tmp_path: Pat
 
 def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"question": "What is 1+1? " * 40, "answer": "#### 2"}))
-    said = ["rollout.limits.turns=2", f"envs.math.data={path}", f"runs_dir={tmp_path / 'runs'}"]
+    rows = (json.dumps({"question": f"What is 1+{n}? " * 40, "answer": "#### 2"}) + "\n" for n in range(30))
+    path.write_text("".join(rows))
+    given = ["rollout.limits.turns=2", f"envs.math.data={path}", "sft.shares.math=0"]
+    said = [*given, f"runs_dir={tmp_path / 'runs'}"]
     folder = RunDir(tmp_path / "runs" / "demo")
-    with pytest.raises(ValueError, match="1 of 1 rows leave no token for an answer"):
+    with pytest.raises(ValueError, match="30 of 30 rows leave no token for an answer"):
         check_before(load_config(DEMO, said), load_config(DEMO, said).instances, folder)
     config = load_config(DEMO, [*said, "envs.math.on_error=skip"])
     turns, prompts = check_before(config, config.instances, folder)

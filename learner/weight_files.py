@@ -1,0 +1,57 @@
+"""Whether a model directory holds all of its weights, found out from the heads of its files: none is read as a whole."""
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+INDEX = "model.safetensors.index.json"
+HEAD = struct.Struct("<Q")
+"""A safetensors file begins with the length of its header, which says where each tensor lies behind it."""
+
+
+def require_whole(directory: Path) -> int:
+    """How many parameters a model directory holds.
+
+    Raises `FileNotFoundError` or `ValueError`, with the file, where it is no model directory, a file is missing, or one
+    has not the size or the tensors that it should have.
+    """
+    if not (directory / "config.json").is_file():
+        raise FileNotFoundError(f"{directory} is no model directory: it has no config.json")
+    index = directory / INDEX
+    listed = _json(index.read_bytes(), index)["weight_map"] if index.is_file() else {}
+    names = sorted(set(listed.values())) or sorted(path.name for path in directory.glob("*.safetensors"))
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing or not names:
+        of = f"{len(missing)} of its {len(names)} weight files: {', '.join(missing)}" if missing else "*.safetensors"
+        raise FileNotFoundError(f"{directory} lacks {of}; download it again")
+    heads = {name: _head(directory / name) for name in names}
+    lost = [tensor for tensor, name in listed.items() if tensor not in heads[name]]
+    if lost:
+        raise ValueError(f"{directory / listed[lost[0]]} lacks {lost[0]}, which {INDEX} says it has; download it again")
+    return sum(math.prod(tensor["shape"]) for head in heads.values() for tensor in head.values())
+
+
+def _head(path: Path) -> dict[str, Any]:
+    """What a file says of its tensors. Raises `ValueError` where it is shorter or longer than it says."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(HEAD.size)
+        length = HEAD.unpack(start)[0] if len(start) == HEAD.size else size
+        if HEAD.size + length > size:
+            raise ValueError(f"{path} is not a whole safetensors file: it has {size} bytes; download it again")
+        head = _json(file.read(length), path)
+    tensors = {name: tensor for name, tensor in head.items() if name != "__metadata__"}
+    needed = HEAD.size + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+    if size != needed:
+        raise ValueError(f"{path} has {size} bytes and should have {needed}; download it again")
+    return tensors
+
+
+def _json(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); download it again") from error
+    return found
