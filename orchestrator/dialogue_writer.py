@@ -2,6 +2,7 @@
 
 from transformers import PreTrainedTokenizerBase
 
+from envs.dialogue import CLOSE_THOUGHT
 from envs.task import Message
 from orchestrator.dialogues import Dialogue
 from rollout.renderer import Renderer
@@ -68,10 +69,13 @@ class DialogueWriter:
     ) -> tuple[tuple[int, ...], list[bool], int]:
         """Ids of one turn, which are trained, and the length of its thought; cut to the budget."""
         text = self._renderer.answer_text(message, reasoning=reasoning)
-        if budget is None or self._tags is None:
+        if budget is None or self._tags is None or CLOSE_THOUGHT not in text:
             ids = self._renderer.encode(text)
             return ids, [True] * len(ids), 0
-        thought_text, _, answer_text = text.partition(self._tags.closing)
+        thought_text, found, answer_text = text.partition(self._tags.closing)
+        if not found:  # the configuration closes thoughts otherwise than the chat template
+            thought_text, _, answer_text = text.partition(CLOSE_THOUGHT)
+            thought_text, answer_text = thought_text.rstrip("\n"), answer_text.lstrip("\n")
         thought, answer = self._renderer.encode(thought_text), self._renderer.encode(answer_text)
         forcing = self._tags.forcing(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
         if forcing is None:

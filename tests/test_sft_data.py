@@ -87,6 +87,14 @@ def test_at_a_budget_every_longer_thought_is_cut_and_the_dialogue_goes_on_with_i
     assert with_closing.count("\n</think>\n") == 2
 
 
+def test_a_thought_that_the_configuration_closes_otherwise_than_the_template_keeps_its_answer() -> None:
+    config = ThoughtConfig(closing="\n</think>\nSo: ")
+    by = DialogueWriter.of(TOKENIZER, config)
+    whole, trained = pieces(replace(DIALOGUE, task=replace(TASK, thinking=up_to(3))), by)
+    assert whole.endswith("don\n</think>\nSo: \\boxed{17}<|im_end|>")
+    assert trained.endswith("don\\boxed{17}<|im_end|>")
+
+
 def test_a_budget_of_the_episode_is_shared_by_its_thoughts() -> None:
     cut_at_nine = replace(DIALOGUE, task=replace(TASK, thinking=up_to(9)))
     whole, _ = pieces(cut_at_nine, writer(thought=ThoughtConfig(scope="episode")))
