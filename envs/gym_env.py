@@ -204,10 +204,10 @@ def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:
         raise ValueError(f"options: gymnasium can't make {given.id!r} with {dict(given.kwargs)}: {error}") from error
     modes, space, about = game.metadata.get("render_modes", []), game.action_space, _known(given.id)
-    if not isinstance(space, gymnasium.spaces.Discrete):
-        raise ValueError(f"options.id: the actions of {given.id} are {space}, they must be Discrete")
     idle = given.idle if given.idle is not None else _idle(game, about)
     game.close()
+    if not isinstance(space, gymnasium.spaces.Discrete):
+        raise ValueError(f"options.id: the actions of {given.id} are {space}, they must be Discrete")
     count = int(space.n)
     actions = given.actions or list(about.actions) or [str(number) for number in range(count)]
     frame = given.frame or ("ansi" if "ansi" in modes else "text")
@@ -240,7 +240,8 @@ def _idle(game: "gymnasium.Env[Any, Any]", about: Game) -> float:
     if about.idle is not None:
         return about.idle
     game.reset(seed=0)
-    return min(0.0, float(game.step(getattr(game.action_space, "start", 0))[1]))
+    game.action_space.seed(0)
+    return min(0.0, float(game.step(game.action_space.sample())[1]))
 
 
 def _names(actions: Any, count: int) -> bool:
