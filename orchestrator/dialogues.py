@@ -21,7 +21,7 @@ class Demonstrations:
     def __init__(self, mixture: Mixture) -> None:
         self._mixture = mixture
         self._draws: list[Draw] = []
-        for name in mixture.state():
+        for name in mixture.envs:
             task = mixture.task(Draw(env=name, index=0))
             demonstrate, why = environment(task.kind).demonstrate, ""
             try:

@@ -143,5 +143,6 @@ class LoopStage:
         if not self._done:
             return
         state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
-        self._buffer.restore(state["buffer"])
         self._mixture.restore(state["mixture"])
+        pending = [draw for draw in state["buffer"]["pending"] if draw["env"] in self._mixture.envs]
+        self._buffer.restore(state["buffer"] | {"pending": pending})

@@ -21,7 +21,8 @@ class Mixture:
     """Draws from several task sources in fixed shares, always in the same order.
 
     The next environment is the one that is furthest behind its share, so the shares hold over any stretch of draws to
-    within one, and a restart continues from the counts alone.
+    within one, and a restart continues from the counts alone. Where a restart has other shares these hold from there on:
+    what was drawn before is not made up for.
     """
 
     def __init__(
@@ -42,11 +43,19 @@ class Mixture:
         self._seed = seed
         self._shares = {env: share / total for env, share in shares.items()}
         self._counts = dict.fromkeys(shares, 0)
+        self._before = dict.fromkeys(shares, 0)
+        """The draws before the shares became what they are."""
+
+    @property
+    def envs(self) -> list[str]:
+        """The environments that it draws from."""
+        return list(self._shares)
 
     def draw(self) -> Draw:
         """The next draw."""
-        total = sum(self._counts.values()) + 1
-        env = max(self._shares, key=lambda name: self._shares[name] * total - self._counts[name])
+        since = {env: self._counts[env] - self._before[env] for env in self._shares}
+        total = sum(since.values()) + 1
+        env = max(self._shares, key=lambda name: self._shares[name] * total - since[name])
         index = self._counts[env]
         self._counts[env] += 1
         return Draw(env=env, index=index)
@@ -59,17 +68,16 @@ class Mixture:
         rng = random.Random(f"{self._seed}/thinking/{draw.env}/{draw.index}")
         return replace(task, thinking=self._thinking.draw(rng))
 
-    def state(self) -> dict[str, int]:
-        """How many tasks were drawn from each environment."""
-        return dict(self._counts)
+    def state(self) -> dict[str, dict[str, float]]:
+        """How many tasks were drawn from each environment, of these before the shares became what they are, and those."""
+        return {"drawn": dict(self._counts), "before": dict(self._before), "shares": dict(self._shares)}
 
-    def restore(self, counts: dict[str, int]) -> None:
-        """Continue after these draws. Raises `ValueError` where the environments are not the same as then."""
-        if set(counts) != set(self._counts):
-            raise ValueError(
-                f"the run was started with environments {sorted(counts)}, now it has {sorted(self._counts)}"
-            )
-        self._counts = dict(counts)
+    def restore(self, state: dict[str, dict[str, float]]) -> None:
+        """Continue after the draws of a state, with the shares of now."""
+        self._counts |= {env: int(count) for env, count in state["drawn"].items()}  # also of one without a share now
+        same = state["shares"] == self._shares
+        before = state["before"] if same else self._counts
+        self._before = {env: int(before[env]) for env in self._shares}
 
 
 def open_mixture(

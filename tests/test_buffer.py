@@ -1,6 +1,7 @@
 """The buffer: no group beyond its lag, nothing lost, no step without an end."""
 
 import asyncio
+import json
 import random
 
 import pytest
@@ -161,6 +162,15 @@ def test_shares_hold_over_any_stretch_of_draws_and_continue_after_a_restart() ->
     assert head + [second.draw() for _ in range(43)] == draws
 
 
-def test_a_mixture_of_other_environments_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"started with environments \['code'\]"):
-        mixture().restore({"code": 3})
+def test_shares_that_change_hold_from_there_on_and_no_task_comes_again() -> None:
+    sources = {env: Numbered() for env in ("a", "b", "c")}
+    first = Mixture(sources, {"a": 1.0, "b": 1.0})
+    head = [first.draw() for _ in range(40)]
+    second = Mixture(sources, {"a": 1.0, "c": 1.0})
+    second.restore(json.loads(json.dumps(first.state())))
+    tail = [second.draw() for _ in range(40)]
+    assert [sum(draw.env == env for draw in tail[:10]) for env in ("a", "c")] == [5, 5]
+    third = Mixture(sources, {"a": 1.0, "b": 1.0})
+    third.restore(json.loads(json.dumps(second.state())))
+    drawn = [*head, *tail, *(third.draw() for _ in range(10))]
+    assert len(set(drawn)) == len(drawn)
