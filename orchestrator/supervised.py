@@ -49,7 +49,7 @@ async def train_supervised(
     A batch with fewer than `sequences` is trained as it is, and what is missing is counted.
     """
     learner, done = await run.learning(stage=stage, optim=optim, loss=loss, steps=steps, beside_engines=False)
-    batches, skips = _Ahead(batch), SkipWatch(run.config.learner.max_skipped, stage=stage)
+    batches, skips = _Ahead(batch, last=steps), SkipWatch(run.config.learner.max_skipped, stage=stage)
     run.metrics.truncate(stage, done)
     run.progress.stage(stage, steps)
     for step in range(done + 1, steps + 1):
@@ -95,15 +95,19 @@ def _tell_once(run: Run, stage: str, step: int, what: dict[str, Any]) -> None:
 
 
 class _Ahead:
-    """Builds the batch of the step after the one that was taken."""
+    """Builds the batch of the step after the one that was taken, up to the last."""
 
-    def __init__(self, batch: Callable[[int], TrainBatch]) -> None:
+    def __init__(self, batch: Callable[[int], TrainBatch], *, last: int) -> None:
         self._batch = batch
+        self._last = last
         self._next: tuple[int, asyncio.Task[TrainBatch]] | None = None
 
     async def take(self, step: int) -> TrainBatch:
         if self._next is None or self._next[0] != step:
-            self._next = (step, asyncio.create_task(asyncio.to_thread(self._batch, step)))
+            self._next = self._started(step)
         batch = await self._next[1]
-        self._next = (step + 1, asyncio.create_task(asyncio.to_thread(self._batch, step + 1)))
+        self._next = self._started(step + 1) if step < self._last else None
         return batch
+
+    def _started(self, step: int) -> tuple[int, asyncio.Task[TrainBatch]]:
+        return step, asyncio.create_task(asyncio.to_thread(self._batch, step))
