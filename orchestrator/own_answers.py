@@ -114,8 +114,8 @@ class OwnAnswers:
     """Batches of the model's own answers, in an order shuffled anew in each epoch.
 
     Batch `step` depends on the seed and the step only. Ids are those that the engine saw and sampled; a thought that is
-    cut ends as a rollout under its budget would end it, and what was said after it follows. An answer without a thought, and
-    one that would be over `max_tokens`, stays whole.
+    cut ends as a rollout under its budget would end it, and what was said after it follows. An answer without a thought,
+    one whose prompt can't announce the budget, and one that would be over `max_tokens` stay whole.
     """
 
     def __init__(
@@ -164,13 +164,14 @@ class OwnAnswers:
 
     def ids(self, answer: OwnAnswer, *, budget: int | None) -> tuple[list[int], list[bool]]:
         """Ids of an answer under a budget, and which are trained: those that the model sampled."""
-        if budget is None:
+        prompt = None if budget is None else self._prompt(answer, budget)
+        if budget is None or prompt is None:
             return whole_ids(answer.turns)
         ids: list[int] = []
         trained: list[bool] = []
         left = budget
         for number, turn in enumerate(answer.turns):
-            context = turn.context_ids if number else self._prompt(answer, budget)
+            context = turn.context_ids if number else prompt
             own = [not forced for forced in turn.forced_T]
             said, own, thought = self._cut(list(turn.sampled_ids), own, budget=left)
             left = max(0, left - thought) if self._thought.scope == "episode" else left
@@ -178,15 +179,17 @@ class OwnAnswers:
             trained += [False] * len(context) + own
         return ids, trained
 
-    def _prompt(self, answer: OwnAnswer, budget: int) -> tuple[int, ...]:
-        """The prompt as the engine saw it, with the announcement of the budget where budgets are announced."""
+    def _prompt(self, answer: OwnAnswer, budget: int) -> tuple[int, ...] | None:
+        """The prompt under a budget: as the engine saw it, or where budgets are announced with the announcement.
+
+        None where it can't be announced, since the environment added messages of its own to the task's.
+        """
         seen = answer.turns[0].context_ids
         if not self._thought.announce:
             return seen
         task = self._mixture.task(answer.draw)
-        if self._renderer.prompt_ids(task) != seen:
-            return seen  # the environment added messages of its own
-        return self._renderer.prompt_ids(replace(task, thinking=up_to(budget)))
+        told = replace(task, thinking=up_to(budget))
+        return self._renderer.prompt_ids(told) if self._renderer.prompt_ids(task) == seen else None
 
     def _cut(self, said: list[int], own: list[bool], *, budget: int) -> tuple[list[int], list[bool], int]:
         """A turn cut at a budget: ids, which are trained, and the length of its thought."""

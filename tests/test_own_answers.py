@@ -65,6 +65,7 @@ def own(
     thought: ThoughtConfig | None = None,
     said: Trajectory | None = None,
     max_tokens: int | None = None,
+    reasoning: bool = True,
 ) -> tuple[OwnAnswers, OwnAnswer]:
     path.write_text(answer_line(DRAW, said or two_turns()) + "\n", encoding="utf-8")
     (answers, _), settings = read_answers(path, max_tokens=max_tokens), thought or ThoughtConfig()
@@ -134,7 +135,7 @@ def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path
     ids = ids_of("42<|im_end|>")
     turn = replace(spoken(prompt, "42<|im_end|>"), thought=TAGS.measure(ids, reasoning=False))
     announced = ThoughtConfig(announce=True)
-    data, answer = own(config, path=tmp_path / "own.jsonl", thought=announced, said=trajectory(turn))
+    data, answer = own(config, path=tmp_path / "own.jsonl", thought=announced, said=trajectory(turn), reasoning=False)
     assert data.batch(1)[0].ids == (*prompt, *ids)
     assert answer.turns == (turn,)  # as it was, after the file
 
@@ -158,3 +159,14 @@ def test_a_budget_that_makes_the_prompt_too_long_leaves_the_answer_whole(tmp_pat
     whole = whole_ids(two_turns().turns)[0]
     data, _ = own(config, path=tmp_path / "own.jsonl", thought=ThoughtConfig(announce=True), max_tokens=len(whole))
     assert data.batch(1)[0].ids == tuple(whole)
+
+
+def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) -> None:
+    config = SelfSftConfig(thinking=ThinkingMix(budget=1.0, budgets=[4]), batch_size=1)
+    greeted = (*Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), *ids_of("[and what the server says]"))
+    said = trajectory(spoken(greeted, "long thought\n</think>\n42<|im_end|>"))
+    path = tmp_path / "own.jsonl"
+    assert own(config, path=path, thought=ThoughtConfig(announce=True), said=said)[0].batch(1)[0].ids == tuple(
+        whole_ids(said.turns)[0]
+    )
+    assert len(own(config, path=path, said=said)[0].batch(1)[0].ids) < len(whole_ids(said.turns)[0])
