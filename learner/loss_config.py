@@ -116,7 +116,7 @@ class LossConfig:
                 f"loss.constant_length={self.constant_length} with loss.aggregation={self.aggregation}: it must be "
                 f"above 0 for constant, and 0 for any other"
             )
-        if self.kl == "k1" and self.kl_in == "loss" and self.kl_coefficient:
+        if self.objective == "policy" and self.kl == "k1" and self.kl_in == "loss" and self.kl_coefficient:
             raise ValueError(
                 "loss.kl=k1 with loss.kl_in=loss: the mean of its gradient is 0 whatever the divergence; set loss.kl=k2, "
                 "whose gradient there is that of the divergence, or loss.kl_in=reward"
