@@ -160,30 +160,30 @@ def test_a_batch_is_made_of_the_answers_beside_a_prompt_that_is_too_long() -> No
     assert make_batch(sequences, ranks=1, micro_batch_tokens=512, pad_id=0).sequences == 2
 
 
-def drawn(rng: random.Random, level: int) -> Task:
-    """Fails now and then: it exits, or gives what is no plain data."""
-    lot = rng.random()
-    if lot < 0.3:
-        raise SystemExit("no more tasks")
-    number = np.float32(lot) if lot < 0.6 else lot
-    return Task(env="own", key="", messages=({"role": "user", "content": f"{lot}"},), spec={"answer": number})
+class Generator:
+    """Makes tasks, or does what `instead` does."""
+
+    instead: Callable[[], object] | None = None
+
+    def __call__(self, rng: random.Random, level: int) -> Task:
+        answer = 4 if self.instead is None else self.instead()
+        return Task(
+            env="own", key="", messages=({"role": "user", "content": str(rng.random())},), spec={"answer": answer}
+        )
 
 
-def test_a_task_that_an_environment_fails_to_make_is_a_failure_of_its_episodes() -> None:
-    env = Environment(id="own", entry_point="own:Own", generate=drawn)
-    seed = next(seed for seed in range(100) if not made_at(env, seed, 0).fault)
-    tasks = [made_at(env, seed, index) for index in range(20)]
-    faults = [task for task in tasks if task.fault]
-    assert {task.fault.partition(": ")[2].partition(":")[0] for task in faults} == {"SystemExit", "TypeError"}
-    failed = play(faults[0], ["x"], make=lambda _: Own(answering()))
+@pytest.mark.parametrize(
+    "instead", [raising(SystemExit("no more")), raising(KeyError("x")), lambda: np.float32(4)], ids=str
+)
+def test_a_task_that_an_environment_fails_to_make_is_a_failure_of_its_episodes(instead: Callable[[], object]) -> None:
+    generate = Generator()
+    source = GeneratedSource(
+        Environment(id="own", entry_point="own:Own", generate=generate), "own", EnvConfig(), split="train", seed=1
+    )
+    generate.instead = instead
+    failed = play(source.task(7), ["x"], make=lambda _: Own(answering()))
     assert failed.failure is not None
     assert (failed.failure.kind, failed.reward) == (FailureKind.ENVIRONMENT, None)
-    assert "can't be made" in failed.failure.message
-
-
-def made_at(env: Environment, seed: int, index: int) -> Task:
-    """The task at an index; of the first an error is the user's to mend."""
-    try:
-        return GeneratedSource(env, "own", EnvConfig(), split="train", seed=seed).task(index)
-    except (SystemExit, TypeError) as error:
-        return replace(TASK, fault=str(error))
+    assert "task 7 can't be made" in failed.failure.message
+    generate.instead = None
+    assert play(source.task(7), ["x"], make=lambda _: Own(answering())).reward == 1.0
