@@ -15,6 +15,8 @@ from mlflow import MlflowClient
 from test_readme_example import block
 from transformers import AutoModelForCausalLM
 
+from orchestrator.__main__ import main
+
 JUDGED = 'verdict(answer == task.spec["answer"]'
 """What the README's environment makes of an answer."""
 
@@ -39,9 +41,10 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     )
     teacher = tiny_models.qwen3(tmp_path / "teacher")  # of another family, with the same tokenizer
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     arguments = command(
         tmp_path,
-        "stages=[init,sft,self_sft,eval,rl,distill,dpo,eval,report]",
+        "stages=[init,sft,self_sft,eval,rl,distill,dpo,{sft: {name: sft_last, steps: 2}},eval,report]",
         "sft.steps=4",
         "sft.max_tokens=64",
         "sft.on_error=skip",
@@ -75,12 +78,15 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     (tracked,) = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
     assert tracked.info.status == "KILLED"
 
+    arguments += ["rl.optim.learning_rate=1.2e-4", "rl.timeout_s=301"]
     status, output = finish(start(arguments))
     assert status == 0, output
     assert "rl: continuing after step" in output
     assert "sandbox level " in output
     assert [row.step for row in rows(run, "rl")] == list(range(1, 13))
     assert [row.step for row in rows(run, "sft")] == list(range(1, 5))
+    assert [row.step for row in rows(run, "sft_last")] == [1, 2]  # the stage again, under a name of its own
+    assert json.loads((run / "manifest.json").read_text())["model"] == "checkpoints/sft_last/000002"
     assert all(row.values["train/logprob_gap"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
     assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
 
@@ -88,6 +94,9 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy", "coin"}
     assert [row.step for row in rows(run, "self_sft")] == [1, 2]
     data = {event["stage"]: event["what"] for event in report["events"] if event["kind"] == "data"}
+    (changed,) = (event for event in report["events"] if event["kind"] == "changed")
+    assert changed["stage"] == "rl"
+    assert list(changed["what"]) == ["rl.optim.learning_rate"]  # the deadline is free
     missing = sum(row.values["data/left_out"] for row in rows(run, "sft"))
     assert 0 < missing < 4 * 16  # demonstrations of more than 64 tokens: counted, not cut
     assert data["sft"] == {"sequences": str(4 * 16), "too long and left out": f"{missing:.0f}"}
@@ -129,9 +138,12 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert {file.path for file in client.list_artifacts(tracked.info.run_id)} >= {"report.html", "report.json"}
 
     before = (run / "metrics.jsonl").read_text()
+    state = (run / "manifest.json").read_text()
     status, output = finish(start(arguments))
     assert status == 0, output
+    assert main(["rl", *arguments[4:]]) == 0  # nor does the command of a stage that others have trained on from
     assert (run / "metrics.jsonl").read_text() == before  # all is done: nothing runs again
+    assert (run / "manifest.json").read_text() == state
 
 
 @pytest.mark.timeout(600)
