@@ -106,5 +106,5 @@ def _read(text: str) -> Any:
     """What a JSON text says, None where it is none."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

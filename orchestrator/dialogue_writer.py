@@ -5,7 +5,7 @@ from transformers import PreTrainedTokenizerBase
 from envs.dialogue import CLOSE_THOUGHT
 from envs.task import Message
 from orchestrator.dialogues import Dialogue
-from rollout.renderer import Renderer
+from rollout.renderer import PARTS, Renderer
 from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
 
 
@@ -32,6 +32,14 @@ class DialogueWriter:
     def knows_thoughts(self) -> bool:
         """Whether the model knows the tags of a thought; else they are plain text."""
         return self._tags is not None
+
+    def dropped(self, dialogue: Dialogue) -> list[str]:
+        """What the chat template would leave out of a dialogue in silence."""
+        messages = [*dialogue.task.messages, *dialogue.reply]
+        parts = {message["role"] for message in messages} & PARTS.keys()
+        parts |= {"tool_calls"} if any(message.get("tool_calls") for message in messages) else set()
+        parts |= {"tools"} if dialogue.task.tools else set()
+        return sorted(part for part in parts if self._renderer.drops(part))
 
     def breaks_tags(self, dialogue: Dialogue) -> bool:
         """Whether a dialogue contains tags of the chat template, which are broken wherever they are written."""

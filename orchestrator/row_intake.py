@@ -75,7 +75,9 @@ class RowIntake:
         return items, _counted({ROWS: len(items), MALFORMED: skipped - long} | self._counts)
 
     def require_fits(self, dialogue: Dialogue) -> tuple[int, ...]:
-        """The ids of a dialogue. Raises `ValueError` where they are too many."""
+        """The ids of a dialogue. Raises `ValueError` where they are too many, or lack what the template does not know."""
+        if dropped := self._writer.dropped(dialogue):
+            raise ValueError(f"the model's chat template leaves out {', '.join(dropped)}, which the row has")
         ids, _ = self._writer.ids(dialogue)
         if not fits(ids, self._max_tokens):
             self._counts[too_long(self._max_tokens)] += 1

@@ -18,6 +18,27 @@ MARK = "temper-mark"
 """Stands for the assistant's own words where only what follows them is wanted."""
 
 
+def _calling(name: str) -> Message:
+    function = {"name": name, "arguments": {"key": "a"}}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "id": "call00000", "function": function}],
+    }
+
+
+ASKED: Message = {"role": "user", "content": "-"}
+TOLD: Message = {"role": "tool", "tool_call_id": "call00000", "name": "get", "content": MARK}
+OFFERED: Tool = {"type": "function", "function": {"name": MARK, "parameters": {"type": "object", "properties": {}}}}
+PARTS: dict[str, tuple[list[Message], list[Tool]]] = {
+    "tools": ([ASKED], [OFFERED]),
+    "tool_calls": ([ASKED, _calling(MARK)], []),
+    "tool": ([ASKED, _calling("get"), TOLD], []),
+    "system": ([{"role": "system", "content": MARK}, ASKED], []),
+}
+"""Parts of a conversation that a chat template may not know, each in messages and tools that show it."""
+
+
 def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a model directory.
 
@@ -56,6 +77,7 @@ class Renderer:
         self._end_id = tokenizer.eos_token_id  # looked up in a dict of names each time
         self._last: tuple[Task, tuple[int, ...]] | None = None
         self._openings: dict[bool, str] = {}
+        self._dropped: dict[str, bool] = {}
         self._escaper = Escaper(tokenizer)
 
     def prompt_ids(self, task: Task) -> tuple[int, ...]:
@@ -116,6 +138,16 @@ class Renderer:
         """The text of sampled ids, without the end of the turn; tags of thoughts and tool calls stay visible."""
         kept = [token for token in ids if token != self._end_id]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
+
+    def drops(self, part: str) -> bool:
+        """Whether the chat template leaves a part of a conversation out in silence: one of `PARTS`."""
+        if part not in self._dropped:
+            messages, tools = PARTS[part]
+            try:
+                self._dropped[part] = MARK not in self._render(messages, tools=tools, reasoning=False, open_turn=False)
+            except ValueError:  # not in silence
+                self._dropped[part] = False
+        return self._dropped[part]
 
     def breaks_tags(self, messages: Sequence[Message]) -> bool:
         """Whether messages contain tags of the chat template, which are broken wherever they are rendered."""

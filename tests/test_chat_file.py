@@ -153,6 +153,25 @@ def test_a_template_that_refuses_a_row_is_named_with_the_line(tmp_path: Path) ->
         ChatFile(saved(tmp_path / "chats.jsonl", ROW, said(ASKED, SAID)), intake, on_error="raise", seed=1)
 
 
+def test_what_the_template_would_leave_out_is_refused(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages if m.role in ('user', 'assistant') %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    plain = DialogueWriter.of(tokenizer, ThoughtConfig())
+    asks = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    rows = {
+        "tool, tool_calls, tools": said(asks, {"role": "tool", "content": "17"}, SAID, tools=[TOOL]),
+        "system": {"messages": [{"role": "system", "content": "Be brief."}, ASKED, SAID]},
+    }
+    for parts, row in rows.items():
+        path = saved(tmp_path / "chats.jsonl", ROW, row)
+        with pytest.raises(ValueError, match=f"chats.jsonl:2: the model's chat template leaves out {parts}, which"):
+            ChatFile(path, RowIntake(plain, max_tokens=None, setting="sft.max_tokens"), on_error="raise", seed=1)
+        assert chats(path).counts == {"rows": 2}  # the template of the fresh model knows them all
+
+
 def test_rows_of_a_user_are_altered_only_where_that_is_asked_for(tmp_path: Path) -> None:
     row = said({"role": "assistant", "reasoning_content": "six sevens", "content": "42"})
     file = chats(saved(tmp_path / "chats.jsonl", row))
