@@ -37,11 +37,12 @@ def _kind(key: str, stages: dict[str, str]) -> Kind:
     return kind_of(KINDS, f"{stages.get(owner, owner)}.{rest}" if rest else key)
 
 
-def check_continuation(config: Config, folder: RunDir) -> None:
+def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> None:
     """Record a new run's configuration, or check that a continued one may go on with this one, and record what changed.
 
     What nothing was trained with may change: all of a run without a checkpoint, which then begins anew, and the settings
-    of a stage that has none. Raises `ValueError` with what would make another run.
+    of a stage that has none. Files may be gone where nothing ahead `reads` any. Raises `ValueError` with what would make
+    another run.
     """
     now, state = fingerprint(config), folder.state()
     if not state.fingerprint:
@@ -49,7 +50,7 @@ def check_continuation(config: Config, folder: RunDir) -> None:
         folder.store(replace(state, fingerprint=now))
         return
     trained = folder.begun()
-    now |= {key: state.fingerprint[key] for key in now if _needs_no_more(key, now[key], state)}
+    now |= {key: state.fingerprint[key] for key in now if _needs_no_more(key, now[key], state, reads)}
     found = changes(config, state.fingerprint, now)
     other = found[Kind.IDENTITY]
     fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}
@@ -60,7 +61,12 @@ def check_continuation(config: Config, folder: RunDir) -> None:
         )
     if other and not trained:
         state = _afresh(folder)
-    recorded = other | found[Kind.SCHEDULE]
+    listed = set(state.stages) | {stage.name for stage in config.instances}
+    recorded = {  # that an instance came or went is said by `stages`
+        key: change
+        for key, change in (other | found[Kind.SCHEDULE]).items()
+        if not (None in change and key.partition(".")[0] in listed)
+    }
     if recorded and trained:
         name = next(reversed(trained))
         step = max(steps(folder.checkpoints(name)))
@@ -80,10 +86,10 @@ def _is_fixed(
     return not (change[1] is None and stage)  # else the list of stages does not name it any more
 
 
-def _needs_no_more(key: str, now: str, state: RunState) -> bool:
-    """Whether a file is gone that only what is done has read."""
+def _needs_no_more(key: str, now: str, state: RunState, reads: bool) -> bool:
+    """Whether a file is gone that nothing ahead reads."""
     owner = key.partition(".")[0]
-    return now == MISSING and key in state.fingerprint and (owner in state.done or owner == "model")
+    return now == MISSING and key in state.fingerprint and (not reads or owner in state.done or owner == "model")
 
 
 def _afresh(folder: RunDir) -> RunState:

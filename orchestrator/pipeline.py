@@ -23,7 +23,7 @@ from orchestrator.run_dir import RunDir
 from orchestrator.stage_distill import run_distill
 from orchestrator.stage_dpo import run_dpo
 from orchestrator.stage_eval import run_eval
-from orchestrator.stage_list import Stage
+from orchestrator.stage_list import TRAINING, Stage
 from orchestrator.stage_plan import Plan, plan, single
 from orchestrator.stage_rl import run_rl
 from orchestrator.stage_self_sft import run_self_sft
@@ -44,10 +44,11 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     known at the start is found before a file is written.
     """
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
-    notes = check_before(config, _planned(config, folder, only).ahead, folder)
+    ahead = _planned(config, folder, only).ahead
+    notes = check_before(config, ahead, folder)
     folder.open()
     try:
-        check_continuation(config, folder)
+        check_continuation(config, folder, reads=any(stage.stage != "report" for stage in ahead))
         planned = _planned(config, folder, only)
         with Progress(config.name) as progress:
             for note in [*notes, *planned.notes]:
@@ -59,7 +60,8 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
 
 def _planned(config: Config, folder: RunDir, only: str | None) -> Plan:
     """What is to be done in a run's folder. Raises `ValueError` where that can't be done."""
-    steps = {stage.name: config.settings(stage).steps for stage in config.instances if stage.trains}
+    steps = {stage: config.sections[stage].steps for stage in TRAINING}  # a command's stage need not be listed
+    steps |= {stage.name: config.settings(stage).steps for stage in config.instances if stage.trains}
     state = replace(folder.state(), began=folder.begun())
     found = (
         plan(config.instances, state, steps=steps)

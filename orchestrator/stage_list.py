@@ -54,6 +54,8 @@ def instances(stages: list[Any]) -> list[Stage]:
     model = "init"
     for number, entry in enumerate(stages):
         stage, given = _entry(entry)
+        if stage == "init" and (given or number):
+            raise ValueError(f"stages: entry {number + 1} is {entry!r}; init comes first, once, and takes no settings")
         own = given.get("name")
         about = model if stage == "eval" and own is None else None
         name = str(own) if own is not None else _free(stage if about is None else f"eval-{about}", taken)

@@ -138,6 +138,9 @@ def test_the_settings_of_a_stage_that_has_not_begun_may_change(folder: RunDir) -
     with_checkpoint(folder, "sft")
     more = "stages=[init,sft,rl,{rl: {name: rl_tools, loss: {advantage: grpo}}}]"
     check_continuation(load_config(DEMO, ["rl.loss.advantage=mean", more]), folder)
+    (row,) = events(folder)
+    assert row.event is not None
+    assert set(row.event["what"]) == {"stages", "rl.loss.advantage"}
     with_checkpoint(folder, "rl_tools")
     with pytest.raises(ValueError, match=r"rl_tools.loss.advantage: grpo -> loo"):
         check_continuation(load_config(DEMO, [more, "rl_tools.loss.advantage=loo"]), folder)
@@ -153,12 +156,12 @@ def test_data_that_changed_is_noticed_and_data_that_moved_is_the_same(folder: Ru
     check_continuation(load_config(DEMO, given), folder)
     with_checkpoint(folder, "sft", done=True)
     data.rename(tmp_path / "moved.jsonl")
-    moved = [f"envs.math.data={tmp_path}/moved.jsonl"]
-    check_continuation(
-        load_config(DEMO, [*moved, f"sft.data={data}"]), folder
-    )  # sft is done and needs its file no more
+    moved = [f"envs.math.data={tmp_path}/moved.jsonl", f"sft.data={data}"]
+    check_continuation(load_config(DEMO, moved), folder)  # sft is done and needs its file no more
     (tmp_path / "data.jsonl").write_text(rows)
-    check_continuation(load_config(DEMO, [*moved, f"sft.data={data}"]), folder)  # and it is known when it is back
+    check_continuation(load_config(DEMO, moved), folder)  # and it is known when it is back
+    (tmp_path / "moved.jsonl").unlink()
+    check_continuation(load_config(DEMO, moved), folder, reads=False)  # a report needs no data
     (tmp_path / "moved.jsonl").write_text(rows + rows)
     with pytest.raises(ValueError, match=r"envs.math.data: \d+ bytes, SHA-256 .* -> \d+ bytes.*put the file back"):
         check_continuation(load_config(DEMO, moved), folder)

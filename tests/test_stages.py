@@ -67,6 +67,8 @@ def test_instances_have_names_of_their_own_or_of_their_stage_with_a_number() -> 
         ([{"rl": {}, "sft": {}}], "is no stage"),
         ([{"rl": {"name": "../x"}}], "must consist of letters"),
         ([{"rl": {"name": "a"}}, {"sft": {"name": "a"}}], "two stages have the name 'a'"),
+        (["init", "sft", "init"], "entry 3 is 'init'; init comes first, once"),
+        ([{"init": {"name": "again"}}], "init comes first, once, and takes no settings"),
         ([{"rl": {"name": "sft"}}], "of the stage rl but has the name of the stage sft"),
     ],
 )
@@ -105,7 +107,7 @@ def test_an_instance_has_the_settings_of_its_stage_and_over_them_its_own_also_fr
         ("rl_tools.stepz=1", "rl_tools.stepz.*did you mean 'steps'"),
         ("rl_tools.steps=0", "rl_tools: rl.steps=0"),
         ("rl_tools.shares.maths=1", "rl_tools.shares.maths: not among"),
-        ("stages=[{init: {steps: 3}}]", "the stage init takes no settings"),
+        ("stages=[{report: {steps: 3}}]", "the stage report takes no settings"),
     ],
 )
 def test_a_mistake_in_the_settings_of_an_instance_is_named(override: str, said: str) -> None:
