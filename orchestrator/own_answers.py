@@ -123,7 +123,7 @@ class OwnAnswers:
         answers: list[OwnAnswer],
         mixture: Mixture,
         renderer: Renderer,
-        tags: ThoughtTags,
+        tags: ThoughtTags | None,
         config: SelfSftConfig,
         *,
         thought: ThoughtConfig,
@@ -155,7 +155,7 @@ class OwnAnswers:
 
     def _draw_budget(self, answer: OwnAnswer, rng: random.Random) -> int | None:
         mix = self._config.thinking
-        if mix.draw_mode(rng) is not Mode.BUDGET or not answer.thinks:
+        if mix.draw_mode(rng) is not Mode.BUDGET or not answer.thinks or self._tags is None:
             return None
         if mix.names_budgets:
             return mix.draw_budget(rng)
@@ -193,6 +193,7 @@ class OwnAnswers:
 
     def _cut(self, said: list[int], own: list[bool], *, budget: int) -> tuple[list[int], list[bool], int]:
         """A turn cut at a budget: ids, which are trained, and the length of its thought."""
+        assert self._tags is not None
         place = self._tags.close_of(said)
         if place is None:
             return said, own, len(said)

@@ -31,7 +31,7 @@ async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
         kept,
         mixture,
         Renderer(tokenizer, thought),
-        ThoughtTags(tokenizer, closing=thought.closing),
+        ThoughtTags.find(tokenizer, closing=thought.closing),
         config,
         thought=thought,
         max_tokens=max_tokens,

@@ -170,3 +170,12 @@ def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) 
         whole_ids(said.turns)[0]
     )
     assert len(own(config, path=path, said=said)[0].batch(1)[0].ids) < len(whole_ids(said.turns)[0])
+
+
+def test_a_model_without_thoughts_learns_from_its_answers_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(answer_line(DRAW, two_turns()) + "\n", encoding="utf-8")
+    answers, _ = read_answers(path, max_tokens=None)
+    config, thought = SelfSftConfig(thinking=ThinkingMix(budget=1.0), batch_size=1), ThoughtConfig()
+    data = OwnAnswers(answers, mixture(), Renderer(TOKENIZER), None, config, thought=thought, max_tokens=None, seed=1)
+    assert data.batch(1)[0].ids == tuple(whole_ids(answers[0].turns)[0])
