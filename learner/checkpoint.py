@@ -140,8 +140,9 @@ def steps(stage_dir: Path) -> list[int]:
 def latest(stage_dir: Path) -> Path | None:
     """The newest whole checkpoint of a stage, or None where the stage has none yet.
 
-    A damaged one is named in a warning and the one before is taken. Raises `DamagedCheckpointError` where none is
-    whole: starting from scratch would throw away what was trained.
+    A damaged one is named in a warning and the one before is taken. What was left whole by an interruption is moved in, so
+    only the process that writes checkpoints may ask. Raises `DamagedCheckpointError` where none is whole: starting from
+    scratch would throw away what was trained.
     """
     problems: list[str] = []
     _finish_interrupted(stage_dir)
