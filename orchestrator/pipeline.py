@@ -10,6 +10,7 @@ from typing import Any
 
 from learner.checkpoint import begin, commit
 from learner.fresh_model import make_model
+from learner.weight_files import require_whole
 from orchestrator.actors import gpu_share
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
@@ -157,6 +158,7 @@ def _finish(run: Run, stage: Stage, seconds: float) -> None:
 async def _init(run: Run, stage: Stage) -> None:
     if run.config.model.path is not None:
         model = Path(run.config.model.path).resolve()
+        await asyncio.to_thread(require_whole, model)
         check_model(model, run.config)
         run.folder.store(replace(run.folder.state(), model=str(model), label=stage.name))
         return

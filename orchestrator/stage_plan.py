@@ -82,7 +82,7 @@ def _still_done(stages: Sequence[Stage], state: RunState, steps: dict[str, int])
         if not (stage.trains and stage.name in done and steps[stage.name] > done[stage.name]):
             continue
         began = list(state.began)
-        later = began[began.index(stage.name) + 1 :]
+        later = began[began.index(stage.name) + 1 :] if stage.name in began else began
         if state.label != stage.name or later:
             raise ValueError(
                 f"{stage.name} was done after {done[stage.name]} steps and {later[0] if later else state.label} went on "
