@@ -1,10 +1,15 @@
 """The command `serve`: a model behind an OpenAI-compatible server whose requests may limit their thoughts."""
 
 import argparse
+import ipaddress
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from orchestrator.run_dir import RunDir
 
@@ -21,14 +26,17 @@ OPTIONS: dict[str, tuple[type, str, str]] = {
 }
 """Settings of `ServerConfig`: type, what stands for the value, and help with the default."""
 THOUGHT_OPTIONS: dict[str, tuple[type, str, str]] = {
-    "grace": (int, "TOKENS", "in which the model may finish its line after a budget; 0"),
-    "closing": (str, "TEXT", "closes a thought; that of the chat template"),
+    "grace": (int, "TOKENS", "in which the model may finish its line after a budget; that of the run, else 0"),
+    "closing": (str, "TEXT", "closes a thought; that of the run, else of the chat template"),
 }
-"""Settings of `ThoughtConfig`, likewise."""
+"""Settings of `ThoughtConfig`, likewise; a run's folder brings its own `rollout.thought`."""
+KEY_VARIABLE = "VLLM_API_KEY"
 EPILOG = """a chat request may carry, beside what vLLM takes (extra_body of the openai client):
   "thinking_budget": 64     the thought is closed after so many tokens; 0 or more, null is no limit
   "thinking_grace": 16      in place of --grace
   "reasoning": false        an answer without a thought; true: with one; "low": the prompt asks for little thought
+
+clients give the key that VLLM_API_KEY holds here, where it is set; without one the server listens on loopback only
 """
 
 
@@ -41,7 +49,12 @@ def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     for name, (kind, shown, explained) in (OPTIONS | THOUGHT_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
-    command.add_argument("--announce", action="store_true", help="tell budgets to the model, in the prompt")
+    told = "tell budgets to the model, in the prompt; as the run did, else not"
+    command.add_argument("--announce", action=argparse.BooleanOptionalAction, help=told, default=argparse.SUPPRESS)
+    answered = (
+        "answer prompts of one text or of token ids too (/v1/completions); they can forge turns: for trusted clients"
+    )
+    command.add_argument("--raw-prompts", action="store_true", help=answered)
     command.set_defaults(execute=_serve)
 
 
@@ -62,8 +75,35 @@ def model_directory(given: Path) -> Path:
     return given / newest
 
 
+def run_thought(given: Path) -> dict[str, Any]:
+    """The settings of the thoughts in the rollouts of the run whose folder `given` is; none for a model directory."""
+    path = given / "config.yaml"
+    if (given / "config.json").is_file() or not path.is_file():
+        return {}
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    thought: dict[str, Any] = config["rollout"]["thought"]
+    return thought
+
+
+def require_key(host: str, environment: Mapping[str, str]) -> None:
+    """Raises `ValueError` where other machines could reach the server and it would ask for no key."""
+    if host == "localhost" or environment.get(KEY_VARIABLE):
+        return
+    try:
+        inside = ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        inside = False
+    if not inside:
+        raise ValueError(
+            f"--host {host} is reached from other machines, and {KEY_VARIABLE} is not set: set it to a key that clients must "
+            f"give, or listen at 127.0.0.1 behind a proxy of your own"
+        )
+
+
 def _serve(given: argparse.Namespace) -> int:
     model = model_directory(given.model)
+    if "host" in given:
+        require_key(given.host, os.environ)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)  # until the server listens and stops by itself
     try:
@@ -86,9 +126,9 @@ def _serve_model(model: Path, given: argparse.Namespace) -> int:
     from rollout.server import ServerConfig, serve
     from rollout.thought import ThoughtConfig
 
-    options = {name: value for name, value in vars(given).items() if name in (*OPTIONS, *THOUGHT_OPTIONS)}
-    limits = {name: options.pop(name) for name in THOUGHT_OPTIONS if name in options}
-    thought = ThoughtConfig(announce=given.announce, **limits)
+    options = {name: value for name, value in vars(given).items() if name in (*OPTIONS, "raw_prompts")}
+    limits = {name: value for name, value in vars(given).items() if name in (*THOUGHT_OPTIONS, "announce")}
+    thought = ThoughtConfig(**{**run_thought(given.model), **limits})
     return serve(model, ServerConfig(thought=thought, **options), name=str(given.model))
 
 

@@ -59,30 +59,38 @@ class Escaper:
             raise ValueError(f"{text[:80]!r} can't be told from the tags of the chat template")
         return apart
 
-    def data(self, value: Any) -> Any:
-        """JSON data, such as messages and the schemas of tools, with every text in it escaped, keys too.
+    def messages(self, messages: Any) -> Any:
+        """Messages as JSON data, alone or in lists, with every text in them escaped; assistants keep what is their own.
 
-        What an assistant has said is its own text, whether in one piece or in parts. Arguments that are JSON inside a
-        text are read, since whoever renders them reads them too.
+        That is their content, in one piece or in parts. What else has a `role` somewhere inside is no message.
+        """
+        if isinstance(messages, list | tuple):
+            return [self.messages(message) for message in messages]
+        if not (isinstance(messages, Mapping) and messages.get("role") == "assistant"):
+            return self.data(messages)
+        escaped = self.data(messages)
+        content = messages.get("content")
+        if isinstance(content, str):
+            return {**escaped, "content": self.spoken(content)}
+        if isinstance(content, list):
+            return {**escaped, "content": self._parts([self._own_part(part) for part in content])}
+        return escaped
+
+    def data(self, value: Any) -> Any:
+        """JSON data, such as the schemas of tools, with every text in it escaped, keys too.
+
+        Arguments that are JSON inside a text are read, since whoever renders them reads them too.
         """
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            own = value.get("role") == "assistant"
-            return {self.text(str(key)): self._field(str(key), inner, own=own) for key, inner in value.items()}
+            return {self.text(str(key)): self._field(str(key), inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return self._parts([self.data(inner) for inner in value])
         return value
 
-    def _field(self, key: str, value: Any, *, own: bool) -> Any:
-        """The value of a key, of an assistant's message where `own`."""
-        if key == "content" and own and isinstance(value, str):
-            return self.spoken(value)
-        if key == "content" and own and isinstance(value, list):
-            return self._parts([self._own_part(part) for part in value])
-        if key == "arguments" and isinstance(value, str):
-            return self._arguments(value)
-        return self.data(value)
+    def _field(self, key: str, value: Any) -> Any:
+        return self._arguments(value) if key == "arguments" and isinstance(value, str) else self.data(value)
 
     def _own_part(self, part: Any) -> Any:
         if isinstance(part, str):

@@ -152,7 +152,7 @@ class Renderer:
     def breaks_tags(self, messages: Sequence[Message]) -> bool:
         """Whether messages contain tags of the chat template, which are broken wherever they are rendered."""
         given = list(messages)
-        return bool(self._escaper.data(given) != given)
+        return bool(self._escaper.messages(given) != given)
 
     def _render(
         self,
@@ -165,7 +165,7 @@ class Renderer:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    self._escaper.data(messages),
+                    self._escaper.messages(messages),
                     tools=self._escaper.data(tools) or None,
                     add_generation_prompt=open_turn,
                     enable_thinking=reasoning,
@@ -188,7 +188,7 @@ def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
     """
     if not notice:
         return list(messages)
-    of_user = (number for number, message in enumerate(messages) if message["role"] == "user")
+    of_user = (number for number, message in enumerate(messages) if message.get("role") == "user")
     last = max(of_user, default=len(messages) - 1)
     content = messages[last]["content"]
     said = [*content, {"type": "text", "text": notice}] if isinstance(content, list) else f"{content}\n{notice}"

@@ -17,9 +17,11 @@ from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.logger import configure_logging_from_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from rollout.escaping import Escaper
 from rollout.renderer import load_tokenizer
-from rollout.thinking_middleware import PATH, ThinkingMiddleware
-from rollout.thinking_request import ThinkingRules, thinking_rules
+from rollout.served_requests import CHAT
+from rollout.thinking_middleware import ThinkingMiddleware
+from rollout.thinking_request import CLOSING, ThinkingRules, thinking_rules
 from rollout.thought import ThoughtConfig
 from rollout.thought_processor import ThoughtProcessor
 from rollout.vllm_settings import ON_CPU, engine_arguments, limit_cpu
@@ -53,6 +55,8 @@ class ServerConfig:
     """vLLM's parser that tells thought from answer; unused for a model without thinking tags."""
     tool_call_parser: str | None = None
     """vLLM's parser of tool calls; null leaves them in the text."""
+    raw_prompts: bool = False
+    """Whether prompts that are one text, or token ids, are answered too; whoever writes them can forge any turn."""
     thought: ThoughtConfig = field(default_factory=ThoughtConfig)
 
 
@@ -61,7 +65,8 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
 
     Raises `FileNotFoundError` and `ValueError` for what can't be served, `RuntimeError` where the engine does not start.
     """
-    rules = thinking_rules(load_tokenizer(model), config.thought)
+    tokenizer = load_tokenizer(model)
+    rules = thinking_rules(tokenizer, config.thought)
     for what, why in (("thinking budgets", rules.no_budget), ("reasoning=false", rules.no_switch)):
         if why:
             print(f"not available: {what}; {why}", flush=True)
@@ -73,7 +78,9 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
         raise ValueError(str(error.args[0])) from error
     except OSError as error:
         raise ValueError(f"can't listen at {config.host}:{config.port} ({error}); give another --port") from error
-    return asyncio.run(_serve(arguments, rules, listener, address=address))
+    guard = Middleware(ThinkingMiddleware, rules=rules, escaper=Escaper(tokenizer), raw_prompts=config.raw_prompts)
+    line = _ready_line(name, address, budgets=not rules.no_budget)
+    return asyncio.run(_serve(arguments, guard, listener, line=line))
 
 
 def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name: str) -> Namespace:
@@ -95,6 +102,7 @@ def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name:
     }
     if not rules.no_budget:
         values["logits_processors"] = [ThoughtProcessor]
+        values["additional_config"] = {CLOSING: rules.closing}
         values["reasoning_parser"] = config.reasoning_parser
         arguments.structured_outputs_config.reasoning_parser = config.reasoning_parser
     for key, value in values.items():
@@ -103,16 +111,15 @@ def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name:
     return arguments
 
 
-async def _serve(arguments: Namespace, rules: ThinkingRules, listener: socket.socket, *, address: str) -> int:
+async def _serve(arguments: Namespace, guard: Middleware, listener: socket.socket, *, line: str) -> int:
     asked = asyncio.Event()
     async with build_async_engine_client(arguments) as engine:
         await engine.collective_rpc("end_with_parent")
         tasks = await engine.get_supported_tasks()
         app = build_app(arguments, tasks, engine.model_config)
-        app.user_middleware.append(Middleware(ThinkingMiddleware, rules=rules))  # innermost: after authentication
+        app.user_middleware.append(guard)  # innermost: after authentication
         app.middleware_stack = app.build_middleware_stack()  # vLLM has already built it
         await init_app_state(engine, app.state, arguments, tasks)
-        line = _ready_line(arguments.served_model_name[0], address, budgets=not rules.no_budget)
         watch = asyncio.create_task(_run_until_asked(app, asked, line))
         ended = await serve_http(
             app,
@@ -144,4 +151,4 @@ def _ready_line(name: str, address: str, *, budgets: bool) -> str:
     """Where the server is, and a request to try."""
     limit = ', "thinking_budget": 64' if budgets else ""
     body = f'{{"messages": [{{"role": "user", "content": "2+2=?"}}]{limit}}}'
-    return f"{name} at {address}/v1: curl {address}{PATH} -H 'Content-Type: application/json' -d '{body}'"
+    return f"{name} at {address}/v1: curl {address}{CHAT} -H 'Content-Type: application/json' -d '{body}'"

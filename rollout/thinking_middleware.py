@@ -1,12 +1,14 @@
-"""The ASGI middleware that puts what chat requests say about thinking into the words of vLLM, or answers 400."""
+"""The ASGI middleware before vLLM: it breaks the tags in what clients write, and puts thinking into the words of vLLM."""
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
 from typing import Any
 
-from rollout.thinking_request import ThinkingRequestError, ThinkingRules, rewritten_json
+from rollout.escaping import Escaper
+from rollout.served_requests import CHAT, CONVERSATIONS, RefusedRequest, read_conversation, require_served
+from rollout.thinking_request import ThinkingRequestError, ThinkingRules, rewritten
 
-PATH = "/v1/chat/completions"
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -15,30 +17,46 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class ThinkingMiddleware:
-    """Rewrites the bodies of chat requests by `rewritten`; everything else goes through as it is."""
+    """Escapes the bodies of conversations, rewrites those of chats by `rewritten`, and answers what is refused itself."""
 
-    def __init__(self, app: App, rules: ThinkingRules) -> None:
+    def __init__(self, app: App, rules: ThinkingRules, escaper: Escaper, *, raw_prompts: bool) -> None:
         self._app = app
         self._rules = rules
+        self._escaper = escaper
+        self._raw_prompts = raw_prompts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] != PATH:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        content = await _content(receive)
-        if content is None:
-            return
         try:
-            content = rewritten_json(content, self._rules)
+            require_served(scope["method"], scope["path"], raw_prompts=self._raw_prompts)
+            if scope["method"] != "POST" or scope["path"] not in CONVERSATIONS:
+                await self._app(scope, receive, send)
+                return
+            content = await _content(receive)
+            if content is None:
+                return
+            content = self._prepared(content, scope["path"])
         except ThinkingRequestError as error:
-            await _refuse(send, error)
+            await _refuse(send, str(error), HTTPStatus.BAD_REQUEST, parameter=error.parameter)
+            return
+        except RefusedRequest as error:
+            await _refuse(send, str(error), error.status)
             return
         parts: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
-        async def receive_rewritten() -> Message:
+        async def receive_prepared() -> Message:
             return parts.pop() if parts else await receive()
 
-        await self._app({**scope, "headers": _headers(scope, len(content))}, receive_rewritten, send)
+        await self._app({**scope, "headers": _headers(scope, len(content))}, receive_prepared, send)
+
+    def _prepared(self, content: bytes, path: str) -> bytes:
+        """The body that vLLM gets."""
+        body = read_conversation(content, self._escaper)
+        if body is None:
+            return content
+        return json.dumps(rewritten(body, self._rules) if path == CHAT else body).encode("ascii")
 
 
 async def _content(receive: Receive) -> bytes | None:
@@ -59,10 +77,15 @@ def _headers(scope: Scope, length: int) -> list[tuple[bytes, bytes]]:
     return [*kept, (b"content-length", str(length).encode("ascii"))]
 
 
-async def _refuse(send: Send, error: ThinkingRequestError) -> None:
-    """Status 400 with an error object as vLLM gives it."""
-    about = {"message": str(error), "type": "BadRequestError", "param": error.parameter, "code": 400}
+async def _refuse(send: Send, message: str, status: HTTPStatus, *, parameter: str | None = None) -> None:
+    """A status with an error object as vLLM gives it."""
+    about = {
+        "message": message,
+        "type": f"{status.phrase.title().replace(' ', '')}Error",
+        "param": parameter,
+        "code": status,
+    }
     content = json.dumps({"error": about}).encode("ascii")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode("ascii"))]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.start", "status": int(status), "headers": headers})
     await send({"type": "http.response.body", "body": content})

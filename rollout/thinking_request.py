@@ -17,7 +17,6 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.dialogue import CLOSE_THOUGHT
 from envs.thinking import LOW_EFFORT, up_to
 from rollout.renderer import Renderer, with_notice
 from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
@@ -41,7 +40,7 @@ class ThinkingRules:
 
     thought: ThoughtConfig
     closing: str = ""
-    """The text that closes a thought."""
+    """The text that closes a thought, whatever the request says."""
     no_budget: str = ""
     """Why budgets are not available, "" where they are."""
     no_switch: str = ""
@@ -69,15 +68,15 @@ def _reason(error: ValueError) -> str:
     return str(error).partition(";")[0]
 
 
-def extra_args(limit: ThoughtLimit, *, closing: str) -> dict[str, Any]:
+def extra_args(limit: ThoughtLimit) -> dict[str, Any]:
     """The extra arguments of a request under a limit."""
-    return {BUDGET: limit.tokens, GRACE: limit.grace, CLOSING: closing}
+    return {BUDGET: limit.tokens, GRACE: limit.grace}
 
 
 def check_extra_args(given: Mapping[str, Any]) -> None:
-    """Raises `ThinkingRequestError` for a budget or a grace that is no number of tokens, and a closing without the tag.
+    """Raises `ThinkingRequestError` for a budget or a grace that is no number of tokens, and for a closing.
 
-    A budget needs a closing: only whoever makes the request knows the text that closes a thought of the model.
+    What closes a thought is the engine's to know: it is put into the model's mouth.
     """
     for name in (BUDGET, GRACE):
         value = given.get(name, 0)
@@ -85,9 +84,10 @@ def check_extra_args(given: Mapping[str, Any]) -> None:
             raise ThinkingRequestError(
                 f"{name} is {shown(value)}; it must be a whole number of tokens, 0 or more", parameter=name
             )
-    closing = given.get(CLOSING, None if BUDGET in given else CLOSE_THOUGHT)
-    if not isinstance(closing, str) or CLOSE_THOUGHT not in closing:
-        raise ThinkingRequestError(f"{CLOSING} is {shown(closing)}; it must contain {CLOSE_THOUGHT}", parameter=CLOSING)
+    if CLOSING in given:
+        raise ThinkingRequestError(
+            f"{CLOSING} is {shown(given[CLOSING])}; it is the server's own, leave it out", parameter=CLOSING
+        )
 
 
 def rewritten(body: Body, rules: ThinkingRules) -> Body:
@@ -118,18 +118,6 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
     return {**new, "messages": messages}
 
 
-def rewritten_json(content: bytes, rules: ThinkingRules) -> bytes:
-    """`rewritten` for a body as it is sent; one that is no JSON object stays as it is."""
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        return content
-    if not isinstance(body, dict):
-        return content
-    new = rewritten(body, rules)
-    return content if new is body else json.dumps(new).encode("ascii")
-
-
 def shown(value: object) -> str:
     """A value as the client wrote it, shortened."""
     text = json.dumps(value)
@@ -140,11 +128,9 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
     """The extra arguments that limit the thought; None without a budget. The plain keys go before vLLM's `vllm_xargs`."""
     given = _mapping(body, "vllm_xargs")
     plain = {name: body[name] for name in (BUDGET, GRACE) if body.get(name) is not None}
-    limit: dict[str, Any] = {GRACE: rules.thought.grace, CLOSING: rules.closing or CLOSE_THOUGHT}
-    if _constrained(body):  # the grammar begins right after the tag and takes nothing else
-        limit[CLOSING] = limit[CLOSING].partition(CLOSE_THOUGHT)[0] + CLOSE_THOUGHT
-    limit |= {name: given[name] for name in (BUDGET, GRACE, CLOSING) if name in given} | plain
-    check_extra_args(limit)
+    limit: dict[str, Any] = {GRACE: rules.thought.grace}
+    limit |= {name: given[name] for name in (BUDGET, GRACE) if name in given} | plain
+    check_extra_args({**given, **limit})
     if BUDGET not in limit:
         return None
     if rules.no_budget:
@@ -165,13 +151,6 @@ def _check_limit(body: Body, limit: Mapping[str, Any], reasoning: bool | str | N
         raise ThinkingRequestError(f"{BUDGET} can't be kept with use_beam_search; sample instead", parameter=BUDGET)
 
 
-def _constrained(body: Body) -> bool:
-    """Whether the answer follows a grammar."""
-    form, choice = body.get("response_format"), body.get("tool_choice")
-    formed = isinstance(form, dict) and form.get("type") != "text"
-    return bool(formed or body.get("structured_outputs") or choice not in (None, "none", "auto"))
-
-
 def _mapping(body: Body, key: str) -> Mapping[str, Any]:
     value = body.get(key)
     if not (value is None or isinstance(value, dict)):
@@ -186,9 +165,6 @@ def _noted(messages: Any, notice: str) -> Any:
     users = [number for number, message in enumerate(messages) if message.get("role") == "user"]
     if not users:
         raise ThinkingRequestError(f"there is no user message that could end with {notice!r}", parameter="messages")
-    last = users[-1]
-    head, message, tail = messages[:last], messages[last], messages[last + 1 :]
-    if isinstance(message.get("content"), list):
-        part = {"type": "text", "text": notice}
-        return [*head, {**message, "content": [*message["content"], part]}, *tail]
-    return [*head, *with_notice([message], notice), *tail] if isinstance(message.get("content"), str) else messages
+    if not isinstance(messages[users[-1]].get("content"), str | list):
+        return messages
+    return with_notice(messages, notice)

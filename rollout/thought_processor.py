@@ -1,11 +1,12 @@
 """The limit of a thought inside vLLM: a logits processor that closes it where `rollout/thought.py` says.
 
 It runs in the engine's process, for rollouts and for the server alike. A request asks for it with the extra arguments
-`thinking_budget` and `thinking_grace` (tokens) and `thinking_closing` (text).
+`thinking_budget` and `thinking_grace` (tokens). The text that closes a thought is the engine's: `thinking_closing` of its
+`additional_config`.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
+from envs.dialogue import CLOSE_THOUGHT
 from rollout.renderer import load_tokenizer
 from rollout.thinking_request import BUDGET, CLOSING, GRACE, check_extra_args
 from rollout.thought import Forcing, ThoughtLimit, ThoughtTags
@@ -23,12 +25,12 @@ class ThoughtProcessor(AdapterLogitsProcessor):
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
-        model = Path(vllm_config.model_config.tokenizer)
-        self._tags = cache(lambda closing: ThoughtTags(load_tokenizer(model), closing=closing))
+        self._model = Path(vllm_config.model_config.tokenizer)
+        self._closing = str(vllm_config.additional_config.get(CLOSING, ""))
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raises `ValueError` for a budget or a grace that is no number of tokens, and a closing without the tag."""
+        """Raises `ValueError` for a budget or a grace that is no number of tokens, and for a closing."""
         check_extra_args(sampling_params.extra_args or {})
 
     def is_argmax_invariant(self) -> bool:
@@ -41,7 +43,17 @@ class ThoughtProcessor(AdapterLogitsProcessor):
         if BUDGET not in given:
             return None
         limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
-        return _Request(self._tags(given[CLOSING]), limit)
+        return _Request(self._tags if params.structured_outputs is None else self._tags_before_grammar, limit)
+
+    @cached_property
+    def _tags(self) -> ThoughtTags:
+        return ThoughtTags(load_tokenizer(self._model), closing=self._closing)
+
+    @cached_property
+    def _tags_before_grammar(self) -> ThoughtTags:
+        """Those whose closing ends with the tag: the answer's grammar begins right after it and takes nothing else."""
+        closing = self._closing.partition(CLOSE_THOUGHT)[0] + CLOSE_THOUGHT
+        return ThoughtTags(load_tokenizer(self._model), closing=closing)
 
 
 class _Request:

@@ -10,7 +10,7 @@ import numpy as np
 from rollout.engine import Completion, EngineConfig
 from rollout.expert_choices import Choices, padded
 from rollout.manifest import WeightManifest
-from rollout.thinking_request import extra_args
+from rollout.thinking_request import CLOSING, extra_args
 from rollout.thought import ThoughtLimit, ThoughtTags
 from rollout.trajectory import WeightVersion
 from rollout.vllm_settings import engine_arguments, limit_cpu, prepare_environment
@@ -59,6 +59,7 @@ class VllmEngine:
                 # Not the logits' own: what was really sampled from.
                 logprobs_mode="processed_logprobs",
                 logits_processors=[ThoughtProcessor],
+                additional_config={} if tags is None else {CLOSING: tags.closing},
                 weight_transfer_config=WeightTransferConfig(backend=BACKEND),
                 worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
                 **engine_arguments(eager=record_experts),
@@ -89,7 +90,7 @@ class VllmEngine:
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=extra_args(limit, closing=self._needed_tags.closing) if limit is not None else None,
+            extra_args=extra_args(limit) if limit is not None else None,
         )
         request = f"r{next(self._numbers)}"
         final = None
