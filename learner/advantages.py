@@ -3,6 +3,10 @@
 Suffixes: `_G` one entry per answer of a group (the answers to one task), `_NG` per group of the batch and answer.
 """
 
+from collections.abc import Callable
+
+WithinGroup = Callable[[list[float]], list[float]]
+"""What is done to the rewards of one group."""
 EPSILON = 1e-6
 """Added to a deviation of rewards before it divides."""
 
@@ -43,20 +47,30 @@ def grpo(rewards_G: list[float]) -> list[float]:
     return [x / (deviation + EPSILON) for x in centred_G]
 
 
-def batch_normalised(values_NG: list[list[float]]) -> list[list[float]]:
-    """Values minus the mean over all answers of the batch, divided by their (population) deviation plus 1e-6.
+def batch_normalised(values_NG: list[list[float]], tokens_NG: list[list[int]]) -> list[list[float]]:
+    """Values minus their mean over the trained tokens of the batch, divided by their (population) deviation plus 1e-6.
 
-    REINFORCE++: Hu et al., "REINFORCE++", 2025. Its variant with a baseline has the mean of each group subtracted before.
+    Every token has its answer's value; `tokens_NG` says how many each answer has. REINFORCE++: Hu et al., "REINFORCE++",
+    eq. 10, 2025. Its variant with a baseline has the mean of each group subtracted before.
     """
-    flat = iter(grpo([value for values_G in values_NG for value in values_G]))
-    return [[next(flat) for _ in values_G] for values_G in values_NG]
+    weighed = [
+        (value, count)
+        for values_G, tokens_G in zip(values_NG, tokens_NG, strict=True)
+        for value, count in zip(values_G, tokens_G, strict=True)
+    ]
+    total = sum(count for _, count in weighed)
+    if not total:
+        return [[0.0] * len(values_G) for values_G in values_NG]
+    mean = sum(value * count for value, count in weighed) / total
+    deviation = (sum((value - mean) ** 2 * count for value, count in weighed) / total) ** 0.5
+    return [[(value - mean) / (deviation + EPSILON) for value in values_G] for values_G in values_NG]
 
 
 def _unchanged(rewards_G: list[float]) -> list[float]:
     return rewards_G
 
 
-ADVANTAGES = {
+ADVANTAGES: dict[str, WithinGroup] = {
     "loo": leave_one_out,
     "mean": mean_centred,
     "grpo": grpo,
@@ -65,12 +79,4 @@ ADVANTAGES = {
 }
 """What is done within each group, by the names of the configuration."""
 OVER_THE_BATCH = ("reinforce_pp", "reinforce_pp_baseline")
-"""Those that are normalised over the whole batch after that."""
-
-
-def batch_advantages(rewards_NG: list[list[float]], *, kind: str, clip: float) -> list[list[float]]:
-    """Advantages of all groups of a batch by the rule named `kind`, each clipped to +-`clip`."""
-    values_NG = [ADVANTAGES[kind](rewards_G) for rewards_G in rewards_NG]
-    if kind in OVER_THE_BATCH:
-        values_NG = batch_normalised(values_NG)
-    return [[max(-clip, min(clip, value)) for value in values_G] for values_G in values_NG]
+"""Those that are normalised over the whole batch after that: groups of equal rewards teach there too."""

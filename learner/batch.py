@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.advantages import batch_advantages
+from learner.batch_advantages import batch_advantages
 from learner.packing import Pack, cheapest_plan
 from learner.prompts import Prompts, families
 from learner.routes import Choices, Routes, joined, pack_routes
@@ -120,15 +120,17 @@ def sequences_from_groups(
     advantage_clip: float = 20.0,
     mask_truncated: bool = False,
     overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
+    normalise: bool = True,
 ) -> list[Sequence]:
-    """The training sequences of a batch's groups, one for each trajectory with a score.
+    """The training sequences of a batch's groups, one for each trajectory with a score. `normalise`: see `batch_advantages`.
 
     A token is trained if it was sampled, not forced, and (with `mask_truncated`) its trajectory ended by itself.
     `overrides` are the advantages of turns with a fault, in place of their trajectory's; the lowest counts.
     The other turns keep theirs.
     """
     rewards_NG = [group.rewards_G for group in groups]
-    advantages_NG = batch_advantages(rewards_NG, kind=advantage, clip=advantage_clip)
+    tokens_NG = [[0 if mask_truncated and t.truncated else t.unforced_tokens for t in g.trajectories] for g in groups]
+    advantages_NG = batch_advantages(rewards_NG, tokens_NG, kind=advantage, clip=advantage_clip, normalise=normalise)
     return [
         _trajectory_sequence(
             trajectory,

@@ -27,7 +27,7 @@ class OptimConfig:
     muon_momentum: float = scheduled(0.95)
     """Decay of Muon's running mean of the gradient."""
     warmup_steps: int = scheduled(10)
-    """Steps over which the learning rate rises linearly from 0."""
+    """Optimiser steps over which the learning rate rises linearly from 0."""
     schedule: str = scheduled("constant")
     """After the warm-up: constant, linear (to `final_fraction` at the last step) or cosine (likewise)."""
     final_fraction: float = scheduled(0.0)

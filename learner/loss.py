@@ -12,8 +12,9 @@ import torch
 
 from learner.corrections import Correction, kept_weights, token_factors
 from learner.kl import ESTIMATES, penalised_advantages
+from learner.own_functions import surrogate_function
 from learner.ratios import bounded_exp
-from learner.surrogates import SURROGATES, Clip, Tokens
+from learner.surrogates import Clip, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +81,12 @@ def policy_loss(
 
     Per token `weight * factor * surrogate(r, A)`: r = pi / pi_old is the policy ratio (`learner.surrogates`), while
     w = pi_old / mu says by which factor, and in which sequences at all, a token counts (`learner.corrections`). Without
-    `old_BT`, pi_old is pi itself (r = 1 with a gradient), which is right where a batch is used once. Where r is taken
+    `old_BT`, pi_old is pi itself (r = 1 with a gradient), which is right where a batch makes one update. Where r is taken
     against the rollout it is a correction itself, and of w only its masks are left.
 
-    With `ref_BT` the divergence from the reference is added to the loss of each trained token, or taken from the
-    advantages. With `entropy_BT` the entropy, times its coefficient, is subtracted from the loss: Schulman et al.,
-    "Proximal Policy Optimization Algorithms", eq. 9, 2017.
+    With `ref_BT` the divergence of pi from the reference is added to the loss of each trained token, or that of pi_old is
+    taken from the advantages. With `entropy_BT` the entropy, times its coefficient, is subtracted from the loss: Schulman
+    et al., "Proximal Policy Optimization Algorithms", eq. 9, 2017.
     """
     trained_BT = weights_BT > 0
     logprobs_BT = torch.where(trained_BT, logprobs_BT, 0.0)
@@ -93,7 +94,8 @@ def policy_loss(
     old_BT = logprobs_BT.detach() if old_BT is None else torch.where(trained_BT, old_BT, 0.0)
     kl_BT = None
     if ref_BT is not None:
-        kl_BT = ESTIMATES[objective.kl.estimate](logprobs_BT, torch.where(trained_BT, ref_BT, 0.0))
+        paying_BT = old_BT if objective.kl.in_reward else logprobs_BT
+        kl_BT = ESTIMATES[objective.kl.estimate](paying_BT, torch.where(trained_BT, ref_BT, 0.0))
         if objective.kl.in_reward:
             advantages_BT = penalised_advantages(advantages_BT, kl_BT, trained_BT, coefficient=objective.kl.coefficient)
 
@@ -107,7 +109,7 @@ def policy_loss(
         advantages_BT=advantages_BT,
         trained_BT=trained_BT,
     )
-    surrogate = SURROGATES[objective.surrogate](tokens, clip=objective.clip)
+    surrogate = surrogate_function(objective.surrogate)(tokens, clip=objective.clip)
     total = (kept_BT * factors_BT * surrogate.loss_BT).sum()
     sums = {
         "entropy": -(weights_BT * logprobs_BT.detach()).sum(),  # mean surprise of sampled tokens: unbiased on-policy

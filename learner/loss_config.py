@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from envs.setting import identity
+from learner.advantages import OVER_THE_BATCH
 from learner.bounds import not_negative, one_of, positive
+from learner.own_functions import OWN, is_own, require_advantage, require_surrogate
 from rollout.trajectory import TurnFault
 
 OBJECTIVES = ("policy", "nll", "distill", "dpo")
@@ -40,7 +42,8 @@ class LossConfig:
     advantage: str = identity("loo")
     """Reward minus a baseline: loo (mean of the other answers, RLOO), mean (mean of the group, Dr. GRPO), grpo (likewise,
     divided by the group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++),
-    reinforce_pp_baseline (mean of the group, divided by the batch's deviation)."""
+    reinforce_pp_baseline (mean of the group, divided by the batch's deviation; both over its tokens, and after what
+    kl_in reward takes), or module.function of one's own, from a group's rewards to their advantages."""
     advantage_clip: float = identity(20.0)
     """Largest absolute advantage."""
     malformed_thought: float | None = identity(None)
@@ -57,10 +60,10 @@ class LossConfig:
     surrogate: str = identity("ppo")
     """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, made for aggregation
     sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo with the weight pi / mu, for old data),
-    reinforce (r A without a clip)."""
+    reinforce (r A without a clip), or module.function of one's own, called as those in learner/surrogates.py."""
     old_policy: str | None = identity(None)
-    """What r compares pi with: trainer (the policy that starts the update: r is 1, as a batch is used once) or rollout
-    (mu); null takes rollout for gspo and cispo, whose point is the clip, and else trainer."""
+    """What r compares pi with: trainer (the policy before the batch's first update; r is 1 where it makes no other) or
+    rollout (mu); null takes rollout for gspo and cispo, whose point is the clip, and else trainer."""
     clip_low: float | None = identity(None)
     """r is clipped below at 1 - clip_low; null takes what is usual: 0.2, for gspo 0.0003, for cispo no bound."""
     clip_high: float | None = identity(None)
@@ -93,9 +96,15 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         one_of("loss.objective", self.objective, OBJECTIVES)
-        one_of("loss.advantage", self.advantage, ADVANTAGES)
         one_of("loss.aggregation", self.aggregation, AGGREGATIONS)
-        one_of("loss.surrogate", self.surrogate, tuple(USUAL_CLIPS))
+        if is_own(self.advantage):
+            require_advantage(self.advantage)
+        else:
+            one_of("loss.advantage", self.advantage, (*ADVANTAGES, OWN))
+        if is_own(self.surrogate):
+            require_surrogate(self.surrogate)
+        else:
+            one_of("loss.surrogate", self.surrogate, (*USUAL_CLIPS, OWN))
         one_of("loss.kl", self.kl, KL_ESTIMATES)
         one_of("loss.kl_in", self.kl_in, KL_PLACES)
         if self.old_policy is not None:
@@ -141,7 +150,7 @@ class LossConfig:
             raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
 
     def _refuse_what_has_no_effect(self) -> None:
-        if self.dual_clip and self.surrogate not in ("ppo", "decoupled"):
+        if self.dual_clip and self.surrogate in ("gspo", "cispo", "reinforce"):
             raise ValueError(
                 f"loss.dual_clip={self.dual_clip} with loss.surrogate={self.surrogate}, which has none: leave it out"
             )
@@ -149,6 +158,12 @@ class LossConfig:
             raise ValueError(
                 f"loss.clip_low={self.clip_low} and loss.clip_high={self.clip_high} with loss.surrogate=reinforce, which has "
                 f"no clip: leave them out, or set loss.surrogate=ppo"
+            )
+        if self.normalises_divergence and self.overrides:
+            raise ValueError(
+                f"loss.malformed_thought={self.malformed_thought} and loss.invalid_call={self.invalid_call} with "
+                f"loss.advantage={self.advantage} and loss.kl_in=reward, which normalises the advantages of all tokens: "
+                f"leave them out, or set loss.kl_in=loss"
             )
         weighted_by = "loss.surrogate=decoupled" if self.decoupled else "loss.old_policy=rollout"
         if self.importance_cap and (self.decoupled or self.against_rollout):
@@ -160,6 +175,16 @@ class LossConfig:
     def needs_reference(self) -> bool:
         """Whether frozen weights are held beside those that are trained."""
         return self.kl_coefficient > 0 or self.objective in ("distill", "dpo")
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether answers that a policy sampled are trained, so that it matters which policy did."""
+        return self.objective in ("policy", "distill")
+
+    @property
+    def normalises_divergence(self) -> bool:
+        """Whether advantages are normalised after the divergence was taken from them, which the learner does."""
+        return self.advantage in OVER_THE_BATCH and self.kl_in == "reward" and self.kl_coefficient > 0
 
     @property
     def decoupled(self) -> bool:
@@ -175,7 +200,7 @@ class LossConfig:
     @property
     def clip(self) -> tuple[float, float]:
         """The policy ratio is held between 1 - the first and 1 + the second."""
-        low, high = USUAL_CLIPS[self.surrogate]
+        low, high = USUAL_CLIPS.get(self.surrogate, USUAL_CLIPS["ppo"])
         return low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high
 
     @property

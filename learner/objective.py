@@ -7,8 +7,12 @@ from learner.surrogates import Clip
 
 
 def objective(config: LossConfig) -> Objective:
-    """The values of a configuration, with what the surrogate implies where nothing is set."""
+    """The values of a configuration, with what the surrogate implies where nothing is set.
+
+    Advantages that are normalised after the divergence was taken from them have paid it before.
+    """
     low, high = config.clip
+    coefficient = 0.0 if config.normalises_divergence else config.kl_coefficient
     return Objective(
         surrogate=config.surrogate,
         clip=Clip(low=low, high=high, dual=config.dual),
@@ -21,7 +25,7 @@ def objective(config: LossConfig) -> Objective:
             negative_guard=config.negative_guard,
         ),
         against_rollout=config.against_rollout,
-        kl=KlPenalty(estimate=config.kl, coefficient=config.kl_coefficient, in_reward=config.kl_in == "reward"),
+        kl=KlPenalty(estimate=config.kl, coefficient=coefficient, in_reward=config.kl_in == "reward"),
         entropy_bonus=config.entropy_bonus,
     )
 

@@ -6,11 +6,11 @@ All ranks are told the same things in the same order; each computes its share of
 import json
 import os
 import time
+from collections.abc import Sequence as Seq
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed
 from safetensors.torch import load_file, save_file
 from transformers import logging as transformers_logging
 
@@ -24,12 +24,15 @@ from learner.frozen_model import FrozenModel
 from learner.loss_config import LossConfig
 from learner.model_files import checkpoint_bytes, read_model, read_tokenizer
 from learner.optimizer import freeze, learning_rate
+from learner.preparation import NOTHING_FIXED, Fixed, prepare
 from learner.publish import WeightPublisher
 from learner.recompute import recompute
 from learner.routers import prepare_routers
 from learner.routes import Routes
 from learner.routing import Routing
 from learner.scorer import Scorer
+from learner.sums import means, sum_over_ranks
+from learner.updates import over_updates
 from rollout.manifest import WeightManifest
 from rollout.weight_group import Seat, WeightGroup
 
@@ -102,7 +105,28 @@ class Rank:
         """Compute with this many CPU threads from now on."""
         torch.set_num_threads(threads)
 
-    def train_step(self, batch: TrainBatch, *, loss: LossConfig) -> dict[str, float]:
+    def train(self, batches: Seq[TrainBatch], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
+        """An update from each of these mini-batches, `epochs` times over; metrics of all: see `over_updates`.
+
+        Before the first one the old policy's log-probabilities are taken, where there is another after it.
+        """
+        start = time.monotonic()
+        several = len(batches) * epochs > 1
+        fixed: list[list[Fixed]] | list[None] = [None] * len(batches)
+        if loss.normalises_divergence or (several and loss.is_sampled):
+            shares = [batch.micro_batches[self.rank] for batch in batches]
+            reference = self._reference() if loss.needs_reference else None
+            fixed = prepare(self._engine(), self._routing(), shares, loss=loss, reference=reference)
+        updates = [
+            self.train_step(batch, loss=loss, fixed=known)
+            for _ in range(epochs)
+            for batch, known in zip(batches, fixed, strict=True)
+        ]
+        seconds = time.monotonic() - start
+        tokens = epochs * sum(batch.tokens for batch in batches)
+        return over_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
+
+    def train_step(self, batch: TrainBatch, *, loss: LossConfig, fixed: Seq[Fixed] | None = None) -> dict[str, float]:
         """One update from this rank's share of the batch; returns metrics over the whole batch, the same on every rank.
 
         `skipped` is 1 where loss or gradient was not finite, or nothing is to be trained; nothing was changed then.
@@ -114,16 +138,17 @@ class Rank:
         engine.train(True)
         reference = self._reference() if loss.needs_reference else None
         totals: dict[str, torch.Tensor] = {}
-        for micro_batch in batch.micro_batches[self.rank]:
+        mine = batch.micro_batches[self.rank]
+        for micro_batch, known in zip(mine, fixed or [NOTHING_FIXED] * len(mine), strict=True):
             routing.follow(micro_batch.routes)
-            result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference)
+            result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference, fixed=known)
             engine.backward(result.total / batch.denominator)
             for name, value in result.sums.items():
                 totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
-        metrics = _means(_sum_over_ranks(totals), denominator=batch.denominator) | routing.metrics()
+        metrics = means(sum_over_ranks(totals), denominator=batch.denominator) | routing.metrics()
         seconds = time.monotonic() - start
         return metrics | {
             "grad_norm": norm,
@@ -262,18 +287,3 @@ class Rank:
     def _routing(self) -> Routing:
         assert self.routing is not None  # beside the engine
         return self.routing
-
-
-def _sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:
-    """The sums of all ranks added up. Every rank has the same names, in the same order."""
-    values = torch.stack(list(totals.values()))
-    if torch.cuda.is_available():
-        values = values.cuda()  # nccl moves device memory only
-    torch.distributed.all_reduce(values)
-    return dict(zip(totals, values.tolist(), strict=True))
-
-
-def _means(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
-    """The loss over the batch's denominator, everything else over the weight of its tokens."""
-    weight = sums.pop("weight")
-    return {name: value / (denominator if name == "loss" else weight) for name, value in sums.items()}

@@ -58,6 +58,10 @@ class Routes:
                 experts_BTLK[row, place] = given.experts_TLK
         return cls(sequences_BT=sequences_BT, experts_BTLK=experts_BTLK)
 
+    def without_count(self) -> "Routes":
+        """The same pass once more, only to look."""
+        return Routes(sequences_BT=np.zeros_like(self.sequences_BT), experts_BTLK=self.experts_BTLK)
+
     @classmethod
     def uncounted(cls, experts_TLK: Choices | None, *, length: int) -> "Routes":
         """A single sequence that only looks."""

@@ -5,6 +5,7 @@ A the advantage and sg(.) a value through which no gradient flows.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -37,6 +38,12 @@ class Surrogate:
     loss_BT: torch.Tensor
     ratio_BT: torch.Tensor
     clipped_BT: torch.Tensor
+
+
+class SurrogateFunction(Protocol):
+    """How a surrogate is called."""
+
+    def __call__(self, tokens: Tokens, *, clip: Clip) -> Surrogate: ...
 
 
 def ppo(tokens: Tokens, *, clip: Clip) -> Surrogate:
@@ -86,7 +93,13 @@ def reinforce(tokens: Tokens, *, clip: Clip) -> Surrogate:
     return Surrogate(loss_BT=loss_BT, ratio_BT=ratio_BT.detach(), clipped_BT=torch.zeros_like(tokens.trained_BT))
 
 
-SURROGATES = {"ppo": ppo, "gspo": gspo, "cispo": cispo, "decoupled": ppo, "reinforce": reinforce}
+SURROGATES: dict[str, SurrogateFunction] = {
+    "ppo": ppo,
+    "gspo": gspo,
+    "cispo": cispo,
+    "decoupled": ppo,
+    "reinforce": reinforce,
+}
 """The functions by the names of the configuration; what decouples the fourth is the weight that `policy_loss` is given."""
 
 

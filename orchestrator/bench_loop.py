@@ -58,7 +58,7 @@ async def bench_loop(
             buffer=Buffer(groups_per_step=config.rl.groups_per_step, max_lag=lag, max_drops=0),
             version=serving,
             group_size=config.rl.group_size,
-            make_batch=batch,
+            make_batches=lambda groups: [batch(groups)],
             on_step=keep,
             on_group=lambda group: group,
             stop=StopFlag(),

@@ -6,7 +6,7 @@ so no group is trained more than `max_lag` versions after it was admitted.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
@@ -32,6 +32,11 @@ class Dropped:
     groups: list[Group] = field(default_factory=list)
 
 
+def differ(rewards_G: list[float]) -> bool:
+    """Whether rewards differ: compared with each other, those that all are the same teach nothing."""
+    return len(set(rewards_G)) > 1
+
+
 class Buffer:
     """Slots of groups between admission and release. All methods belong to one event loop."""
 
@@ -44,8 +49,11 @@ class Buffer:
         fewest: int = 2,
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
+        signal: Callable[[list[float]], bool] = differ,
     ) -> None:
-        """A group needs `fewest` answers. `overridden` are faults of a turn with an advantage of their own: a signal too."""
+        """A group needs `fewest` answers. `signal` says of a group's rewards whether they teach anything. `overridden` are
+        faults of a turn with an advantage of their own: a signal too.
+        """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
             raise ValueError(
                 f"groups_per_step={groups_per_step} must be at least 1, "
@@ -56,6 +64,7 @@ class Buffer:
         self._max_drops = max_drops
         self._fewest = fewest
         self._overridden = overridden
+        self._signal = signal
         self._slots: dict[int, _Slot] = {}
         self._training: list[int] = []
         self._redo: list[Draw] = []
@@ -92,7 +101,8 @@ class Buffer:
                 self.dropped.failed += 1
                 self._drop(group)
             elif (
-                not (group.has_signal or group.has_fault(self._overridden)) and self.dropped.no_signal < self._max_drops
+                not (self._signal(group.rewards_G) or group.has_fault(self._overridden))
+                and self.dropped.no_signal < self._max_drops
             ):
                 self.dropped.no_signal += 1
                 self._drop(group)

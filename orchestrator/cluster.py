@@ -202,10 +202,10 @@ class LearnerGroup:
         """Compute with this many CPU threads in each rank."""
         await self._all(lambda rank: rank.use_threads.remote(threads))
 
-    async def step(self, batch: TrainBatch) -> dict[str, float]:
-        """One optimiser step; the metrics are over the whole batch."""
-        shared = ray.put(batch)
-        results = await self._all(lambda rank: rank.train_step.remote(shared, loss=self._loss))
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        """An update from each of these mini-batches, `epochs` times over; the metrics are over all of them."""
+        shared = ray.put(batches)
+        results = await self._all(lambda rank: rank.train.remote(shared, loss=self._loss, epochs=epochs))
         metrics: dict[str, float] = results[0]
         return metrics
 

@@ -7,7 +7,7 @@
                           |                          |
                           |                     buffer.take(n)    waits for n groups, and for any that is due
                           |                          v
-                          |             advantages -> batch -> learner.step
+                          |             advantages -> mini-batches -> learner.step
                           |                          v
                           +-- buffer.release <- rollouts.load_weights <- learner.publish
 
@@ -42,7 +42,7 @@ class Rollouts(Protocol):
 class Learner(Protocol):
     """The learner's ranks, seen as one."""
 
-    async def step(self, batch: TrainBatch) -> dict[str, float]: ...
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]: ...
 
     async def publish(self, version: WeightVersion) -> WeightManifest: ...
 
@@ -71,6 +71,8 @@ class Loop:
     """Everything that a step needs. `stage` names the loop in messages, `limit` is the deadline of each wait, `push_limit`
     that of the engines to load so many bytes.
 
+    A step makes an update from each of `make_batches`, `epochs` times over.
+
     `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
     metrics and checkpoints, and the buffer's state is whole when it runs.
     """
@@ -82,12 +84,13 @@ class Loop:
     buffer: Buffer
     version: VersionCell
     group_size: int
-    make_batch: Callable[[list[Group]], TrainBatch]
+    make_batches: Callable[[list[Group]], list[TrainBatch]]
     on_step: Callable[[StepReport], Awaitable[None]]
     on_group: Callable[[Group], Group]
     stop: StopFlag
     limit: Deadline
     push_limit: Callable[[int], Deadline]
+    epochs: int = 1
 
     async def run(self, first: int, last: int) -> None:
         """Steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
@@ -142,7 +145,8 @@ class Loop:
         )
 
     async def _train(self, groups: list[Group]) -> dict[str, float]:
-        return await self.learner.step(await asyncio.to_thread(self.make_batch, groups))
+        batches = await asyncio.to_thread(self.make_batches, groups)
+        return await self.learner.step(*batches, epochs=self.epochs)
 
     async def _push(self, step: int) -> WeightManifest:
         target = WeightVersion(step=self.version.value.step + 1)

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from envs.setting import running, scheduled
+from envs.setting import identity, running, scheduled
 from envs.thinking import ThinkingMix
 from learner.bounds import fraction
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
+from learner.own_functions import is_own
 from orchestrator.shaping import ShapingConfig
 
 
@@ -20,11 +21,15 @@ class LoopConfig:
     """Answers to a task without which there is nothing to learn from it."""
 
     steps: int = scheduled(100)
-    """Optimiser steps."""
+    """Steps: batches that are sampled and trained on, each followed by a push of the weights."""
     groups_per_step: int = scheduled(24)
     """Groups that are trained on in a step."""
     group_size: int = scheduled(8)
     """Answers to each task."""
+    updates_per_step: int = identity(1)
+    """Optimiser steps that a batch is split into: mini-batches of whole groups, or of answers where groups are too few."""
+    epochs: int = identity(1)
+    """How often a batch is gone over; updates_per_step times epochs are the optimiser steps of a step."""
     shares: dict[str, float] = scheduled({})
     """Shares of environments in this stage, where they differ from `envs.ID.share`."""
     thinking: ThinkingMix = field(default_factory=ThinkingMix)
@@ -56,8 +61,34 @@ class LoopConfig:
                 f"{stage}.thinking.budget={self.thinking.budget} without budgets: give {stage}.thinking.budgets, for "
                 f"example [16, 32], or budget_range"
             )
+        if not 1 <= self.updates_per_step <= self.answers_per_step or self.epochs < 1:
+            raise ValueError(
+                f"{stage}.updates_per_step={self.updates_per_step} must lie between 1 and the {self.answers_per_step} answers "
+                f"of a step, epochs={self.epochs} must be at least 1"
+            )
+        self._require_clips_act()
         if self.max_lag < 0 or self.timeout_s <= 0:
             raise ValueError(f"{stage}.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
+
+    def _require_clips_act(self) -> None:
+        """Raises `ValueError` where a clip is set, or a surrogate chosen for its clip, and the policy ratio is 1 throughout."""
+        stage, loss = self.stage, self.loss
+        clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high, "dual_clip": loss.dual_clip or None}
+        chosen = [f"{stage}.loss.{name}={value}" for name, value in clips.items() if value is not None]
+        if loss.surrogate in ("gspo", "cispo"):
+            chosen.append(f"{stage}.loss.surrogate={loss.surrogate}")
+        if self.updates > 1 or loss.against_rollout or is_own(loss.surrogate) or not (chosen and loss.is_sampled):
+            return
+        raise ValueError(
+            f"{' and '.join(chosen)} can't act: a batch makes one update, and the ratio to the trainer before it is 1; set "
+            f"{stage}.updates_per_step or {stage}.epochs above 1, or {stage}.loss.old_policy=rollout (the ratio to what "
+            f"sampled), or leave it out"
+        )
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps of a step."""
+        return self.updates_per_step * self.epochs
 
     @property
     def answers_per_step(self) -> int:
@@ -73,7 +104,8 @@ class RlConfig(LoopConfig):
     fewest_answers: ClassVar[int] = 2
 
     max_drops: int = scheduled(64)
-    """Most groups without signal that are dropped and replaced in a step."""
+    """Most groups without signal that are dropped and replaced in a step: those of equal rewards, but for reinforce_pp and
+    reinforce_pp_baseline, which learn from them, and by an advantage of one's own those that it gives nothing but 0."""
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     """Rewards for short thoughts and answers."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from learner.batch import TrainBatch, make_batch, sequences_from_groups
 from learner.checkpoint import latest
+from learner.updates import mini_batches
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopRequested
 from orchestrator.failure_watch import FailureWatch
@@ -60,7 +61,7 @@ class LoopStage:
             stage=self._stage,
             optim=config.optim,
             loss=config.loss,
-            steps=config.steps,
+            steps=config.steps * config.updates,
             teacher=self._teacher,
             beside_engines=config.max_lag > 0,
         )
@@ -78,12 +79,13 @@ class LoopStage:
             buffer=self._buffer,
             version=VersionCell(run.version),
             group_size=config.group_size,
-            make_batch=self._batch,
+            make_batches=self._batches,
             on_step=self._after_step,
             on_group=self._finish,
             stop=run.stop,
             limit=Deadline(seconds=config.timeout_s, setting=f"{self._stage}.timeout_s"),
             push_limit=run.push_limit,
+            epochs=config.epochs,
         )
         self._version = loop.version
         try:
@@ -97,7 +99,7 @@ class LoopStage:
         self._watch.add(group)
         return shaped(group, self._shaping, turn_tokens=self._run.config.rollout.limits.turn_tokens)
 
-    def _batch(self, groups: list[Group]) -> TrainBatch:
+    def _batches(self, groups: list[Group]) -> list[TrainBatch]:
         loss, learner = self._config.loss, self._run.config.learner
         sequences = sequences_from_groups(
             groups,
@@ -105,16 +107,20 @@ class LoopStage:
             advantage_clip=loss.advantage_clip,
             mask_truncated=loss.mask_truncated,
             overrides=loss.overrides,
+            normalise=not loss.normalises_divergence,
         )
-        return make_batch(
-            sequences,
-            ranks=learner.ranks,
-            micro_batch_tokens=learner.micro_batch_tokens,
-            pad_id=self._pad_id,
-            aggregation=loss.aggregation,
-            shared_prompts=learner.shared_prompts,
-            constant_length=loss.constant_length,
-        )
+        return [
+            make_batch(
+                part,
+                ranks=learner.ranks,
+                micro_batch_tokens=learner.micro_batch_tokens,
+                pad_id=self._pad_id,
+                aggregation=loss.aggregation,
+                shared_prompts=learner.shared_prompts,
+                constant_length=loss.constant_length,
+            )
+            for part in mini_batches(sequences, count=self._config.updates_per_step)
+        ]
 
     async def _after_step(self, report: StepReport) -> None:
         self._done = report.step
@@ -123,7 +129,7 @@ class LoopStage:
         if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
             await asyncio.to_thread(self._write_trajectories, report)
         evidence = f"their trajectories are in {self._run.folder.trajectories}"
-        self._skips.add(report.step, skipped=skipped, evidence=evidence)
+        self._skips.add(report.step, skipped=report.learner["skipped"] == 1.0, evidence=evidence)  # each of its updates
         if last or report.step % self._config.checkpoint_every == 0:
             await self._save(report.step)
 

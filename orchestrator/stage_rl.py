@@ -1,7 +1,9 @@
 """`rl`: reinforcement learning on the mixture of environments. The loop itself is in `orchestrator/loop.py`."""
 
+from functools import partial
 from pathlib import Path
 
+from learner.batch_advantages import has_signal
 from orchestrator.buffer import Buffer
 from orchestrator.loop_config import RlConfig
 from orchestrator.loop_stage import LoopStage
@@ -16,5 +18,6 @@ async def run_rl(run: Run, config: RlConfig, name: str) -> Path:
         max_drops=config.max_drops,
         fewest=config.fewest_answers,
         overridden=config.loss.overrides,
+        signal=partial(has_signal, kind=config.loss.advantage),
     )
     return await LoopStage(run, config, name, buffer, shaping=config.shaping).run()

@@ -118,6 +118,11 @@ class Trajectory:
         return sum(len(turn.sampled_ids) for turn in self.turns)
 
     @property
+    def unforced_tokens(self) -> int:
+        """Tokens that the model sampled itself."""
+        return sum(not forced for turn in self.turns for forced in turn.forced_T)
+
+    @property
     def thought_tokens(self) -> int:
         return sum(turn.thought.tokens for turn in self.turns)
 
@@ -196,11 +201,6 @@ class Group:
     @property
     def rewards_G(self) -> list[float]:
         return [t.reward for t in self.trajectories if t.reward is not None]
-
-    @property
-    def has_signal(self) -> bool:
-        """Whether the rewards differ: a group whose answers all score the same has no gradient."""
-        return len(set(self.rewards_G)) > 1
 
     def has_fault(self, faults: Collection[TurnFault]) -> bool:
         """Whether a turn of any answer has one of these faults."""

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import random
+from functools import partial
 
 import pytest
 
 from envs.task import Task
+from learner.batch_advantages import has_signal
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
@@ -104,6 +106,17 @@ def test_groups_without_signal_are_replaced_until_the_limit_and_then_kept() -> N
         return len(await buffer.take(version.value)), buffer.dropped.no_signal
 
     assert asyncio.run(story()) == (2, 3)
+
+
+def test_the_advantage_says_which_groups_teach_anything() -> None:
+    async def dropped(kind: str) -> int:
+        version, source = VersionCell(WeightVersion(step=0)), mixture()
+        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=9, signal=partial(has_signal, kind=kind))
+        await buffer.put(group(await buffer.admit(source, version), [1.0, 1.0]))
+        return buffer.dropped.no_signal
+
+    assert asyncio.run(dropped("loo")) == 1
+    assert asyncio.run(dropped("reinforce_pp")) == 0  # compared with the whole batch
 
 
 def test_a_group_with_one_answer_left_is_dropped_as_failed() -> None:

@@ -2,7 +2,11 @@ import math
 
 import pytest
 
-from learner.advantages import ADVANTAGES, batch_advantages, batch_normalised, grpo, leave_one_out, mean_centred
+from learner.advantages import ADVANTAGES, batch_normalised, grpo, leave_one_out, mean_centred
+from learner.batch_advantages import batch_advantages, has_signal
+
+EVEN = [[5, 5], [5, 5]]
+"""Trained tokens of two answers in two groups."""
 
 
 def test_leave_one_out_subtracts_the_mean_of_the_others():
@@ -28,7 +32,7 @@ def test_grpo_divides_by_the_population_deviation():
 def test_values_are_normalised_over_all_groups_and_stay_in_their_places():
     # 1, 3 | 2 | 6: mean 3, squares 4, 0, 1, 9, deviation sqrt(14 / 4)
     deviation = math.sqrt(3.5)
-    first, second, nothing, third = batch_normalised([[1.0, 3.0], [2.0], [], [6.0]])
+    first, second, nothing, third = batch_normalised([[1.0, 3.0], [2.0], [], [6.0]], [[7, 7], [7], [], [7]])
     assert first == pytest.approx([-2 / deviation, 0.0], abs=1e-5)
     assert nothing == []
     assert [*second, *third] == pytest.approx([-1 / deviation, 3 / deviation], abs=1e-5)
@@ -36,27 +40,48 @@ def test_values_are_normalised_over_all_groups_and_stay_in_their_places():
 
 def test_reinforce_pp_compares_an_answer_with_the_whole_batch():
     # rewards 1, 0 | 0, 0: mean 1/4, deviation sqrt(3) / 4
-    easy, hard = batch_advantages([[1.0, 0.0], [0.0, 0.0]], kind="reinforce_pp", clip=20.0)
+    easy, hard = batch_advantages([[1.0, 0.0], [0.0, 0.0]], EVEN, kind="reinforce_pp", clip=20.0)
     assert easy == pytest.approx([math.sqrt(3), -1 / math.sqrt(3)], abs=1e-5)
     assert hard == pytest.approx([-1 / math.sqrt(3)] * 2, abs=1e-5)
 
 
 def test_reinforce_pp_with_a_baseline_compares_within_the_group_and_scales_over_the_batch():
     # centred 1/2, -1/2 | 0, 0: deviation sqrt(1 / 8)
-    easy, hard = batch_advantages([[1.0, 0.0], [3.0, 3.0]], kind="reinforce_pp_baseline", clip=20.0)
+    easy, hard = batch_advantages([[1.0, 0.0], [3.0, 3.0]], EVEN, kind="reinforce_pp_baseline", clip=20.0)
     assert easy == pytest.approx([math.sqrt(2), -math.sqrt(2)], abs=1e-5)
     assert hard == [0.0, 0.0]
 
 
 def test_rules_within_a_group_do_not_see_the_other_groups():
-    together = batch_advantages([[1.0, 0.0], [9.0, 5.0, 1.0]], kind="loo", clip=20.0)
+    together = batch_advantages([[1.0, 0.0], [9.0, 5.0, 1.0]], [[1, 2], [3, 4, 5]], kind="loo", clip=20.0)
     assert together == [leave_one_out([1.0, 0.0]), leave_one_out([9.0, 5.0, 1.0])]
 
 
 @pytest.mark.parametrize("kind", ADVANTAGES)
 def test_equal_rewards_have_no_advantage_by_any_rule(kind):
-    assert batch_advantages([[0.5, 0.5, 0.5], [0.5]], kind=kind, clip=20.0) == [[0.0, 0.0, 0.0], [0.0]]
+    assert batch_advantages([[0.5, 0.5, 0.5], [0.5]], [[1, 2, 3], [4]], kind=kind, clip=20.0) == [
+        [0.0, 0.0, 0.0],
+        [0.0],
+    ]
 
 
 def test_advantages_are_clipped_on_both_sides():
-    assert batch_advantages([[100.0, 0.0], [1.0, 0.0]], kind="loo", clip=20.0) == [[20.0, -20.0], [1.0, -1.0]]
+    assert batch_advantages([[100.0, 0.0], [1.0, 0.0]], EVEN, kind="loo", clip=20.0) == [[20.0, -20.0], [1.0, -1.0]]
+
+
+def test_an_answer_counts_as_often_as_it_has_tokens():
+    # rewards 1, 0 | 0, 0 with 3, 1 | 0, 2 tokens: mean 1/2, deviation 1/2
+    easy, hard = batch_advantages([[1.0, 0.0], [0.0, 0.0]], [[3, 1], [0, 2]], kind="reinforce_pp", clip=20.0)
+    assert [*easy, *hard] == pytest.approx([1.0, -1.0, -1.0, -1.0], abs=1e-5)
+    assert batch_advantages([[1.0, 0.0]], [[0, 0]], kind="reinforce_pp", clip=20.0) == [[0.0, 0.0]]
+
+
+def test_what_is_normalised_later_is_left_as_it_is():
+    raw = batch_advantages([[100.0, 0.0]], [[1, 1]], kind="reinforce_pp", clip=20.0, normalise=False)
+    assert raw == [[100.0, 0.0]]
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("loo", False), ("grpo", False), ("reinforce_pp", True)])
+def test_a_group_of_equal_rewards_teaches_where_it_is_compared_with_the_batch(kind, kept):
+    assert has_signal([1.0, 1.0], kind=kind) is kept
+    assert has_signal([1.0, 0.0], kind=kind)

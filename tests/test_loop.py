@@ -79,7 +79,7 @@ class Learner:
     def __init__(self, *, skipped: bool = False) -> None:
         self.skipped = skipped
 
-    async def step(self, batch: TrainBatch) -> dict[str, float]:
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         return {"skipped": float(self.skipped)}
 
     async def publish(self, version: WeightVersion) -> WeightManifest:
@@ -98,8 +98,9 @@ async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
             await asyncio.sleep(0.01)
             silences.append(time.monotonic() - before)
 
-    def slow_batch(groups: list[Group]) -> Any:
+    def slow_batches(groups: list[Group]) -> list[TrainBatch]:
         time.sleep(SLOW_S)
+        return []
 
     async def ignore(report: StepReport) -> None: ...
 
@@ -112,7 +113,7 @@ async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
         buffer=Buffer(groups_per_step=2, max_lag=1, max_drops=0),
         version=VersionCell(WeightVersion(step=0)),
         group_size=2,
-        make_batch=slow_batch,
+        make_batches=slow_batches,
         on_step=ignore,
         on_group=lambda group: group,
         stop=StopFlag(),

@@ -9,7 +9,7 @@ from envs.task import Task
 from envs.thinking import LOW_EFFORT, UNLIMITED, Thinking
 from learner.batch import sequences_from_group
 from learner.loss_config import LossConfig
-from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.buffer import Buffer, VersionCell, differ
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped
 from rewards.parts import CORRECT
@@ -49,13 +49,13 @@ def test_nothing_is_added_where_nothing_is_set() -> None:
 
 def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_right_gets_a_signal() -> None:
     before = group([(1.0, [turn(thought=10, answer=4)]), (1.0, [turn(thought=20, answer=2)])])
-    assert not before.has_signal
+    assert not differ(before.rewards_G)
     after = shaped(before, ShapingConfig(thought_length=0.5, answer_length=0.25))
     # brevity +-0.5 around the mean, in opposite directions for thought and answer
     assert after.rewards_G == pytest.approx([1 + 0.25 - 0.125, 1 - 0.25 + 0.125])
     assert after.trajectories[0].parts == pytest.approx({CORRECT: 1.0, "thought_length": 0.25, "answer_length": -0.125})
     assert all(t.correct for t in after.trajectories)
-    assert after.has_signal
+    assert differ(after.rewards_G)
 
 
 def test_a_group_that_is_all_wrong_gets_no_reward_for_length() -> None:
