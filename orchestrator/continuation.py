@@ -61,18 +61,21 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
         )
     if other and not trained:
         state = _afresh(folder)
-    listed = set(state.stages) | {stage.name for stage in config.instances}
-    recorded = {  # that an instance came or went is said by `stages`
-        key: change
-        for key, change in (other | found[Kind.SCHEDULE]).items()
-        if not (None in change and key.partition(".")[0] in listed)
-    }
-    if recorded and trained:
+    if trained and (what := recorded(found, config, state)):
         name = next(reversed(trained))
-        step = max(steps(folder.checkpoints(name)))
-        MetricsLog(folder.metrics).event(name, step, CHANGED, {key: list(pair) for key, pair in recorded.items()})
+        MetricsLog(folder.metrics).event(name, max(steps(folder.checkpoints(name))), CHANGED, what)
     save_config(config, folder.config)
     folder.store(replace(state, fingerprint=now))
+
+
+def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dict[str, list[str | None]]:
+    """What an event says of changes: all but those that are free, and of an instance that came or went its name alone."""
+    names = set(state.stages) | {stage.name for stage in config.instances}
+    return {
+        key: list(change)
+        for key, change in (found[Kind.IDENTITY] | found[Kind.SCHEDULE]).items()
+        if not (None in change and key.partition(".")[0] in names)
+    }
 
 
 def _is_fixed(
