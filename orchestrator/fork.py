@@ -9,7 +9,7 @@ from pathlib import Path
 from envs.setting import Kind
 from learner.checkpoint import MANIFEST, begin, commit, steps, verify
 from orchestrator.config import Config, load_config, save_config
-from orchestrator.continuation import changes, fingerprint
+from orchestrator.continuation import changes, fingerprint, recorded
 from orchestrator.metrics import MetricsLog
 from orchestrator.run_dir import RunDir, RunState
 from orchestrator.stage_list import Stage
@@ -47,7 +47,7 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     _make(config, stage, checkpoint, given, target)
     origin = target.state().origin
     log = MetricsLog(target.metrics)
-    log.event(stage.name, int(checkpoint.name), FORKED, origin | {key: list(pair) for key, pair in changed.items()})
+    log.event(stage.name, int(checkpoint.name), FORKED, origin | changed)
     return config
 
 
@@ -79,9 +79,7 @@ def _stage(config: Config, checkpoint: Path, state: RunState) -> Stage:
     return found
 
 
-def _check_changes(
-    config: Config, stage: Stage, step: int, state: RunState
-) -> dict[str, tuple[str | None, str | None]]:
+def _check_changes(config: Config, stage: Stage, step: int, state: RunState) -> dict[str, list[str | None]]:
     """What differs from the source, but for what is free. Raises `ValueError` for what the checkpoint settles."""
     found = changes(config, state.fingerprint, fingerprint(config))
     goes_on = config.settings(stage).steps > step
@@ -97,7 +95,7 @@ def _check_changes(
                 "" if key.startswith(OF_THE_MODEL) else f", or set {stage.name}.steps={step} to begin the next stage"
             )
             raise ValueError(f"{key}: {before} -> {now} does not go with {whose}; leave it as it was{remedy}")
-    return found[Kind.IDENTITY] | found[Kind.SCHEDULE]
+    return recorded(found, config, state)
 
 
 def _make(config: Config, stage: Stage, checkpoint: Path, given: RunDir, target: RunDir) -> None:

@@ -67,9 +67,9 @@ def single(stage: str, stages: Sequence[Stage], state: RunState, *, steps: dict[
     if left:
         _check_begun([one for one in left[:1] if one.trains], state)
         return Plan(ahead=left[:1], notes=[])
-    names = " and ".join(one.name for one in own)
-    more = "" if stage == "init" else f": raise {own[-1].name}.steps to go on, or add one more `- {stage}` to stages"
-    return Plan(ahead=[], notes=[f"{names} is done and the model stays as it is{more}"])
+    names = ", ".join(one.name for one in own)
+    more = "" if stage == "init" else f"; raise {own[-1].name}.steps to go on, or add one more `- {stage}` to stages"
+    return Plan(ahead=[], notes=[f"done already, and the model stays as it is: {names}{more}"])
 
 
 def _still_done(stages: Sequence[Stage], state: RunState, steps: dict[str, int]) -> dict[str, int]:

@@ -91,6 +91,8 @@ def test_a_fork_with_as_many_steps_as_its_checkpoint_begins_the_next_stage(sourc
     fork(source, "sft", ["name=other", "stages=[init,sft,dpo]"])
     assert left(source.parent / "other") == ["dpo"]
     assert RunDir(source.parent / "other").state().began == {"sft": "checkpoints/init/000000"}
+    (event,) = summary(read_run(source.parent / "other"))["events"]
+    assert set(event["what"]) == {"run", "from", "manifest", "stages"}
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_the_command_of_one_stage_never_takes_a_finished_run_back() -> None:
     assert commanded("rl", stages, reached("init", "sft")) == (["rl"], [])
     nothing, (said,) = commanded("sft", stages, whole)
     assert nothing == []
-    assert "sft is done and the model stays as it is: raise sft.steps to go on, or add one more `- sft`" in said
+    assert "done already, and the model stays as it is: sft; raise sft.steps to go on, or add one more `- sft`" in said
     assert commanded("init", stages, whole)[0] == []
     assert commanded("rl", stages, whole, rl=EVERY + 1) == (["rl"], [])
     with pytest.raises(ValueError, match="would take the run back"):
