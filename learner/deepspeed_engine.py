@@ -31,6 +31,7 @@ from learner.optimizer import GradientGuard, GuardedAdamW, muon_groups, paramete
 from learner.optimizer_state import OptimizerState
 from learner.prompt_cache import require_shareable
 from learner.scorer import Scorer
+from rollout.weight_group import Seat, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed
@@ -46,11 +47,19 @@ GATHER_BYTES = 256 * 2**20
 
 
 def join_ranks(*, timeout_seconds: float) -> None:
-    """Join the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name. Does nothing the second time."""
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    deepspeed.init_distributed(
-        dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=timeout_seconds)
-    )
+    """Join the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name. Does nothing the second time.
+
+    Where the ranks meet on loopback, neither their store nor gloo listens anywhere else.
+    """
+    backend, timeout = "nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=timeout_seconds)
+    if not torch.distributed.is_initialized():
+        host, *numbers = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
+        port, rank, size = map(int, numbers)
+        if host.startswith("127."):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        _, store = open_store(Seat(host=host, port=port, rank=rank, size=size, timeout_s=timeout_seconds))
+        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)
 
 
 class GuardedMuon(GradientGuard, MuonWithAuxAdam):

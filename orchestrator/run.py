@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 
+from envs.sandbox import MIN_LEVEL
 from envs.source import runs_programs
 from envs.thinking import ThinkingMix
 from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
@@ -191,7 +192,9 @@ class Run:
         else:
             self.fleet = await waiting
         self.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
-        if any(runs_programs(name, env) for name, env in self.config.envs.items()):
+        # below the usual level anyway: the processes that grade are sealed by the same layers as programs
+        programs = any(runs_programs(name, env) for name, env in self.config.envs.items())
+        if programs or self.config.sandbox.min_level < MIN_LEVEL:
             await self._show_isolation(stage)
 
     async def _show_isolation(self, stage: str) -> None:

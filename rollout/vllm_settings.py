@@ -16,6 +16,9 @@ def prepare_environment() -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    os.environ.setdefault(
+        "GLOO_SOCKET_IFNAME", "lo"
+    )  # an engine is alone in its group, which need not listen elsewhere
     # The second model runner, which GPUs get otherwise, takes no logits processors: thoughts could not be limited.
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     if ON_CPU:

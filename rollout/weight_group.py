@@ -33,15 +33,7 @@ class WeightGroup:
     def __init__(self, seat: Seat) -> None:
         """Raises `DistStoreError` of torch where no rank 0 answers in time."""
         self._timeout = timedelta(seconds=seat.timeout_s)
-        listening: dict[str, Any] = {}
-        if seat.rank == 0:  # torch itself would listen on every interface
-            server = socket.create_server((seat.host, seat.port))
-            seat = replace(seat, port=server.getsockname()[1])
-            listening = {"master_listen_fd": server.detach(), "wait_for_workers": False}
-        self.seat = seat
-        self._store = dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]  # as torch was built
-            seat.host, seat.port, seat.size, is_master=seat.rank == 0, timeout=self._timeout, **listening
-        )
+        self.seat, self._store = open_store(seat)
         self._group: Any = None
 
     def broadcast(self, segment: torch.Tensor) -> None:
@@ -67,6 +59,23 @@ class WeightGroup:
         gloo._timeout = self._timeout
         gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(self.seat))]
         return dist.ProcessGroupGloo(self._store, rank, size, gloo)
+
+
+def open_store(seat: Seat) -> tuple[Seat, Any]:
+    """The seat with its port, and the store where the processes of a group meet. Rank 0 listens, at its host alone.
+
+    Raises `DistStoreError` of torch where no rank 0 answers in time.
+    """
+    listening: dict[str, Any] = {}
+    if seat.rank == 0:  # torch itself would listen on every interface
+        server = socket.create_server((seat.host, seat.port))
+        seat = replace(seat, port=server.getsockname()[1])
+        listening = {"master_listen_fd": server.detach(), "wait_for_workers": False}
+    timeout = timedelta(seconds=seat.timeout_s)
+    store = dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]  # as torch was built
+        seat.host, seat.port, seat.size, is_master=seat.rank == 0, timeout=timeout, **listening
+    )
+    return seat, store
 
 
 def _own_address(seat: Seat) -> str:

@@ -1,9 +1,12 @@
 """The main job as a process: how the tests start it, wait for it and read what it leaves."""
 
+import contextlib
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import psutil
 
 from orchestrator.metrics import MetricsRow, read_metrics
 
@@ -42,6 +45,17 @@ def start(arguments: list[str]) -> "subprocess.Popen[str]":
 
 def rows(run: Path, stage: str) -> list[MetricsRow]:
     return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage and row.event is None]
+
+
+def open_ports(job: "subprocess.Popen[str]", actor: str) -> list[list[str]]:
+    """For each process of a job's actor, such as `ray::Rank`, where it listens beyond loopback for TCP."""
+    ports = []
+    for process in psutil.Process(job.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name().partition(".")[0] == actor:
+                listening = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+                ports.append([f"{one.laddr.ip}:{one.laddr.port}" for one in listening if one.laddr.ip != "127.0.0.1"])
+    return ports
 
 
 def wait_for_step(job: "subprocess.Popen[str]", run: Path, stage: str, step: int) -> None:

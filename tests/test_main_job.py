@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiny_models
-from main_job import command, finish, rows, start, wait_for_step
+from main_job import command, finish, open_ports, rows, start, wait_for_step
 from mlflow import MlflowClient
 from test_readme_example import block
 from transformers import AutoModelForCausalLM
@@ -135,7 +135,9 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert tracked.info.status == "FINISHED"
     history = Counter(m.step for m in client.get_metric_history(tracked.info.run_id, "rl/train/loss"))
     assert history == Counter(range(1, 13))
-    assert {file.path for file in client.list_artifacts(tracked.info.run_id)} >= {"report.html", "report.json"}
+    kept = {file.path for file in client.list_artifacts(tracked.info.run_id)}
+    assert kept >= {"report.html", "report.json"}
+    assert not [path for path in kept if path.endswith(".jsonl")]  # prompts and answers stay here
 
     before = (run / "metrics.jsonl").read_text()
     state = (run / "manifest.json").read_text()
@@ -163,6 +165,9 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_and_one_goes_on_aft
     run = tmp_path / "job"
     first = start(command(tmp_path, *two))
     wait_for_step(first, run, "rl", 3)
+    for actor, count in (("ray::Rank", 2), ("ray::RolloutWorker", 1)):
+        ports = open_ports(first, actor)
+        assert [len(one) for one in ports] == [1] * count, (actor, ports)  # Ray's own, which asks for a token
     first.kill()
     finish(first)
     status, output = finish(start(command(tmp_path, *two, "learner.ranks=1", "learner.zero_stage=2")))
