@@ -165,6 +165,10 @@ class Config:
         for name, part in (self.sections | given).items():
             self._require_part(name, part)
         for stage in self.instances:
+            if stage.name != stage.stage and stage.name in (*self.__dataclass_fields__, "metrics", "start"):
+                raise ValueError(
+                    f"stages: {stage.name!r} can't be the name of a stage, it means something else already"
+                )
             self.require_stage(stage)
 
     def _require_part(self, name: str, part: Any) -> None:

@@ -22,6 +22,12 @@ def fingerprint(config: Config) -> dict[str, str]:
     return flat_config(config) | content(config)
 
 
+def fingerprint_now(config: Config, state: RunState, *, reads: bool = True) -> dict[str, str]:
+    """The fingerprint of a run that goes on: of a file that is gone and that nothing ahead reads, what was known of it."""
+    now = fingerprint(config)
+    return now | {key: state.fingerprint[key] for key in now if _needs_no_more(key, now[key], state, reads)}
+
+
 def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict[Kind, Changes]:
     """What differs, by kind."""
     stages = {stage.name: stage.stage for stage in config.instances}
@@ -44,13 +50,13 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
     of a stage that has none. Files may be gone where nothing ahead `reads` any. Raises `ValueError` with what would make
     another run.
     """
-    now, state = fingerprint(config), folder.state()
+    state = folder.state()
+    now = fingerprint_now(config, state, reads=reads)
     if not state.fingerprint:
         save_config(config, folder.config)
         folder.store(replace(state, fingerprint=now))
         return
     trained = folder.begun()
-    now |= {key: state.fingerprint[key] for key in now if _needs_no_more(key, now[key], state, reads)}
     found = changes(config, state.fingerprint, now)
     other = found[Kind.IDENTITY]
     fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}

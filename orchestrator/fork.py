@@ -9,7 +9,7 @@ from pathlib import Path
 from envs.setting import Kind
 from learner.checkpoint import MANIFEST, begin, commit, steps, verify
 from orchestrator.config import Config, load_config, save_config
-from orchestrator.continuation import changes, fingerprint, recorded
+from orchestrator.continuation import changes, fingerprint_now, recorded
 from orchestrator.metrics import MetricsLog
 from orchestrator.run_dir import RunDir, RunState
 from orchestrator.stage_list import Stage
@@ -81,7 +81,7 @@ def _stage(config: Config, checkpoint: Path, state: RunState) -> Stage:
 
 def _check_changes(config: Config, stage: Stage, step: int, state: RunState) -> dict[str, list[str | None]]:
     """What differs from the source, but for what is free. Raises `ValueError` for what the checkpoint settles."""
-    found = changes(config, state.fingerprint, fingerprint(config))
+    found = changes(config, state.fingerprint, fingerprint_now(config, state))
     goes_on = config.settings(stage).steps > step
     settled: tuple[str, ...] = OF_THE_MODEL
     if goes_on:
@@ -123,7 +123,7 @@ def _make(config: Config, stage: Stage, checkpoint: Path, given: RunDir, target:
                 model=str(place.relative_to(target.root)),
                 label=stage.name,
                 version=state.version,
-                fingerprint=fingerprint(config),
+                fingerprint=fingerprint_now(config, state),
                 origin={"run": str(given.root), "from": f"{stage.name}/{step}", "manifest": f"SHA-256 {manifest}"},
             )
         )

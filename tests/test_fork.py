@@ -8,7 +8,7 @@ import pytest
 
 from learner.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.__main__ import main
-from orchestrator.config import load_config
+from orchestrator.config import load_config, save_config
 from orchestrator.continuation import check_continuation
 from orchestrator.fork import fork
 from orchestrator.report import summary
@@ -122,6 +122,18 @@ def test_a_fork_that_can_not_be_is_refused_with_the_reason(
     with pytest.raises(ValueError, match=said):
         fork(source, at, ["name=new", *overrides])
     assert not (source.parent / "new").exists()
+
+
+def test_a_fork_needs_no_model_directory_that_its_source_began_with(source: Path, tmp_path: Path) -> None:
+    folder = RunDir(source)
+    state = folder.state()
+    folder.store(
+        replace(state, fingerprint=state.fingerprint | {"model.path": "9 bytes, SHA-256 of the list of files 00"})
+    )
+    config = load_config(source / "config.yaml", [f"model.path={tmp_path}/gone"])
+    save_config(config, folder.config)
+    fork(source, "rl/150", ["name=new"])
+    assert left(source.parent / "new") == ["rl", "eval-rl"]
 
 
 def test_a_fork_of_a_damaged_checkpoint_is_refused(source: Path) -> None:
