@@ -164,6 +164,7 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_and_one_goes_on_aft
     for actor, count in (("ray::Rank", 2), ("ray::RolloutWorker", 1)):
         ports = open_ports(first, actor)
         assert [len(one) for one in ports] == [1] * count, (actor, ports)  # Ray's own, which asks for a token
+    assert open_ports(first, "VLLM::EngineCore") == [[]]
     first.kill()
     finish(first)
     status, output = finish(start(command(tmp_path, *two, "learner.ranks=1", "learner.zero_stage=2")))
