@@ -100,7 +100,6 @@ def test_numbers_of_numpy_become_plain_numbers_and_the_record_can_be_written() -
         (raising(Down("no route")), FailureKind.ENVIRONMENT, "Down: no route"),
         (raising(Mute()), FailureKind.ENVIRONMENT, "Mute: its message can't be read"),
     ],
-    ids=str,
 )
 def test_what_an_environment_may_not_return_or_raise_is_a_failure_of_its_episode(
     step: Callable[[], Returned], kind: FailureKind, message: str
@@ -172,9 +171,7 @@ class Generator:
         )
 
 
-@pytest.mark.parametrize(
-    "instead", [raising(SystemExit("no more")), raising(KeyError("x")), lambda: np.float32(4)], ids=str
-)
+@pytest.mark.parametrize("instead", [raising(SystemExit("no more")), raising(KeyError("x")), lambda: np.float32(4)])
 def test_a_task_that_an_environment_fails_to_make_is_a_failure_of_its_episodes(instead: Callable[[], object]) -> None:
     generate = Generator()
     source = GeneratedSource(
