@@ -88,7 +88,7 @@ class GymEnv(TaskEnv):
             self.total += float(reward)
             seen = view(self.game, task.spec, observation)
         if ended:
-            return self.end(self._judged(task, self.total, won=self.total > task.spec["success"]))
+            return self.end(self._judged(self.total, won=self.total > task.spec["success"]))
         if cut or self.turns >= task.spec["max_turns"]:
             return self.cut(f"after {self.turns} turns")
         return self.go_on([{"role": "user", "content": seen}])
@@ -96,9 +96,9 @@ class GymEnv(TaskEnv):
     def standing(self, task: Task) -> Verdict:
         """The rewards so far, and those of doing nothing in the turns that are left."""
         left = max(0, task.spec["max_turns"] - self.played)
-        return self._judged(task, self.total + left * task.spec["idle"], won=False)
+        return self._judged(self.total + left * task.spec["idle"], won=False)
 
-    def _judged(self, task: Task, total: float, *, won: bool) -> Verdict:
+    def _judged(self, total: float, *, won: bool) -> Verdict:
         judged = verdict(won, detail=f"return {total:g}")
         parts = judged.parts | {RETURN: total, BAD_ACTIONS: share_of(self.bad, self.turns)}
         return dataclasses.replace(judged, parts=parts)

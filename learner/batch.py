@@ -144,24 +144,6 @@ def sequences_from_groups(
     ]
 
 
-def sequences_from_group(
-    group: Group,
-    *,
-    advantage: str,
-    advantage_clip: float = 20.0,
-    mask_truncated: bool = False,
-    overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
-) -> list[Sequence]:
-    """`sequences_from_groups` of a single group."""
-    return sequences_from_groups(
-        [group],
-        advantage=advantage,
-        advantage_clip=advantage_clip,
-        mask_truncated=mask_truncated,
-        overrides=overrides,
-    )
-
-
 def _trajectory_sequence(
     trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], group: int
 ) -> Sequence:

@@ -39,7 +39,6 @@ from orchestrator.thinking_curve import (
 from rollout.record import group_lines
 from rollout.trajectory import Group, Ticket, well_formed_share
 
-STAGE = "eval"
 EVAL_TICKETS = 10**9
 """Tickets of evaluations start here, so that their seeds are never those of training."""
 FREE = Setting(thinking=UNLIMITED)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_episode import demonstration, play
 
-from learner.batch import make_batch, sequences_from_group
+from learner.batch import make_batch, sequences_from_groups
 from rollout.engine import Completion
 from rollout.expert_choices import Choices, first_heard, from_json, padded, to_json
 from rollout.record import group_lines
@@ -43,7 +43,7 @@ def group(trajectory: Trajectory) -> Group:
 
 def test_each_turn_keeps_the_choices_for_its_own_ids_and_the_next_brings_that_of_the_last():
     trajectory, _ = recording()
-    (sequence,) = sequences_from_group(group(trajectory), advantage="mean")
+    (sequence,) = sequences_from_groups([group(trajectory)], advantage="mean")
     assert sequence.experts is not None
     first, second, third = (len(turn.context_ids) + len(turn.sampled_ids) for turn in trajectory.turns)
     # the last id of a turn is processed when the next turn runs, by whose number its choice is marked
@@ -74,14 +74,14 @@ def test_a_position_that_was_computed_again_keeps_the_choices_under_which_its_ne
 def test_episodes_without_choices_stay_without():
     trajectory = play(*demonstration())
     assert [turn.experts for turn in trajectory.turns] == [None] * 3
-    (sequence,) = sequences_from_group(group(trajectory), advantage="mean")
+    (sequence,) = sequences_from_groups([group(trajectory)], advantage="mean")
     assert sequence.experts is None
     assert all("experts" in line for line in group_lines(group(trajectory)))
 
 
 def test_choices_reach_the_micro_batch_of_their_sequence():
     trajectory, _ = recording()
-    (sequence,) = sequences_from_group(group(trajectory), advantage="mean")
+    (sequence,) = sequences_from_groups([group(trajectory)], advantage="mean")
     longer = replace(sequence, ids=(*sequence.ids, 1), trained_T=(*sequence.trained_T, True),
                      advantages_T=(*sequence.advantages_T, 0.0), behaviour_T=(*sequence.behaviour_T, -1.0),
                      experts=None)  # fmt: skip

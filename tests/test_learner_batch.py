@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from envs.task import Task
-from learner.batch import MicroBatch, Sequence, make_batch, sequences_from_group
+from learner.batch import MicroBatch, Sequence, make_batch, sequences_from_groups
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 NAN = float("nan")
@@ -34,8 +34,8 @@ SECOND = Turn(
 
 
 def test_a_trajectory_becomes_one_sequence_of_all_its_turns():
-    first, second = sequences_from_group(
-        group(trajectory(FIRST, SECOND, reward=1.0), trajectory(FIRST, reward=0.0)), advantage="loo"
+    first, second = sequences_from_groups(
+        [group(trajectory(FIRST, SECOND, reward=1.0), trajectory(FIRST, reward=0.0))], advantage="loo"
     )
     assert first.ids == (1, 2, 3, 4, 5, 6, 7, 8)
     assert first.trained_T == (False, False, True, False, True, False, True, True)
@@ -48,10 +48,10 @@ def test_a_trajectory_becomes_one_sequence_of_all_its_turns():
 
 def test_truncated_trajectories_carry_no_loss_where_they_are_masked():
     cut = group(trajectory(FIRST, reward=1.0, stop=Stop.LENGTH), trajectory(FIRST, reward=0.0))
-    masked, kept = sequences_from_group(cut, advantage="mean", mask_truncated=True)
+    masked, kept = sequences_from_groups([cut], advantage="mean", mask_truncated=True)
     assert masked.trained_tokens == 0
     assert kept.trained_tokens == 2
-    assert sequences_from_group(cut, advantage="mean")[0].trained_tokens == 2
+    assert sequences_from_groups([cut], advantage="mean")[0].trained_tokens == 2
 
 
 def test_misaligned_sequences_are_refused_with_both_lengths():
@@ -106,7 +106,7 @@ def test_the_sequence_aggregation_weighs_each_sequence_the_same():
 
 def test_versions_of_a_batch_are_its_oldest_and_newest():
     sequences = [
-        *sequences_from_group(group(trajectory(FIRST, reward=1.0), trajectory(SECOND, reward=0.0)), advantage="loo")
+        *sequences_from_groups([group(trajectory(FIRST, reward=1.0), trajectory(SECOND, reward=0.0))], advantage="loo")
     ]
     batch = make_batch(sequences, ranks=1, micro_batch_tokens=99, pad_id=0)
     assert (batch.oldest, batch.newest) == (WeightVersion(step=4), WeightVersion(step=6))

@@ -7,7 +7,7 @@ import pytest
 
 from envs.task import Task
 from envs.thinking import LOW_EFFORT, UNLIMITED, Thinking
-from learner.batch import sequences_from_group
+from learner.batch import sequences_from_groups
 from learner.loss_config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell, differ
 from orchestrator.mixture import Mixture
@@ -81,13 +81,13 @@ def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_oth
     good, bad = turn(), turn(thought=1, faults=(TurnFault.THOUGHT,))
     both = turn(faults=(TurnFault.THOUGHT, TurnFault.TOOL_CALL))
     told = group([(1.0, [good, bad]), (0.0, [both])])
-    first, second = sequences_from_group(
-        told, advantage="mean", overrides=LossConfig(malformed_thought=-5.0, invalid_call=-2.0).overrides
+    first, second = sequences_from_groups(
+        [told], advantage="mean", overrides=LossConfig(malformed_thought=-5.0, invalid_call=-2.0).overrides
     )
     # rewards 1 and 0: advantages 0.5 and -0.5; context ids keep the trajectory's, they are not trained
     assert first.advantages_T == (*[0.5] * 5, 0.5, 0.5, -5.0, -5.0)
     assert second.advantages_T == (-0.5, -0.5, -5.0, -5.0, -5.0)
-    plain, _ = sequences_from_group(told, advantage="mean", overrides=LossConfig().overrides)
+    plain, _ = sequences_from_groups([told], advantage="mean", overrides=LossConfig().overrides)
     assert set(plain.advantages_T) == {0.5}
 
 
