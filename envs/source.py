@@ -192,16 +192,21 @@ def _configured(task: Task, name: str, config: EnvConfig) -> Task:
     )
 
 
+def env_named(name: str, config: EnvConfig) -> Environment:
+    """The environment to which a run gives this name. Raises `ValueError` where there is none, or not with these options."""
+    return configured(config.kind or name, config.options)
+
+
 def runs_programs(name: str, config: EnvConfig) -> bool:
     """Whether an environment runs what the model writes, by itself or by a tool that it was lent."""
-    return configured(config.kind or name, config.options).runs_programs or not RUN_PROGRAMS.isdisjoint(config.tools)
+    return env_named(name, config).runs_programs or not RUN_PROGRAMS.isdisjoint(config.tools)
 
 
 def open_source(name: str, config: EnvConfig, *, split: str, seed: int) -> TaskSource:
     """The source of one environment's tasks. ValueError or FileNotFoundError where it can't give any."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
-    env = configured(config.kind or name, config.options)
+    env = env_named(name, config)
     for part in config.weights:
         if part not in env.parts:
             raise ValueError(f"envs.{name}.weights.{part}: {name} has no such part; it has {', '.join(env.parts)}")

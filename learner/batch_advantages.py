@@ -27,4 +27,9 @@ def has_signal(rewards_G: list[float], *, kind: str) -> bool:
     """
     if is_own(kind):
         return any(advantage_function(kind)(rewards_G))
-    return kind in OVER_THE_BATCH or len(set(rewards_G)) > 1
+    return kind in OVER_THE_BATCH or differ(rewards_G)
+
+
+def differ(rewards_G: list[float]) -> bool:
+    """Whether rewards differ: compared with each other, those that all are the same teach nothing."""
+    return len(set(rewards_G)) > 1

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from envs.setting import identity
-from learner.advantages import OVER_THE_BATCH
+from learner.advantages import ADVANTAGES, OVER_THE_BATCH
 from learner.bounds import not_negative, one_of, positive
+from learner.kl import ESTIMATES
 from learner.own_functions import OWN, is_own, require_advantage, require_surrogate
 from rollout.trajectory import TurnFault
 
 OBJECTIVES = ("policy", "nll", "distill", "dpo")
-ADVANTAGES = ("loo", "mean", "grpo", "reinforce_pp", "reinforce_pp_baseline")
 USUAL_CLIPS = {
     "ppo": (0.2, 0.28),
     "gspo": (3e-4, 4e-4),
@@ -20,7 +20,6 @@ USUAL_CLIPS = {
 """The surrogates, and where each bounds the policy ratio unless told otherwise: 1 - the first to 1 + the second."""
 OLD_POLICIES = ("trainer", "rollout")
 AGGREGATIONS = ("token", "sequence", "constant")
-KL_ESTIMATES = ("k1", "k2", "k3")
 KL_PLACES = ("loss", "reward")
 DECOUPLED_RANGE = (0.0, 5.0)
 """The range of trainer / rollout outside of which decoupled drops a token."""
@@ -105,7 +104,7 @@ class LossConfig:
             require_surrogate(self.surrogate)
         else:
             one_of("loss.surrogate", self.surrogate, (*USUAL_CLIPS, OWN))
-        one_of("loss.kl", self.kl, KL_ESTIMATES)
+        one_of("loss.kl", self.kl, tuple(ESTIMATES))
         one_of("loss.kl_in", self.kl_in, KL_PLACES)
         if self.old_policy is not None:
             one_of("loss.old_policy", self.old_policy, OLD_POLICIES)

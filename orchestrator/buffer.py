@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
 
+from learner.batch_advantages import differ
 from orchestrator.mixture import Draw, Mixture
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
@@ -30,11 +31,6 @@ class Dropped:
     no_signal: int = 0
     failed: int = 0
     groups: list[Group] = field(default_factory=list)
-
-
-def differ(rewards_G: list[float]) -> bool:
-    """Whether rewards differ: compared with each other, those that all are the same teach nothing."""
-    return len(set(rewards_G)) > 1
 
 
 class Buffer:

@@ -6,10 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from envs.catalog import configured
 from envs.sandbox import SandboxConfig
 from envs.setting import Kind, identity, kinds, required, running, scheduled
-from envs.source import EnvConfig
+from envs.source import EnvConfig, env_named
 from learner.bounds import fraction
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.fresh_model import FreshModelConfig
@@ -160,7 +159,7 @@ class Config:
         if not self.envs:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
         for name, env in self.envs.items():
-            configured(env.kind or name, env.options)
+            env_named(name, env)
         given = {stage.name: self.settings(stage) for stage in self.instances if stage.given}
         for name, part in (self.sections | given).items():
             self._require_part(name, part)

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from envs.catalog import configured
+from envs.source import env_named
 from orchestrator.config import Config, SftConfig
 from orchestrator.distillation import DistillConfig
 from orchestrator.preferences import DpoConfig
@@ -28,7 +28,7 @@ def _named(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
         yield "model.path", Path(config.model.path), ()
     for name, env in config.envs.items():
         if env.data is not None:
-            yield f"envs.{name}.data", Path(env.data), configured(env.kind or name, env.options).companions
+            yield f"envs.{name}.data", Path(env.data), env_named(name, env).companions
         for option, value in env.options.items():
             if isinstance(value, str) and Path(value).exists():
                 yield f"envs.{name}.options.{option}", Path(value), ()

@@ -5,10 +5,8 @@ from collections.abc import Iterable
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.catalog import configured
-from envs.environment import Environment
 from envs.episode import DEFAULT_TURNS
-from envs.source import EnvConfig, file_tasks
+from envs.source import EnvConfig, env_named, file_tasks
 from envs.task import Task
 from orchestrator.config import Config, EvalConfig
 from orchestrator.loop_config import LoopConfig
@@ -43,7 +41,7 @@ def turn_notes(envs: dict[str, EnvConfig], limits: EpisodeLimits) -> list[str]:
     """A line for each environment whose episodes the run's limit of turns cuts short."""
     notes = []
     for name, config in envs.items():
-        own = config.max_turns or configured(config.kind or name, config.options).max_turns
+        own = config.max_turns or env_named(name, config).max_turns
         if own is not None and config.max_turns is None and config.tools:
             own = max(own, DEFAULT_TURNS)
         if limits.turns is not None and (own is None or limits.turns < own):
@@ -62,8 +60,7 @@ def prompt_notes(envs: dict[str, EnvConfig], rollout: RolloutConfig, tokenizer: 
     for name, config in envs.items():
         if config.data is None:
             continue
-        env: Environment = configured(config.kind or name, config.options)
-        tasks, _ = file_tasks(env, name, config)
+        tasks, _ = file_tasks(env_named(name, config), name, config)
         found = overlong(tasks, renderer, total_tokens=total)
         if not found:
             continue

@@ -97,19 +97,22 @@ def read_metrics(path: Path) -> list[MetricsRow]:
 
 
 def parse_row(line: str) -> MetricsRow:
-    """The row of one line. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` where it is none."""
-    fields = json.loads(line)
-    stage, step, when = (fields.pop(name) for name in HEAD)
-    event = fields.pop(EVENT, None)
-    values = {name: math.nan if value is None else float(value) for name, value in fields.items()}
+    """The row of one line. Raises `ValueError` where it is none."""
+    try:
+        fields = json.loads(line)
+        stage, step, when = (fields.pop(name) for name in HEAD)
+        event = fields.pop(EVENT, None)
+        values = {name: math.nan if value is None else float(value) for name, value in fields.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no metrics row: {line[:80]!r}") from error
     return MetricsRow(stage=stage, step=step, time=when, values=values, event=event)
 
 
 def _row(line: str, path: Path, number: int) -> MetricsRow:
     try:
         return parse_row(line)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}, line {number} is no metrics row: {line[:80]!r}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number} is {error}") from error
 
 
 def _whole_lines(text: str) -> list[str]:

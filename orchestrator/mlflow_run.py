@@ -150,8 +150,8 @@ class MlflowRun:
         """The row of a line; None, which is said, where it is none: it must not hold up those behind it."""
         try:
             return parse_row(line)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self._say(f"tracking: {self._metrics} has a line that is no row, which is left out: {line[:80]!r}")
+        except ValueError as error:
+            self._say(f"tracking: {self._metrics} has a line that is left out: {error}")
             return None
 
     def _log(self, what: str, entries: list[Any]) -> None:

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from orchestrator.loop import StepReport
 from rewards.verdict import Outcome
-from rollout.trajectory import Group, Trajectory, well_formed_share
+from rollout.trajectory import Group, well_formed_share
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
@@ -60,7 +60,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
     metrics |= {f"failures/{kind}": float(count) for kind, count in kinds.items()}
     if scored:
         metrics |= {
-            "reward": fmean(_reward(t) for t in scored),
+            "reward": fmean(reward for group in groups for reward in group.rewards_G),
             "tokens": fmean(t.sampled_tokens for t in scored),
             "turns": fmean(len(t.turns) for t in scored),
             "truncated": fmean(t.truncated for t in scored),
@@ -75,8 +75,3 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
     for name in sorted({name for t in scored for name in t.parts}):
         metrics[f"parts/{name}"] = fmean(t.parts[name] for t in scored if name in t.parts)
     return metrics
-
-
-def _reward(trajectory: Trajectory) -> float:
-    assert trajectory.reward is not None
-    return trajectory.reward

@@ -24,10 +24,9 @@ from rollout.engine import Completion
 from rollout.env_threads import EnvThreads
 from rollout.renderer import Renderer
 from rollout.speech import Speaker, Speech
-from rollout.trajectory import Stop, Trajectory, Turn, TurnFault
+from rollout.trajectory import TOKEN_LIMITS, Stop, Trajectory, Turn, TurnFault
 
 T = TypeVar("T")
-TOKEN_LIMITS = (Stop.LENGTH, Stop.EPISODE_LENGTH)
 LIMITS = {
     Stop.ENV: "",
     Stop.TURNS: "after the run's limit of turns",

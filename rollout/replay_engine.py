@@ -12,9 +12,8 @@ from rollout.engine import Completion
 from rollout.expert_choices import from_json
 from rollout.manifest import WeightManifest
 from rollout.thought import ThoughtLimit
-from rollout.trajectory import Stop, WeightVersion
+from rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
 
-CUT = (Stop.LENGTH.value, Stop.EPISODE_LENGTH.value)
 Recording = dict[tuple[int, ...], list[Completion]]
 """The completions of each prompt, in the order in which they are given."""
 
@@ -65,7 +64,7 @@ def read_recording(path: Path) -> Recording:
                 logprobs_T=tuple(float("nan") if value is None else value for value in turn["logprobs"]),
                 versions_T=tuple(turn["versions"]),
                 forced_T=tuple(turn["forced"]),
-                finished=trajectory["stop"] not in CUT or turn is not trajectory["turns"][-1],
+                finished=Stop(trajectory["stop"]) not in TOKEN_LIMITS or turn is not trajectory["turns"][-1],
                 experts=np.concatenate(chosen) if chosen else None,
             )
             recording.setdefault(seen, []).append(completion)

@@ -40,6 +40,10 @@ class Stop(Enum):
     FAILURE = "failure"  # something else outside the model broke: see `Trajectory.failure`
 
 
+TOKEN_LIMITS = (Stop.LENGTH, Stop.EPISODE_LENGTH)
+"""The limits on tokens, which cut an answer off where it stands."""
+
+
 class TurnFault(Enum):
     """What is wrong with the form of a turn, whatever its answer is worth."""
 
@@ -148,7 +152,7 @@ class Trajectory:
     @property
     def truncated(self) -> bool:
         """Whether a limit on tokens cut it off."""
-        return self.stop in (Stop.LENGTH, Stop.EPISODE_LENGTH)
+        return self.stop in TOKEN_LIMITS
 
 
 def well_formed_share(trajectories: Sequence[Trajectory]) -> float:

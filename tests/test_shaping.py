@@ -8,8 +8,9 @@ import pytest
 from envs.task import Task
 from envs.thinking import LOW_EFFORT, UNLIMITED, Thinking
 from learner.batch import sequences_from_groups
+from learner.batch_advantages import differ
 from learner.loss_config import LossConfig
-from orchestrator.buffer import Buffer, VersionCell, differ
+from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped
 from rewards.parts import CORRECT
