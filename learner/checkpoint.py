@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+STATE_FOLDER = "learner"
+"""Folder of a checkpoint for what Hugging Face's format has no place for."""
+FACTS = f"{STATE_FOLDER}/facts.json"
+"""Updates done, the type that is computed in, and the model that the stage began with, seen from the stage's folder."""
 UNFINISHED = ".unfinished"
 """Suffix of a checkpoint that is being written. One that is left over was interrupted: moved in if whole, else removed."""
 KEPT = 2

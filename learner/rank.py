@@ -17,6 +17,7 @@ from transformers import logging as transformers_logging
 from learner.adapters import add_adapters, load_adapters
 from learner.batch import Sequence, TrainBatch
 from learner.carriers import open_carrier, require_carrier
+from learner.checkpoint import FACTS, STATE_FOLDER
 from learner.config import LearnerConfig, OptimConfig
 from learner.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.forward import micro_batch_loss
@@ -35,9 +36,6 @@ from learner.sums import means, sum_over_ranks
 from learner.updates import over_updates
 from rollout.manifest import WeightManifest
 from rollout.weight_group import Seat, WeightGroup
-
-STATE_FOLDER = "learner"
-"""Folder of a checkpoint for what Hugging Face's format has no place for."""
 
 
 class Rank:
@@ -193,7 +191,7 @@ class Rank:
                 "bf16": self.config.bf16,
                 "start": os.path.relpath(self.start_dir, target.parent),  # a run's folder may be moved
             }
-            (state / "facts.json").write_text(json.dumps(facts), encoding="ascii")
+            (target / FACTS).write_text(json.dumps(facts), encoding="ascii")
 
     def restore(self, directory: str) -> int:
         """Continue from a checkpoint of this model; returns the number of updates done. Call `load` before.
@@ -202,7 +200,7 @@ class Rank:
         optimiser state is not that of what is trained now, or computed in another type.
         """
         state = Path(directory) / STATE_FOLDER
-        facts = json.loads((state / "facts.json").read_text(encoding="ascii"))
+        facts = json.loads((Path(directory) / FACTS).read_text(encoding="ascii"))
         if facts["bf16"] != self.config.bf16:
             raise ValueError(f"{directory} was written with learner.bf16={str(facts['bf16']).lower()}; use that")
         start = (Path(directory).parent / facts["start"]).resolve()

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from envs.setting import Kind
-from learner.checkpoint import MANIFEST, begin, commit, steps, verify
+from learner.checkpoint import FACTS, MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from orchestrator.config import Config, load_config, save_config
 from orchestrator.continuation import changes, fingerprint_now, recorded
 from orchestrator.metrics import MetricsLog
@@ -16,8 +16,6 @@ from orchestrator.stage_list import Stage
 
 FORKED = "forked"
 """The kind of the event that says what a run began with."""
-FACTS = Path("learner") / "facts.json"
-"""Where a checkpoint says what its stage began with."""
 OF_THE_MODEL = ("model.",)
 """What a checkpoint settles."""
 OF_THE_OPTIMISER = ("optim.kind", "learner.lora.", "learner.frozen", "learner.train_router", "learner.bf16")
@@ -43,28 +41,29 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     checkpoint = _checkpoint(given, at)
     stage = _stage(config, checkpoint, given.state())
     verify(checkpoint)
-    changed = _check_changes(config, stage, int(checkpoint.name), given.state())
+    changed = _check_changes(config, stage, step_of(checkpoint), given.state())
     _make(config, stage, checkpoint, given, target)
     origin = target.state().origin
     log = MetricsLog(target.metrics)
-    log.event(stage.name, int(checkpoint.name), FORKED, origin | changed)
+    log.event(stage.name, step_of(checkpoint), FORKED, origin | changed)
     return config
 
 
 def _checkpoint(given: RunDir, at: str) -> Path:
     name, _, step = at.partition("/")
-    places = given.root / "checkpoints"
-    kept = [f"{one}/{number}" for one in given.state().began for number in steps(places / one)]
-    if name in given.state().began and not step and steps(places / name):
-        return given.checkpoints(name) / f"{steps(places / name)[-1]:06d}"
-    if not step.isdecimal() or f"{name}/{int(step)}" not in kept:
-        raise ValueError(f"{given.root} has no checkpoint {at}; it has {', '.join(kept) or 'none that was trained'}")
-    return given.checkpoints(name) / f"{int(step):06d}"
+    kept = {one: steps(given.checkpoints(one)) for one in given.state().began}
+    found = kept.get(name, [])
+    if found and not step:
+        return place(given.checkpoints(name), found[-1])
+    if not step.isdecimal() or int(step) not in found:
+        listed = ", ".join(f"{one}/{number}" for one, numbers in kept.items() for number in numbers)
+        raise ValueError(f"{given.root} has no checkpoint {at}; it has {listed or 'none that was trained'}")
+    return place(given.checkpoints(name), int(step))
 
 
 def _stage(config: Config, checkpoint: Path, state: RunState) -> Stage:
     """The instance that the checkpoint is of, as the new configuration lists it."""
-    name, step = checkpoint.parent.name, int(checkpoint.name)
+    name, step = checkpoint.parent.name, step_of(checkpoint)
     found = next((stage for stage in config.instances if stage.name == name), None)
     if found is None or found.stage != state.stages[name]:
         raise ValueError(
@@ -83,31 +82,28 @@ def _check_changes(config: Config, stage: Stage, step: int, state: RunState) -> 
     """What differs from the source, but for what is free. Raises `ValueError` for what the checkpoint settles."""
     found = changes(config, state.fingerprint, fingerprint_now(config, state))
     goes_on = config.settings(stage).steps > step
-    settled: tuple[str, ...] = OF_THE_MODEL
-    if goes_on:
-        settled += tuple(f"{stage.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
+    optimiser = tuple(f"{stage.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
     for key, (before, now) in found[Kind.IDENTITY].items():
-        if key.startswith(settled):
-            whose = (
-                "the checkpoint's model" if key.startswith(OF_THE_MODEL) else "the state of the checkpoint's optimiser"
+        if key.startswith(OF_THE_MODEL):
+            raise ValueError(f"{key}: {before} -> {now} does not go with the checkpoint's model; leave it as it was")
+        if goes_on and key.startswith(optimiser):
+            raise ValueError(
+                f"{key}: {before} -> {now} does not go with the state of the checkpoint's optimiser; leave it as it was, or "
+                f"set {stage.name}.steps={step} to begin the next stage"
             )
-            remedy = (
-                "" if key.startswith(OF_THE_MODEL) else f", or set {stage.name}.steps={step} to begin the next stage"
-            )
-            raise ValueError(f"{key}: {before} -> {now} does not go with {whose}; leave it as it was{remedy}")
     return recorded(found, config, state)
 
 
 def _make(config: Config, stage: Stage, checkpoint: Path, given: RunDir, target: RunDir) -> None:
     """The folder of the new run: the checkpoint, what its stage began with, and what was done before."""
-    state, step = given.state(), int(checkpoint.name)
+    state, step = given.state(), step_of(checkpoint)
     goes_on = config.settings(stage).steps > step
     order = list(state.done)
     before = order[: order.index(stage.name)] if stage.name in order else order
     done = {name: state.done[name] for name in before}
     target.open()
     try:
-        place = _copied(checkpoint, given, target)
+        copy = _copied(checkpoint, given, target)
         for label in (name.removeprefix("eval-") for name in before if state.stages[name] == "eval"):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
         if goes_on and given.sampled(stage.name).is_file():
@@ -120,7 +116,7 @@ def _make(config: Config, stage: Stage, checkpoint: Path, given: RunDir, target:
                 done=done if goes_on else done | {stage.name: step},
                 began={name: model for name, model in state.began.items() if name in names},
                 stages={name: kind for name, kind in state.stages.items() if name in names},
-                model=str(place.relative_to(target.root)),
+                model=str(copy.relative_to(target.root)),
                 label=stage.name,
                 version=state.version,
                 fingerprint=fingerprint_now(config, state),
@@ -144,8 +140,7 @@ def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:
             shutil.copytree(start, moved)
         start = moved
     stage_dir = target.checkpoints(checkpoint.parent.name)
-    size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
-    directory = begin(stage_dir, int(checkpoint.name), needed_bytes=size)
+    directory = begin(stage_dir, step_of(checkpoint), needed_bytes=size_of(checkpoint))
     shutil.copytree(checkpoint, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
     text = json.dumps(facts | {"start": os.path.relpath(start, stage_dir)})
     (directory / FACTS).write_text(text, encoding="ascii")
