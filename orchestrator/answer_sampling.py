@@ -1,7 +1,6 @@
 """What a model answers before a stage trains on it: sampled once, written to a file whole or not at all."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -10,6 +9,7 @@ from orchestrator.deadline import Deadline, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.run import Run
+from orchestrator.run_dir import write_whole
 from rollout.trajectory import Group, Ticket
 
 WAVE = 64
@@ -78,7 +78,5 @@ async def sample_once(
             f"{name}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {name}.tasks or "
             f"{name}.samples"
         )
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, "\n".join(kept) + "\n")
     return path

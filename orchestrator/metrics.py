@@ -2,12 +2,13 @@
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from orchestrator.run_dir import write_whole
 
 HEAD = ("stage", "step", "time")
 EVENT = "event"
@@ -82,7 +83,7 @@ class MetricsLog:
         kept = [(line, row) for line, row in rows if wanted(row)]
         self._keys = {row.key for _, row in kept if row.event is None}
         if len(kept) < len(rows) or not text.endswith("\n"):
-            _write_whole(self._path, [line for line, _ in kept])
+            write_whole(self._path, "".join(line + "\n" for line, _ in kept))
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
@@ -118,12 +119,3 @@ def _row(line: str, path: Path, number: int) -> MetricsRow:
 def _whole_lines(text: str) -> list[str]:
     """The lines that end in a newline: `append` writes a row and its newline at once."""
     return text.split("\n")[:-1]
-
-
-def _write_whole(path: Path, lines: list[str]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(line + "\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

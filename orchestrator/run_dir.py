@@ -116,13 +116,15 @@ class RunDir:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, whole, whenever the process dies.
+    """Write JSON, whole or not at all. A number that is not finite is null."""
+    write_whole(path, json.dumps(finite(value), indent=1, allow_nan=False))
 
-    A number that is not finite is null.
-    """
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the new one, whole, whenever the process dies."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(finite(value), file, indent=1, allow_nan=False)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
