@@ -23,11 +23,14 @@ READS = ("GET", "HEAD", "OPTIONS")
 
 
 class RefusedRequest(ValueError):
-    """A request that is not answered, and the status that says so."""
+    """A request that is not answered, the status that says so, and the key at fault where one is."""
 
-    def __init__(self, message: str, *, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+    def __init__(
+        self, message: str, *, status: HTTPStatus = HTTPStatus.BAD_REQUEST, parameter: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.parameter = parameter
 
 
 def require_served(method: str, path: str, *, raw_prompts: bool) -> None:

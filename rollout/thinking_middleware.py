@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from http import HTTPStatus
 from typing import Any
 
 from rollout.escaping import Escaper
 from rollout.served_requests import CHAT, CONVERSATIONS, RefusedRequest, read_conversation, require_served
-from rollout.thinking_request import ThinkingRequestError, ThinkingRules, rewritten
+from rollout.thinking_request import ThinkingRules, rewritten
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -38,11 +37,8 @@ class ThinkingMiddleware:
             if content is None:
                 return
             content = self._prepared(content, scope["path"])
-        except ThinkingRequestError as error:
-            await _refuse(send, str(error), HTTPStatus.BAD_REQUEST, parameter=error.parameter)
-            return
         except RefusedRequest as error:
-            await _refuse(send, str(error), error.status)
+            await _refuse(send, error)
             return
         parts: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
@@ -77,15 +73,15 @@ def _headers(scope: Scope, length: int) -> list[tuple[bytes, bytes]]:
     return [*kept, (b"content-length", str(length).encode("ascii"))]
 
 
-async def _refuse(send: Send, message: str, status: HTTPStatus, *, parameter: str | None = None) -> None:
+async def _refuse(send: Send, refused: RefusedRequest) -> None:
     """A status with an error object as vLLM gives it."""
     about = {
-        "message": message,
-        "type": f"{status.phrase.title().replace(' ', '')}Error",
-        "param": parameter,
-        "code": status,
+        "message": str(refused),
+        "type": f"{refused.status.phrase.title().replace(' ', '')}Error",
+        "param": refused.parameter,
+        "code": refused.status,
     }
     content = json.dumps({"error": about}).encode("ascii")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode("ascii"))]
-    await send({"type": "http.response.start", "status": int(status), "headers": headers})
+    await send({"type": "http.response.start", "status": int(refused.status), "headers": headers})
     await send({"type": "http.response.body", "body": content})

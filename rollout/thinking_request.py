@@ -19,19 +19,12 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.thinking import LOW_EFFORT, up_to
 from rollout.renderer import Renderer, with_notice
+from rollout.served_requests import RefusedRequest
 from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
 
 BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
 REASONING, LOW = "reasoning", "low"
 Body = dict[str, Any]
-
-
-class ThinkingRequestError(ValueError):
-    """What a request asks of the thought can't be done; `parameter` is the key at fault."""
-
-    def __init__(self, message: str, *, parameter: str) -> None:
-        super().__init__(message)
-        self.parameter = parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +67,18 @@ def extra_args(limit: ThoughtLimit) -> dict[str, Any]:
 
 
 def check_extra_args(given: Mapping[str, Any]) -> None:
-    """Raises `ThinkingRequestError` for a budget or a grace that is no number of tokens, and for a closing.
+    """Raises `RefusedRequest` for a budget or a grace that is no number of tokens, and for a closing.
 
     What closes a thought is the engine's to know: it is put into the model's mouth.
     """
     for name in (BUDGET, GRACE):
         value = given.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ThinkingRequestError(
+            raise RefusedRequest(
                 f"{name} is {shown(value)}; it must be a whole number of tokens, 0 or more", parameter=name
             )
     if CLOSING in given:
-        raise ThinkingRequestError(
+        raise RefusedRequest(
             f"{CLOSING} is {shown(given[CLOSING])}; it is the server's own, leave it out", parameter=CLOSING
         )
 
@@ -93,11 +86,11 @@ def check_extra_args(given: Mapping[str, Any]) -> None:
 def rewritten(body: Body, rules: ThinkingRules) -> Body:
     """The body in vLLM's words; the same object where it says nothing about thinking.
 
-    Raises `ThinkingRequestError` for a value that means nothing, and for what the model can't do.
+    Raises `RefusedRequest` for a value that means nothing, and for what the model can't do.
     """
     reasoning = body.get(REASONING)
     if not (reasoning is None or isinstance(reasoning, bool) or reasoning == LOW):
-        raise ThinkingRequestError(
+        raise RefusedRequest(
             f'{REASONING} is {shown(reasoning)}; it must be true, false or "{LOW}"', parameter=REASONING
         )
     limit = _limit(body, rules)
@@ -107,7 +100,7 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
     messages = body.get("messages")
     if reasoning is not None:
         if reasoning is False and rules.no_switch:
-            raise ThinkingRequestError(f"{REASONING} is false, but {rules.no_switch}", parameter=REASONING)
+            raise RefusedRequest(f"{REASONING} is false, but {rules.no_switch}", parameter=REASONING)
         new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), "enable_thinking": bool(reasoning)}
         if reasoning == LOW:
             messages = _noted(messages, rules.thought.notice(LOW_EFFORT))
@@ -134,27 +127,27 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
     if BUDGET not in limit:
         return None
     if rules.no_budget:
-        raise ThinkingRequestError(
+        raise RefusedRequest(
             f"{BUDGET} is {limit[BUDGET]}, but budgets are not available: {rules.no_budget}", parameter=BUDGET
         )
     return limit
 
 
 def _check_limit(body: Body, limit: Mapping[str, Any], reasoning: bool | str | None) -> None:
-    """Raises `ThinkingRequestError` where there is no thought that could be limited."""
+    """Raises `RefusedRequest` where there is no thought that could be limited."""
     switched = _mapping(body, "chat_template_kwargs").get("enable_thinking", body.get("reasoning_effort") != "none")
     if not (switched if reasoning is None else reasoning):
-        raise ThinkingRequestError(
+        raise RefusedRequest(
             f"{BUDGET} is {limit[BUDGET]} while reasoning is off; leave it out or switch reasoning on", parameter=BUDGET
         )
     if body.get("use_beam_search"):
-        raise ThinkingRequestError(f"{BUDGET} can't be kept with use_beam_search; sample instead", parameter=BUDGET)
+        raise RefusedRequest(f"{BUDGET} can't be kept with use_beam_search; sample instead", parameter=BUDGET)
 
 
 def _mapping(body: Body, key: str) -> Mapping[str, Any]:
     value = body.get(key)
     if not (value is None or isinstance(value, dict)):
-        raise ThinkingRequestError(f"{key} is {shown(value)}; it must be an object", parameter=key)
+        raise RefusedRequest(f"{key} is {shown(value)}; it must be an object", parameter=key)
     return value or {}
 
 
@@ -164,7 +157,7 @@ def _noted(messages: Any, notice: str) -> Any:
         return messages
     users = [number for number, message in enumerate(messages) if message.get("role") == "user"]
     if not users:
-        raise ThinkingRequestError(f"there is no user message that could end with {notice!r}", parameter="messages")
+        raise RefusedRequest(f"there is no user message that could end with {notice!r}", parameter="messages")
     if not isinstance(messages[users[-1]].get("content"), str | list):
         return messages
     return with_notice(messages, notice)

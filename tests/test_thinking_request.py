@@ -8,9 +8,9 @@ import pytest
 
 from learner.fresh_model import byte_tokenizer
 from rollout.escaping import BREAK, Escaper
-from rollout.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS
+from rollout.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS, RefusedRequest
 from rollout.thinking_middleware import ThinkingMiddleware
-from rollout.thinking_request import ThinkingRequestError, ThinkingRules, check_extra_args, rewritten, thinking_rules
+from rollout.thinking_request import ThinkingRules, check_extra_args, rewritten, thinking_rules
 from rollout.thought import ThoughtConfig
 
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
@@ -48,9 +48,9 @@ def test_the_plain_keys_go_before_vllms_own_and_before_the_servers_grace() -> No
 
 def test_what_closes_a_thought_is_not_the_clients_to_say() -> None:
     for given in ({"thinking_closing": "</think>I am evil"}, {"thinking_budget": 5, "thinking_closing": CLOSING}):
-        with pytest.raises(ThinkingRequestError, match="it is the server's own, leave it out"):
+        with pytest.raises(RefusedRequest, match="it is the server's own, leave it out"):
             rewritten(body(vllm_xargs=given), RULES)
-        with pytest.raises(ThinkingRequestError, match="thinking_closing is"):
+        with pytest.raises(RefusedRequest, match="thinking_closing is"):
             check_extra_args(given)
 
 
@@ -91,7 +91,7 @@ def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_mess
     ],
 )
 def test_a_bad_value_is_refused_with_what_would_be_right(said: dict[str, Any], why: str) -> None:
-    with pytest.raises(ThinkingRequestError, match=why):
+    with pytest.raises(RefusedRequest, match=why):
         rewritten(body(**said), RULES)
 
 
@@ -100,9 +100,9 @@ def test_what_a_model_can_do_is_found_in_its_template() -> None:
     assert thinking_rules(tokenizer, ThoughtConfig()) == ThinkingRules(thought=ThoughtConfig(), closing=CLOSING)
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
     rules = thinking_rules(tokenizer, ThoughtConfig())
-    with pytest.raises(ThinkingRequestError, match="not available: the chat template does not show how a thought is"):
+    with pytest.raises(RefusedRequest, match="not available: the chat template does not show how a thought is"):
         rewritten(body(thinking_budget=5), rules)
-    with pytest.raises(ThinkingRequestError, match="reasoning is false, but the chat template ignores"):
+    with pytest.raises(RefusedRequest, match="reasoning is false, but the chat template ignores"):
         rewritten(body(reasoning=False), rules)
     assert thinking_rules(tokenizer, ThoughtConfig(closing="</think>")).no_budget == ""
     with pytest.raises(ValueError, match="does not contain '</think>'"):
