@@ -26,12 +26,13 @@ def limit_notes(config: Config, stages: list[Stage], tokenizer: PreTrainedTokeni
 
     Raises `ValueError` where rows of data have no room in them.
     """
-    if not any(_plays(config, stage) for stage in stages):
+    if not any(plays(config, stage) for stage in stages):
         return []
     return [*turn_notes(config.envs, config.rollout.limits), *prompt_notes(config.envs, config.rollout, tokenizer)]
 
 
-def _plays(config: Config, stage: Stage) -> bool:
+def plays(config: Config, stage: Stage) -> bool:
+    """Whether a stage plays episodes, for which it needs the engines."""
     settings = config.settings(stage)
     sampled = isinstance(settings, DpoConfig) and settings.data is None
     return sampled or isinstance(settings, LoopConfig | SelfSftConfig | EvalConfig)

@@ -16,6 +16,7 @@ from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
 from orchestrator.continuation import check_continuation
 from orchestrator.deadline import StopFlag, StopRequested
+from orchestrator.limit_checks import plays
 from orchestrator.model_checks import check_model
 from orchestrator.progress import Progress
 from orchestrator.report import write_report
@@ -33,7 +34,6 @@ from orchestrator.start_checks import check_before
 from orchestrator.tracking import Ended, MlflowTracker
 
 Function = Callable[[Run, Stage], Awaitable[None]]
-SAMPLING = {"self_sft", "rl", "distill", "eval"}
 STOPPED = 130
 """Exit status of a run that a signal stopped."""
 
@@ -92,9 +92,9 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
     try:
         for path in folder.artifacts:  # a process that was killed may not have sent them
             tracker.artifact(path)
-        if will_train or any(stage.stage == "eval" for stage in ahead):
+        if wanted := processes(config, ahead):
             start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
-            await gpu_share(config.actors, wanted=_processes(config, ahead))
+            await gpu_share(config.actors, wanted=wanted)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         await _stages(run, ahead)
         ended = Ended.FINISHED
@@ -111,9 +111,9 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         await asyncio.to_thread(tracker.close, ended)
 
 
-def _processes(config: Config, ahead: list[Stage]) -> int:
-    """How many processes that generate or train these stages start at the least."""
-    workers = config.rollout.workers if any(stage.stage in SAMPLING for stage in ahead) else 0
+def processes(config: Config, ahead: list[Stage]) -> int:
+    """How many processes that generate or train these stages start."""
+    workers = config.rollout.workers if any(plays(config, stage) for stage in ahead) else 0
     return workers + (config.learner.ranks if any(stage.trains for stage in ahead) else 0)
 
 

@@ -10,6 +10,7 @@ from scripted_engine import TOKENIZER
 from envs.source import EnvConfig
 from orchestrator.config import load_config
 from orchestrator.limit_checks import prompt_notes, turn_notes
+from orchestrator.pipeline import processes
 from orchestrator.run_dir import RunDir
 from orchestrator.start_checks import check_before
 from rollout.episode import EpisodeLimits
@@ -26,6 +27,18 @@ def rollout(total_tokens: int) -> RolloutConfig:
         limits=replace(config.limits, total_tokens=total_tokens),
         engine=replace(config.engine, max_model_len=total_tokens),
     )
+
+
+def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
+    own = load_config(
+        DEMO, ["rollout.workers=2", "learner.ranks=4", "dpo.batch_size=4", "stages=[init,dpo,eval,report]"]
+    )
+    rows = replace(own, dpo=replace(own.dpo, data="pairs.jsonl"))
+    _, dpo, evaluation, report = own.instances
+    assert processes(own, [dpo]) == 2 + 4  # it pairs the model's own answers
+    assert processes(rows, [dpo]) == 4
+    assert processes(own, [evaluation, report]) == 2
+    assert processes(own, [report]) == 0
 
 
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
