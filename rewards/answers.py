@@ -11,7 +11,8 @@ Which text is the answer, in this order:
    said `A:` as the last line does, of another number.
 4. the last number of the text. None where the text breaks off behind an operator; where it is a worked solution in
    GSM8K's annotated style (`<<48/2=24>>24`), or one of several lines the last of which still calculates (`48/2 = 24`):
-   these were cut off before they had answered; and where `or` stands between it and another number.
+   these were cut off before they had answered, unless they had stated the same number before as their answer; and where
+   `or` stands between it and another number.
 
 Only the last 20,000 characters are searched.
 """
@@ -98,7 +99,7 @@ def final_answer(text: str) -> str | None:
     stated = list(STATED.finditer(tail))
     answer = _stated(tail, stated)
     if answer is None:
-        answer = _last_number(tail)
+        answer = _last_number(tail, stated)
     return answer if answer and not _denied(tail, stated, plain_number(answer)) else None
 
 
@@ -175,11 +176,15 @@ def _bold(line: str) -> str | None:
     return next(iter(values.values())) if len(values) == 1 and None not in values else None
 
 
-def _last_number(text: str) -> str | None:
+def _last_number(text: str, stated: list[re.Match[str]]) -> str | None:
     """The last number of a text; None where there is none, or where the text was cut off before its answer."""
     plain = ANNOTATION.sub(" ", text)
-    annotated, lines = plain != text and not MARK.search(text), _lines(plain)
-    return None if annotated or (len(lines) > 1 and "=" in lines[-1]) else _last_of(plain)
+    annotated, lines, last = plain != text and not MARK.search(text), _lines(plain), _last_of(plain)
+    if last and (annotated or (len(lines) > 1 and "=" in lines[-1])):
+        said = (text[one.end() : one.end() + MAX_CHARACTERS].split("\n")[0] for one in stated[:MAX_VARIANTS])
+        values = [plain_number(number) for line in said if (number := _bold(line) or _leading_number(line))]
+        return last if plain_number(last) in values else None
+    return last
 
 
 def _last_of(text: str) -> str | None:

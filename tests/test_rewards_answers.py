@@ -137,6 +137,21 @@ def test_a_last_line_that_still_calculates_or_hedges_is_no_answer(cut: str) -> N
     assert final_answer(f"16-3 is 13\n{cut}") is None
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is 26.\n\nThis is because 16-3 = 13 and 13*2 = 26.", "26"),
+        ("The answer is **26** dollars.\n\nCheck: 13*2 = $26", "$26"),
+        ("Answer: 26\n\nExplanation:\n16-3 = <<16-3=13>>13\n13*2 = <<13*2=26>>26", "26"),
+        ("The answer is 26.\n\nThis is because 16-3 = 13", None),
+        ("The answer is 13*2.\nSo 13*2 = 26", None),
+        ("A: 13\nB: 2\n13*2 = 26", None),
+    ],
+)
+def test_an_answer_that_was_stated_before_its_calculation_is_not_cut_off(text: str, answer: str | None) -> None:
+    assert final_answer(text) == answer
+
+
 def test_numbers_are_compared_exactly_and_other_texts_not_at_all() -> None:
     assert equal_numbers("85.0", "85") is True
     assert equal_numbers("1/2", "0.5") is True
