@@ -18,6 +18,7 @@ from envs.code_results import Tested, short
 from envs.code_tests import suite
 from envs.episode import StepReturn, TaskEnv
 from envs.errors import GraderError
+from envs.program import MAX_QUEUED_S, WAITS
 from envs.programs import CREDITS, ENV
 from envs.sandbox import Sandbox, shared_sandbox
 from envs.task import Message, Task
@@ -28,8 +29,7 @@ from rewards.verdict import Verdict, policy_fault, verdict
 TESTS = "tests"
 MAX_FAILURES_SHOWN = 3
 MAX_OUT_OF_TIME = 2  # tests over their time after which the others count as failed
-MAX_SECONDS = 40.0  # of all tests, after which those that are left count as failed
-TOO_SLOW = f"the tests before it took {MAX_SECONDS:.0f} s"
+MAX_SECONDS = 40.0  # of all tests, waits for a CPU apart, after which those that are left count as failed
 NO_PROGRAM = "There is no program in your answer. Give the whole program in a code block."
 REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole program in a code block."
 
@@ -63,8 +63,12 @@ def program_text(answer: str, spec: dict[str, Any]) -> str | None:
     return source if source is None else joined(spec.get("imports", ""), source)
 
 
-def judge(sandbox: Sandbox, source: str, spec: dict[str, Any], *, failures: int = 1) -> tuple[Verdict, list[str]]:
+def judge(
+    sandbox: Sandbox, source: str, spec: dict[str, Any], *, failures: int = 1, seconds: float = MAX_SECONDS
+) -> tuple[Verdict, list[str]]:
     """The verdict on a program and the tests that failed, in words; under `all` it stops after so many failures.
+
+    Tests that are left after so many `seconds`, without those for which the programs waited for a CPU, count as failed.
 
     Raises GraderError where a test breaks on its own account, or where other than all tests were executed.
     """
@@ -74,7 +78,7 @@ def judge(sandbox: Sandbox, source: str, spec: dict[str, Any], *, failures: int 
     partial = credit == "fraction"
     tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
     passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, Tested]]()
-    deadline = time.monotonic() + MAX_SECONDS
+    start, waited = time.monotonic(), WAITS.seconds
     with closing(tests.results) as results:
         for tested in results:
             executed += 1
@@ -82,8 +86,10 @@ def judge(sandbox: Sandbox, source: str, spec: dict[str, Any], *, failures: int 
             out_of_time += tested.out_of_time
             if not tested.passed:
                 wrong.append((executed, tested))
-            if time.monotonic() > deadline and executed < tests.count:
-                wrong.append((executed + 1, Tested(passed=False, detail=TOO_SLOW, policy_fault=True)))
+            spent = time.monotonic() - start - min(WAITS.seconds - waited, MAX_QUEUED_S)
+            if spent > seconds and executed < tests.count:
+                too_slow = f"the tests before it took {seconds:g} s"
+                wrong.append((executed + 1, Tested(passed=False, detail=too_slow, policy_fault=True)))
                 break
             if out_of_time >= MAX_OUT_OF_TIME or (len(wrong) >= failures and not partial):
                 break

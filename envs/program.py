@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,15 @@ MAX_SENT_AHEAD_BYTES = 32 * 2**10
 LEAST_QUEUED_S, MAX_QUEUED_S = 0.05, 120.0  # of waiting for a CPU: what counts, and what is granted at most
 CREDENTIALS = struct.Struct("iII")  # process, user and group, as the kernel gives them beside a message
 EXIT_S, EXIT_POLL_S = 0.2, 0.001  # a process that ends closes its channel a little before
+
+
+class Waits(threading.local):
+    """Seconds for which the programs that this thread has ended had waited for a CPU."""
+
+    seconds = 0.0
+
+
+WAITS = Waits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +220,14 @@ class Program:
         self.channel.close()
         if self.pid is None:
             return Reply(kind=Kind.CRASH, detail="it had ended before")
+        waited_s = self._queued()  # the kernel knows it until the process is reaped
         deadline = time.monotonic() + EXIT_S
         while (ending := self.zygote.reap(self.pid)) is None:
             if time.monotonic() > deadline:
                 return Reply(kind=Kind.CRASH, detail="it closed its channel")
             time.sleep(EXIT_POLL_S)
         self.pid, (status, cpu_s) = None, ending
+        WAITS.seconds += waited_s
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGKILL and cpu_s >= self.limits.cpu_s / 2:
             return Reply(kind=Kind.TIME, detail=f"over {self.limits.cpu_s} s of CPU")
@@ -226,6 +238,7 @@ class Program:
         """Kills the process. A zygote that is gone took it along."""
         self.channel.close()
         if self.pid is not None:
+            WAITS.seconds += self._queued()
             self.zygote.end(self.pid)
             self.pid = None
 

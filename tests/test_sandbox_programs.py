@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from envs.code_env import judge
 from envs.errors import EnvironmentFault
 from envs.program import Kind, Limits, Reply
 from envs.sandbox import Sandbox
+from rewards.verdict import Outcome
 
 LIMITS = Limits(wall_s=30.0, cpu_s=2, memory_mb=256)
 
@@ -187,24 +189,43 @@ def test_a_program_that_hides_its_use_of_numpy_does_without(sandbox: Sandbox) ->
 BUSY = "import time\ndef f(seconds):\n    while time.process_time() < seconds:\n        pass\n    return 7"
 
 
-def test_the_time_for_which_a_program_waits_for_a_cpu_is_not_its_own() -> None:
-    cpus, limits = os.sched_getaffinity(0), Limits(wall_s=0.4, cpu_s=2, memory_mb=256)
+@pytest.fixture
+def crowded() -> Iterator[Sandbox]:
+    """A sandbox that shares one CPU with four processes that never rest."""
+    cpus, others = os.sched_getaffinity(0), list[subprocess.Popen[bytes]]()
     os.sched_setaffinity(0, {min(cpus)})  # what is started from here on has one CPU together
-    crowded, others = Sandbox(), list[subprocess.Popen[bytes]]()
+    sandbox = Sandbox()
     try:
-        crowded.warm()
+        sandbox.warm()
         endless = [sys.executable, "-S", "-c", "while True: pass"]
         others += [subprocess.Popen(endless, start_new_session=True) for _ in range(4)]
-        with crowded.program(limits) as program:
-            assert program.load(BUSY).kind is Kind.VALUE
-            start = time.monotonic()
-            assert program.call("f", [0.25]).value == 7
-            assert time.monotonic() - start > limits.wall_s
-        assert crowded.main(f"{BUSY}\nprint(f(0.25))", "", limits).value == "7\n"
-        assert crowded.main("import time\ntime.sleep(9)", "", limits).kind is Kind.TIME
+        yield sandbox
     finally:
         os.sched_setaffinity(0, cpus)
         for other in others:
             other.kill()
             other.wait()
-        crowded.close()
+        sandbox.close()
+
+
+def test_the_time_for_which_a_program_waits_for_a_cpu_is_not_its_own(crowded: Sandbox) -> None:
+    limits = Limits(wall_s=0.4, cpu_s=2, memory_mb=256)
+    with crowded.program(limits) as program:
+        assert program.load(BUSY).kind is Kind.VALUE
+        start = time.monotonic()
+        assert program.call("f", [0.25]).value == 7
+        assert time.monotonic() - start > limits.wall_s
+    assert crowded.main(f"{BUSY}\nprint(f(0.25))", "", limits).value == "7\n"
+    assert crowded.main("import time\ntime.sleep(9)", "", limits).kind is Kind.TIME
+
+
+def test_nor_does_it_count_among_the_time_of_all_tests(crowded: Sandbox) -> None:
+    spec, longer = ({"entry_point": "f", "tests": [{"args": [s], "expected": 7}] * 5} for s in (0.2, 0.8))
+    start = time.monotonic()
+    judged, _ = judge(crowded, BUSY, spec, seconds=1.5)
+    assert time.monotonic() - start > 1.5
+    assert judged.outcome is Outcome.OK
+    sleeps = "import time\ndef f(seconds):\n    time.sleep(seconds)\n    return 7"
+    judged, _ = judge(crowded, sleeps, longer, seconds=0.5)
+    assert judged.outcome is Outcome.POLICY_FAULT
+    assert judged.detail.endswith("the tests before it took 0.5 s")
