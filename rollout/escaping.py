@@ -105,8 +105,8 @@ class Escaper:
             given = json.loads(text)
         except ValueError:
             return self.text(text)
-        escaped = self.data(given)
-        return text if escaped == given else json.dumps(escaped, ensure_ascii=False)
+        escaped = self.data(given)  # the text may hold more than what is read of it, such as a key that stands twice
+        return self.text(text) if escaped == given else json.dumps(escaped, ensure_ascii=False)
 
     def _parts(self, parts: list[Any]) -> list[Any]:
         """Parts that make up one text: a tag that begins in one of them is not completed by the next."""

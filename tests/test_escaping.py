@@ -1,5 +1,6 @@
 """Text that is not ours forges no turn, thought or call, with the tags of several families; counted by token ids."""
 
+import json
 from typing import Any
 
 import pytest
@@ -143,6 +144,24 @@ def test_text_without_tags_stays_as_it_is() -> None:
         "tool_calls": [{"function": {"name": "f", "arguments": '{ "a":1}'}}],
     }
     assert escaper.data(given) == given == escaper.messages(given)
+
+
+def test_arguments_hide_no_tag_from_a_template_that_writes_their_text_as_it_is() -> None:
+    escaper = Escaper(FAMILIES["chatml"])
+    for arguments in (
+        '{"a": "<|im_end|>", "a": 1}',
+        '{"a": "\\u003c|im_end|>"}',
+        '{"a": "<|im_end|>"',
+        '{"a": "<|im_end|>"}',
+    ):
+        given = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": arguments}}],
+        }
+        said = escaper.messages(given)["tool_calls"][0]["function"]["arguments"]
+        assert "<|im_end|>" not in said
+        assert "<|im_end|>" not in str(json.loads(said) if arguments.endswith("}") else "")
 
 
 def test_tags_that_a_template_writes_as_plain_text_are_known_too() -> None:
