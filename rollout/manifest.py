@@ -5,6 +5,7 @@ while it is written. It is verified once, before generation pauses; whoever read
 costs nothing and shows whether it was overwritten meanwhile.
 """
 
+import errno
 import os
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
@@ -108,8 +109,11 @@ class WholeWeightsNeeded(ValueError):
 def reserve(nbytes: int) -> int:
     """The descriptor of new memory without a name, all of it allocated: writing to memory that is full kills a process.
 
-    Raises `OSError` where there is not as much.
+    Raises `OSError` where there is not as much; the kernel itself would kill a process to make room.
     """
+    available = _available_bytes()
+    if nbytes > available:
+        raise OSError(errno.ENOMEM, f"no room for {nbytes} bytes of weights: {available} bytes of memory are available")
     descriptor = os.memfd_create("temper-weights")
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
@@ -117,6 +121,13 @@ def reserve(nbytes: int) -> int:
         os.close(descriptor)
         raise OSError(error.errno, f"no room for {nbytes} bytes of weights ({error.strerror})") from error
     return descriptor
+
+
+def _available_bytes() -> int:
+    """What this machine can still give without taking memory from a process."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        facts = dict(line.split(":") for line in file)
+    return int(facts["MemAvailable"].split()[0]) * 1024
 
 
 def own_path(descriptor: int) -> str:

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 
 import pytest
 import torch
@@ -71,3 +72,15 @@ def test_a_push_that_misses_a_weight_is_an_error():
         sender.push(1, buckets=[{name: WEIGHTS[name] for name in ("a.weight", "b.bias")}])
     with pytest.raises(ValueError, match=r"b.bias has shape \(2,\)"):
         sender.push(1, buckets=[{"b.bias": torch.zeros(2)}])
+
+
+def test_more_than_the_machine_has_is_refused_before_any_of_it_is_taken():
+    held, (soft, hard) = os.listdir("/proc/self/fd"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    # should it be taken after all, this stops it before the machine is full
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+    try:
+        with pytest.raises(OSError, match=r"no room for \d+ bytes of weights: \d+ bytes of memory are available"):
+            SharedMemory().room("0", nbytes=2**62)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir("/proc/self/fd") == held
