@@ -132,7 +132,6 @@ class Rank:
         if not batch.trained_tokens:
             return {"skipped": 1.0}
         engine, routing = self._engine(), self._routing()
-        start = time.monotonic()
         engine.train(True)
         reference = self._reference() if loss.needs_reference else None
         totals: dict[str, torch.Tensor] = {}
@@ -147,14 +146,7 @@ class Rank:
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
         metrics = means(sum_over_ranks(totals), denominator=batch.denominator) | routing.metrics()
-        seconds = time.monotonic() - start
-        return metrics | {
-            "grad_norm": norm,
-            "learning_rate": rate,
-            "skipped": float(not applied),
-            "step_seconds": seconds,
-            "tokens_per_s": batch.tokens / seconds,
-        }
+        return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 
     def logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
         """The trainer's log-probability of each token of each sequence (0 for the first), one sequence at a time."""

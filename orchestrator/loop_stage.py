@@ -124,12 +124,12 @@ class LoopStage:
 
     async def _after_step(self, report: StepReport) -> None:
         self._done = report.step
-        last, skipped = report.step == self._config.steps, bool(report.learner["skipped"])
+        last, skipped = report.step == self._config.steps, report.learner["skipped"]  # the share of its updates
         self._run.log(self._stage, report.step, step_metrics(report))
         if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
             await asyncio.to_thread(self._write_trajectories, report)
         evidence = f"their trajectories are in {self._run.folder.trajectories}"
-        self._skips.add(report.step, skipped=report.learner["skipped"] == 1.0, evidence=evidence)  # each of its updates
+        self._skips.add(report.step, skipped=skipped == 1.0, evidence=evidence)
         if last or report.step % self._config.checkpoint_every == 0:
             await self._save(report.step)
 
