@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from envs.setting import identity
 from learner.loss_config import LossConfig
 from learner.prompt_cache import require_shareable
+from learner.weight_files import require_whole
 from orchestrator.loop_config import LoopConfig
 from rollout.renderer import load_tokenizer
 
@@ -61,8 +62,10 @@ def check_teacher(
 
     `student` names it in messages; it may say any of `ids`, which may be more than its tokenizer has.
     """
-    if not (teacher / "config.json").is_file() or not any(teacher.glob("*.safetensors")):
-        raise ValueError(f"distill.teacher={teacher} is not a model directory: it needs config.json and *.safetensors")
+    try:
+        require_whole(teacher)
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(f"distill.teacher={teacher} is not a model directory that is whole: {error}") from error
     ours, theirs = tokenizer.get_vocab(), load_tokenizer(teacher).get_vocab()
     if ours != theirs:
         differing = sorted(ours.items() ^ theirs.items(), key=lambda item: (item[1], item[0]))[:3]

@@ -186,6 +186,14 @@ def test_a_teacher_that_is_no_model_is_refused(tmp_path: Path) -> None:
         check_teachers(told(f"distill.teacher={tmp_path}"), DISTILLING)
 
 
+def test_a_teacher_whose_weights_are_not_whole_is_refused(tmp_path: Path) -> None:
+    teacher = tiny_models.qwen3(tmp_path)
+    weights = teacher / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=f"distill.teacher={teacher} .*bytes and should have"):
+        check_teachers(told(f"distill.teacher={teacher}"), DISTILLING)
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
