@@ -45,14 +45,16 @@ def prepare(
     known = []
     for micro_batch in micro_batches:
         routing.follow([routes.without_count() for routes in micro_batch.routes])
-        known.append(look(engine.scorer, micro_batch, reference=reference, device=engine.device))
+        known.append(current_logprobs(engine.scorer, micro_batch, reference=reference, device=engine.device))
     if loss.normalises_divergence and micro_batches:
         known = with_divergence(known, micro_batches, loss=loss)
     rest = iter(known)
     return [[next(rest) for _ in share] for share in shares]
 
 
-def look(policy: Scorer, micro_batch: MicroBatch, *, reference: Scorer | None, device: torch.device) -> Fixed:
+def current_logprobs(
+    policy: Scorer, micro_batch: MicroBatch, *, reference: Scorer | None, device: torch.device
+) -> Fixed:
     """The log-probabilities that the policy, and the reference if there is one, give to the trained tokens now."""
     ids_BT = torch.from_numpy(micro_batch.ids_BT).to(device)
     trained_BT = torch.from_numpy(micro_batch.weights_BT).to(device) > 0
