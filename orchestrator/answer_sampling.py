@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.deadline import Deadline, within
+from envs.task import Task
+from orchestrator.deadline import Deadline, beside, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.run import Run
@@ -56,16 +57,17 @@ async def sample_once(
     draws = [mixture.draw() for _ in range(sampling.tasks)]
     kept: list[str] = []
     watch = FailureWatch(sampling.max_failures, setting=f"{name}.max_failures")
+    limit = Deadline(seconds=sampling.timeout_s, setting=f"{name}.timeout_s")
     for first in range(0, len(draws), WAVE):
         wave = draws[first : first + WAVE]
-        tasks = await asyncio.to_thread(list, map(mixture.task, wave))
+        making = within(limit, beside(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made")
+        tasks = await run.stop.wait_or(making)
         tickets = [
             Ticket(number=FIRST_TICKETS[stage] + first + place, task=task, admitted=run.version)
             for place, task in enumerate(tasks)
         ]
         calls = (fleet.run_group(ticket, sampling.samples) for ticket in tickets)
         answering = asyncio.gather(*(watch.on(call) for call in calls))
-        limit = Deadline(seconds=sampling.timeout_s, setting=f"{name}.timeout_s")
         groups: list[Group] = await run.stop.wait_or(
             within(limit, answering, stage=name, waiting_for=lambda: "the model's own answers")
         )
@@ -80,3 +82,7 @@ async def sample_once(
         )
     write_whole(path, "\n".join(kept) + "\n")
     return path
+
+
+def _made(mixture: Mixture, draws: list[Draw]) -> list[Task]:
+    return [mixture.task(draw) for draw in draws]

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from learner.batch_advantages import differ
+from orchestrator.deadline import beside
 from orchestrator.mixture import Draw, Mixture
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
@@ -81,7 +82,7 @@ class Buffer:
             number, draw = self._next, self._redo.pop(0) if self._redo else mixture.draw()
             self._next += 1
             slot = self._slots[number] = _Slot(draw=draw, admitted=version.value)
-        task = await asyncio.to_thread(mixture.task, draw)
+        task = await beside(mixture.task, draw)
         slot.ticket = Ticket(number=number, task=task, admitted=slot.admitted)
         return slot.ticket
 

@@ -1,14 +1,19 @@
 """No wait without a deadline: waits that end with an error naming who waited for what, or because the run is to stop."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from envs.setting import running
 from learner.bounds import positive
 
+Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
 
@@ -89,6 +94,27 @@ async def within(
         return work.result()
     finally:
         work.cancel()
+
+
+async def beside(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+    """What a function returns or raises that works in a thread of its own, beside the event loop.
+
+    Nothing waits for a call that was given up: unlike a thread of asyncio's own it does not keep the process from ending.
+    """
+    future: Future[T] = Future()
+    threading.Thread(target=_settle, args=(future, partial(function, *args)), daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+def _settle(future: "Future[T]", call: Callable[[], T]) -> None:
+    try:
+        result = call()
+    except BaseException as error:
+        settle = partial(future.set_exception, error)
+    else:
+        settle = partial(future.set_result, result)
+    with suppress(InvalidStateError):  # nobody waits for it any more
+        settle()
 
 
 class StopFlag:

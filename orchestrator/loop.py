@@ -25,7 +25,7 @@ from typing import Protocol
 
 from learner.batch import TrainBatch
 from orchestrator.buffer import Buffer, Dropped, VersionCell
-from orchestrator.deadline import Deadline, StopFlag, within
+from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture
 from rollout.manifest import WeightManifest
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -145,7 +145,7 @@ class Loop:
         )
 
     async def _train(self, groups: list[Group]) -> dict[str, float]:
-        batches = await asyncio.to_thread(self.make_batches, groups)
+        batches = await beside(self.make_batches, groups)
         return await self.learner.step(*batches, epochs=self.epochs)
 
     async def _push(self, step: int) -> WeightManifest:

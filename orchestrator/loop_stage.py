@@ -1,6 +1,5 @@
 """A stage that runs the loop of `orchestrator/loop.py`: what it samples, trains, writes and continues from."""
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from learner.batch import TrainBatch, make_batch, sequences_from_groups
 from learner.checkpoint import latest
 from learner.updates import mini_batches
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import Deadline, StopRequested
+from orchestrator.deadline import Deadline, StopRequested, beside
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.loop_config import LoopConfig
@@ -65,8 +64,8 @@ class LoopStage:
             teacher=self._teacher,
             beside_engines=config.max_lag > 0,
         )
-        base = await asyncio.to_thread(latest, run.folder.checkpoints(self._stage)) or run.model_dir
-        self._mixture = await asyncio.to_thread(run.mixture, self._stage, config.shares, config.thinking)
+        base = await beside(latest, run.folder.checkpoints(self._stage)) or run.model_dir
+        self._mixture = await beside(run.mixture, self._stage, config.shares, config.thinking)
         self._restore(base)
         fleet = await run.serving(base, stage=self._stage)
         run.metrics.truncate(self._stage, self._done)
@@ -127,7 +126,7 @@ class LoopStage:
         last, skipped = report.step == self._config.steps, report.learner["skipped"]  # the share of its updates
         self._run.log(self._stage, report.step, step_metrics(report))
         if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
-            await asyncio.to_thread(self._write_trajectories, report)
+            await beside(self._write_trajectories, report)
         evidence = f"their trajectories are in {self._run.folder.trajectories}"
         self._skips.add(report.step, skipped=skipped == 1.0, evidence=evidence)
         if last or report.step % self._config.checkpoint_every == 0:

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from orchestrator.actors import gpu_share
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
 from orchestrator.continuation import check_continuation
-from orchestrator.deadline import StopFlag, StopRequested
+from orchestrator.deadline import StopFlag, StopRequested, beside
 from orchestrator.limit_checks import plays
 from orchestrator.model_checks import check_model
 from orchestrator.progress import Progress
@@ -108,7 +109,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         raise
     finally:
         await run.close()
-        await asyncio.to_thread(tracker.close, ended)
+        await beside(tracker.close, ended)
 
 
 def processes(config: Config, ahead: list[Stage]) -> int:
@@ -158,13 +159,13 @@ def _finish(run: Run, stage: Stage, seconds: float) -> None:
 async def _init(run: Run, stage: Stage) -> None:
     if run.config.model.path is not None:
         model = Path(run.config.model.path).resolve()
-        await asyncio.to_thread(require_whole, model)
+        await beside(require_whole, model)
         check_model(model, run.config)
         run.folder.store(replace(run.folder.state(), model=str(model), label=stage.name))
         return
     directory = begin(run.folder.checkpoints(stage.name), 0, needed_bytes=0)
-    count = await asyncio.to_thread(make_model, directory, run.config.model.fresh, seed=run.config.seed)
-    target = await asyncio.to_thread(commit, directory)
+    count = await beside(partial(make_model, directory, run.config.model.fresh, seed=run.config.seed))
+    target = await beside(commit, directory)
     check_model(target, run.config)
     run.progress.note(f"{stage.name}: a fresh hybrid of {count:,} parameters")
     run.folder.store(replace(run.folder.state(), model=str(target.relative_to(run.folder.root)), label=stage.name))
@@ -186,7 +187,7 @@ async def _eval(run: Run, stage: Stage) -> None:
 
 
 async def _report(run: Run, stage: Stage) -> None:
-    paths = await asyncio.to_thread(write_report, run.folder.root)
+    paths = await beside(write_report, run.folder.root)
     run.tracker.artifact(paths.html)
     run.tracker.artifact(paths.json)
     if paths.curves is not None:

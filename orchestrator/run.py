@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from envs.sandbox import MIN_LEVEL
@@ -16,7 +17,7 @@ from learner.loss_config import LossConfig
 from orchestrator.actors import gpus_taken
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
 from orchestrator.config import Config
-from orchestrator.deadline import Deadline, StopFlag, within
+from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.metrics import MetricsLog
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.progress import Progress
@@ -100,9 +101,9 @@ class Run:
         await within(
             self._limits.start(), learner.use_threads(threads), stage=stage, waiting_for=lambda: "the learner's ranks"
         )
-        checkpoint = await asyncio.to_thread(latest, self.folder.checkpoints(stage))
+        checkpoint = await beside(latest, self.folder.checkpoints(stage))
         base = checkpoint or self.model_dir
-        await asyncio.to_thread(self.folder.verified, base)
+        await beside(self.folder.verified, base)
         await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, stage)
         self._held = base
         if checkpoint is not None:
@@ -124,7 +125,7 @@ class Run:
         """
         assert self.learner is not None
         folder = self.folder.checkpoints(stage)
-        if await asyncio.to_thread(is_whole, place(folder, step)):
+        if await beside(is_whole, place(folder, step)):
             return  # saved already, and nothing was trained since
         needed = await within(
             self._limits.start(),
@@ -132,7 +133,7 @@ class Run:
             stage=stage,
             waiting_for=lambda: "the learner's ranks",
         )
-        directory = await asyncio.to_thread(begin, folder, step, needed_bytes=needed)
+        directory = await beside(partial(begin, folder, step, needed_bytes=needed))
         with discarded_on_failure(directory, needed_bytes=needed):
             writing = self._write(self.learner, directory, files)
             limit = self._limits.files(needed)
@@ -142,7 +143,7 @@ class Run:
         await learner.save(directory)
         for name, text in files.items():
             (directory / name).write_text(text, encoding="utf-8")
-        await asyncio.to_thread(commit, directory)
+        await beside(commit, directory)
 
     def trained(self, stage: str, *, served: bool = False) -> Path:
         """The newest checkpoint of a finished stage: the learner now holds it, and the engines where it was pushed."""
@@ -158,7 +159,7 @@ class Run:
 
         Raises `DamagedCheckpointError` where it is a model of the run that is not as it was saved.
         """
-        await asyncio.to_thread(self.folder.verified, model)
+        await beside(self.folder.verified, model)
         if self.fleet is None:
             await self._start_fleet(model, stage=stage)
         elif self._served != model:

@@ -3,8 +3,8 @@
 Semi-on-policy without a file: the answers are sampled once, from the model that the stage starts with.
 """
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +13,7 @@ from learner.batch import TrainBatch
 from learner.model_files import longest_sequence
 from learner.pairs import Pair, make_pair_batch
 from orchestrator.answer_sampling import sample_once
+from orchestrator.deadline import beside
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.preferences import DpoConfig, Preference, Preferences, pair_lines, read_pairs, read_preferences
 from orchestrator.row_intake import RowIntake
@@ -74,13 +75,13 @@ async def _pairs(run: Run, config: DpoConfig, name: str) -> Preferences:
     pair: Callable[[int], Pair]
     if config.data is None:
         wanted = "pairs of a right and a wrong answer"
-        mixture = await asyncio.to_thread(run.mixture, name, config.shares)
+        mixture = await beside(run.mixture, name, config.shares)
         path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=pair_lines, wanted=wanted)
-        pairs, counts = await asyncio.to_thread(read_pairs, path, max_tokens=max_tokens)
+        pairs, counts = await beside(partial(read_pairs, path, max_tokens=max_tokens))
         count, pair = len(pairs), pairs.__getitem__
     else:
         path, writer = Path(config.data), DialogueWriter.of(tokenizer, thought)
-        reading = asyncio.to_thread(read_pairs_of_data, config, name, tokenizer, thought, max_tokens=max_tokens)
+        reading = beside(partial(read_pairs_of_data, config, name, tokenizer, thought, max_tokens=max_tokens))
         rows, counts = await run.stop.wait_or(reading)
         count, pair = len(rows), lambda number: rows[number].pair(writer)
     tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)

@@ -21,7 +21,7 @@ from envs.thinking import LOW_EFFORT, OFF, UNLIMITED
 from orchestrator.cluster import Fleet
 from orchestrator.config import Config, EvalConfig
 from orchestrator.curve_point import CurvePoint
-from orchestrator.deadline import Deadline, within
+from orchestrator.deadline import Deadline, beside, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.model_checks import check_model
 from orchestrator.run import Run
@@ -73,7 +73,14 @@ async def run_eval(run: Run, config: EvalConfig, name: str) -> Path:
     exam = _Exam(run, config, await run.serving(run.model_dir, stage=f"eval of {label}"), label=label)
     began = time.monotonic()
     run.progress.stage(f"eval-{label}", 0)
-    tasks = await asyncio.to_thread(heldout_tasks, run.config, config.tasks)
+    limit, stage = Deadline(seconds=config.timeout_s, setting="eval.timeout_s"), f"eval of {label}"
+    making = within(
+        limit,
+        beside(heldout_tasks, run.config, config.tasks),
+        stage=stage,
+        waiting_for=lambda: "held-out tasks to be made",
+    )
+    tasks = await run.stop.wait_or(making)
     for env in sorted(run.config.envs):
         if (found := sum(task.env == env for task in tasks)) < config.tasks:
             run.progress.note(f"eval-{label}: {env} has {found} held-out tasks, {config.tasks} were asked for")
@@ -92,8 +99,8 @@ async def run_eval(run: Run, config: EvalConfig, name: str) -> Path:
     }
     if curves:
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
-        await asyncio.to_thread(_write_trajectories, run, f"eval-{label}-thinking", further)
-    await asyncio.to_thread(_write_trajectories, run, f"eval-{label}", groups)
+        await beside(_write_trajectories, run, f"eval-{label}-thinking", further)
+    await beside(_write_trajectories, run, f"eval-{label}", groups)
     path = run.folder.evals / f"{label}.json"
     write_json(path, result)
     metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}

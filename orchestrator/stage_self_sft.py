@@ -3,11 +3,12 @@
 Semi-on-policy: the answers are sampled once, from the model that the stage starts with.
 """
 
-import asyncio
+from functools import partial
 from pathlib import Path
 
 from learner.model_files import longest_sequence
 from orchestrator.answer_sampling import sample_once
+from orchestrator.deadline import beside
 from orchestrator.mixture import Draw
 from orchestrator.own_answers import OwnAnswers, SelfSftConfig, answer_line, read_answers, usable
 from orchestrator.run import Run
@@ -21,11 +22,11 @@ STAGE = "self_sft"
 
 async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
     """Sample where that is not done, then train for `config.steps`; returns the checkpoint of the last step."""
-    mixture = await asyncio.to_thread(run.mixture, name, config.shares)
+    mixture = await beside(run.mixture, name, config.shares)
     path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=_right, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
-    kept, counts = await asyncio.to_thread(read_answers, path, max_tokens=max_tokens)
+    kept, counts = await beside(partial(read_answers, path, max_tokens=max_tokens))
     tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)
     answers = OwnAnswers(
         kept,

@@ -1,6 +1,5 @@
 """`sft`: supervised fine-tuning on demonstrations or chat files."""
 
-import asyncio
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -8,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from learner.model_files import longest_sequence
 from orchestrator.chat_file import ChatFile
 from orchestrator.config import SftConfig
+from orchestrator.deadline import beside
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Demonstrations
 from orchestrator.row_intake import RowIntake
@@ -20,7 +20,7 @@ from rollout.thought import ThoughtConfig
 
 async def run_sft(run: Run, config: SftConfig, name: str) -> Path:
     """Train for `config.steps` as the instance `name`; returns the checkpoint of the last step."""
-    data = await run.stop.wait_or(asyncio.to_thread(_data, run, config, name))
+    data = await run.stop.wait_or(beside(_data, run, config, name))
     return await train_supervised(
         run,
         stage=name,

@@ -9,7 +9,7 @@ from typing import Any
 from learner.batch import Sequence, TrainBatch, make_batch
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
-from orchestrator.deadline import within
+from orchestrator.deadline import beside, within
 from orchestrator.metrics import read_metrics
 from orchestrator.row_intake import ROWS, told
 from orchestrator.run import Run
@@ -110,4 +110,4 @@ class _Ahead:
         return batch
 
     def _started(self, step: int) -> tuple[int, asyncio.Task[TrainBatch]]:
-        return step, asyncio.create_task(asyncio.to_thread(self._batch, step))
+        return step, asyncio.create_task(beside(self._batch, step))

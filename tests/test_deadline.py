@@ -1,13 +1,14 @@
 """No wait is silent: deadlines name the stage, and a stop request ends a wait."""
 
 import asyncio
+import threading
 from pathlib import Path
 from time import monotonic
 
 import pytest
 
 from orchestrator.config import load_config
-from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, within
+from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, beside, within
 
 SHORT = Deadline(seconds=0.05, setting="rl.timeout_s")
 LONG = Deadline(seconds=5, setting="rl.timeout_s")
@@ -79,3 +80,19 @@ def test_without_a_request_the_result_comes_through() -> None:
         return await StopFlag().wait_or(asyncio.sleep(0, result=5))
 
     assert asyncio.run(story()) == 5
+
+
+def test_a_call_that_hangs_in_its_thread_keeps_neither_the_error_nor_the_end_of_the_process() -> None:
+    for_ever = threading.Event()
+
+    async def story() -> None:
+        assert await beside(divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await beside(divmod, 1, 0)
+        await within(SHORT, beside(for_ever.wait, 20.0), stage="rl step 7", waiting_for=lambda: "a task")
+
+    began = monotonic()
+    with pytest.raises(StuckError, match="waiting for a task"):
+        asyncio.run(story())
+    assert monotonic() - began < 5
+    for_ever.set()

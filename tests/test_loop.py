@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from test_thinking_curve import Tracked
 from envs.task import Task
 from learner.batch import TrainBatch
 from learner.fresh_model import byte_tokenizer
+from orchestrator.answer_sampling import sample_once
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.config import load_config
-from orchestrator.deadline import Deadline, StopFlag
+from orchestrator.deadline import Deadline, StopFlag, StuckError
 from orchestrator.loop import Loop, StepReport
 from orchestrator.loop_stage import LoopStage
 from orchestrator.mixture import Mixture
@@ -160,3 +162,31 @@ def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_tra
     folder.close()
     assert {path.name for path in folder.trajectories.iterdir()} == {"rl-1.jsonl", "rl-2.jsonl", "rl-3.jsonl"}
     assert "an answer" in (folder.trajectories / "rl-3.jsonl").read_text()
+
+
+class NeverMade:
+    """A source that makes no task."""
+
+    def __init__(self) -> None:
+        self.given_up = threading.Event()
+
+    def task(self, index: int) -> Task:
+        self.given_up.wait(20.0)
+        raise AssertionError("nobody waits any more")
+
+
+def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadline(tmp_path: Path) -> None:
+    source = NeverMade()
+    config = load_config(Path("configs/demo.yaml"), ["self_sft.timeout_s=0.05"])
+    folder = RunDir(tmp_path / "run")
+    folder.open()
+    folder.store(RunState(model=str(tmp_path / "model")))
+    with Progress(stream=io.StringIO()) as progress:
+        run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        mixture, told = Mixture({"math": source}, {"math": 1.0}), {"stage": "self_sft", "name": "self_sft"}
+        began = time.monotonic()
+        with pytest.raises(StuckError, match=r"waiting for its tasks to be made.* longer self_sft.timeout_s"):
+            asyncio.run(sample_once(run, config.self_sft, mixture, lines=lambda draw, group: [], wanted="", **told))
+    assert time.monotonic() - began < 5
+    source.given_up.set()
+    folder.close()
