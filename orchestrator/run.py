@@ -104,6 +104,8 @@ class Run:
         checkpoint = await beside(latest, self.folder.checkpoints(stage))
         base = checkpoint or self.model_dir
         await beside(self.folder.verified, base)
+        if checkpoint is not None and (self.config.learner.lora.rank or (loss.needs_reference and teacher is None)):
+            await beside(self.folder.verified, self._began_with(stage))
         await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, stage)
         self._held = base
         if checkpoint is not None:
@@ -112,6 +114,11 @@ class Run:
         if loss.needs_reference:
             await self._read(learner.load_reference(), teacher or base, stage)
         return learner, 0 if checkpoint is None else step_of(checkpoint)
+
+    def _began_with(self, stage: str) -> Path:
+        """The model that a stage began with, which its adapters or its reference belong to."""
+        began = self.folder.state().began.get(stage)
+        return self.model_dir if began is None else self.folder.root / began
 
     async def _read(self, reading: Awaitable[None], directory: Path, stage: str) -> None:
         """Wait for the learner to read a model or a checkpoint, as long as its bytes may take."""

@@ -3,12 +3,14 @@
 import asyncio
 import io
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_thinking_curve import Tracked
 
+from learner.checkpoint import DamagedCheckpointError
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from orchestrator.config import load_config
@@ -105,6 +107,24 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
         "restore",
         "load_reference",
     ]  # compared with what the stage began with
+
+
+@pytest.mark.parametrize("loss", [LossConfig(kl_coefficient=0.1), LossConfig()])
+def test_what_a_continued_stage_is_compared_with_is_verified_too(tmp_path: Path, loss: LossConfig) -> None:
+    async def saved(run: Run) -> None:
+        run.learner = Learner()  # type: ignore[assignment]
+        await run.save("sft", 3, {})
+        await run.save("rl", 5, {})
+        before = run.trained("sft")
+        run.folder.store(replace(run.folder.state(), began={"rl": str(before.relative_to(run.folder.root))}))
+        (before / "model.safetensors").write_bytes(b"damaged")
+        assert await begun(run, loss) == 5
+
+    if loss.needs_reference:
+        with pytest.raises(DamagedCheckpointError, match="sft/000003"):
+            on_a_run(tmp_path, Learner(), saved)
+    else:
+        on_a_run(tmp_path, Learner(), saved)
 
 
 @pytest.mark.parametrize(
