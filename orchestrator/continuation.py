@@ -13,6 +13,8 @@ from orchestrator.run_dir import RunDir, RunState
 
 CHANGED = "changed"
 """The kind of the event that says which settings changed."""
+SAMPLED_BY = ("tasks", "samples", "shares")
+"""The settings of a stage that say which answers it samples to train on."""
 Changes = dict[str, tuple[str | None, str | None]]
 """Settings by their dotted names, with what they were and what they are; None where there was or is none."""
 
@@ -46,9 +48,9 @@ def _kind(key: str, stages: dict[str, str]) -> Kind:
 def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> None:
     """Record a new run's configuration, or check that a continued one may go on with this one, and record what changed.
 
-    What nothing was trained with may change: all of a run without a checkpoint, which then begins anew, and the settings
-    of a stage that has none. Files may be gone where nothing ahead `reads` any. Raises `ValueError` with what would make
-    another run.
+    What nothing was trained with may change: the settings of a stage that has no checkpoint, whose answers are sampled
+    anew where they are concerned, and all others of a run that has none, which then begins anew. Files may be gone where
+    nothing ahead `reads` any. Raises `ValueError` with what would make another run.
     """
     state = folder.state()
     now = fingerprint_now(config, state, reads=reads)
@@ -65,8 +67,9 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
             f"{folder.root} was trained with {_listed(fixed)}; {_remedy(fixed)}, or begin another run: with name=, or at "
             f"a checkpoint of this one with `python -m orchestrator fork`"
         )
-    if other and not trained:
+    if _begins_anew(found, config, state, trained):
         state = _afresh(folder)
+    _forget_answers(found, folder, trained)
     if trained and (what := recorded(found, config, state)):
         name = next(reversed(trained))
         MetricsLog(folder.metrics).event(name, max(steps(folder.checkpoints(name))), CHANGED, what)
@@ -74,14 +77,43 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
     folder.store(replace(state, fingerprint=now))
 
 
+def reached(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
+    """What a run has reached that holds with this configuration too: nothing where the run will begin anew."""
+    state, trained = folder.state(), folder.begun()
+    if not state.fingerprint or trained:
+        return state
+    found = changes(config, state.fingerprint, fingerprint_now(config, state, reads=reads))
+    return RunState() if _begins_anew(found, config, state, trained) else state
+
+
 def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dict[str, list[str | None]]:
     """What an event says of changes: all but those that are free, and of an instance that came or went its name alone."""
-    names = set(state.stages) | {stage.name for stage in config.instances}
     return {
         key: list(change)
         for key, change in (found[Kind.IDENTITY] | found[Kind.SCHEDULE]).items()
-        if not (None in change and key.partition(".")[0] in names)
+        if not (None in change and _of_a_stage(key, config, state))
     }
+
+
+def _begins_anew(found: dict[Kind, Changes], config: Config, state: RunState, trained: Iterable[str]) -> bool:
+    """Whether nothing that was done holds any more: what changed is no setting of a stage, and nothing was trained."""
+    return not trained and any(not _of_a_stage(key, config, state) for key in found[Kind.IDENTITY])
+
+
+def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
+    """Whether a setting is that of a stage or of an instance of one, which may have gone before it began."""
+    owner = key.partition(".")[0]
+    names = {*config.sections, *state.stages, *(stage.name for stage in config.instances)}
+    return owner in names or owner not in Config.__dataclass_fields__
+
+
+def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterable[str]) -> None:
+    """Remove what was sampled with other settings for stages that were not trained on it yet."""
+    changed = {*found[Kind.IDENTITY], *found[Kind.SCHEDULE]}
+    for name in folder.state().stages:
+        settings = ("envs.", "rollout.", *(f"{name}.{setting}" for setting in SAMPLED_BY))
+        if name not in trained and any(key.startswith(settings) for key in changed):
+            folder.sampled(name).unlink(missing_ok=True)
 
 
 def _is_fixed(
@@ -89,7 +121,7 @@ def _is_fixed(
 ) -> bool:
     """Whether something was trained with this setting."""
     owner = key.partition(".")[0]
-    stage = owner in config.sections or owner in state.stages or owner in {one.name for one in config.instances}
+    stage = _of_a_stage(key, config, state)
     if not (owner in trained if stage else trained):
         return False
     return not (change[1] is None and stage)  # else the list of stages does not name it any more

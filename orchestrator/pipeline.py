@@ -15,14 +15,14 @@ from learner.weight_files import require_whole
 from orchestrator.actors import gpu_share
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config
-from orchestrator.continuation import check_continuation
+from orchestrator.continuation import check_continuation, reached
 from orchestrator.deadline import StopFlag, StopRequested, beside
 from orchestrator.limit_checks import plays
 from orchestrator.model_checks import check_model
 from orchestrator.progress import Progress
 from orchestrator.report import write_report
 from orchestrator.run import Run
-from orchestrator.run_dir import RunDir
+from orchestrator.run_dir import RunDir, RunState
 from orchestrator.stage_distill import run_distill
 from orchestrator.stage_dpo import run_dpo
 from orchestrator.stage_eval import run_eval
@@ -46,12 +46,16 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     known at the start is found before a file is written.
     """
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
-    ahead = _planned(config, folder, only).ahead
-    notes = check_before(config, ahead, folder)
+    state = folder.state()
+    ahead = _planned(config, folder, state, only).ahead
+    reads = any(stage.stage != "report" for stage in ahead)
+    if (holds := reached(config, folder, reads=reads)) != state:
+        state, ahead = holds, _planned(config, folder, holds, only).ahead
+    notes = check_before(config, ahead, folder.root, state.model)
     folder.open()
     try:
-        check_continuation(config, folder, reads=any(stage.stage != "report" for stage in ahead))
-        planned = _planned(config, folder, only)
+        check_continuation(config, folder, reads=reads)
+        planned = _planned(config, folder, folder.state(), only)
         with Progress(config.name) as progress:
             for note in [*notes, *planned.notes]:
                 progress.note(note)
@@ -60,11 +64,11 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
         folder.close()
 
 
-def _planned(config: Config, folder: RunDir, only: str | None) -> Plan:
-    """What is to be done in a run's folder. Raises `ValueError` where that can't be done."""
+def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) -> Plan:
+    """What is to be done in a run's folder after what was reached. Raises `ValueError` where that can't be done."""
     steps = {stage: config.sections[stage].steps for stage in TRAINING}  # a command's stage need not be listed
     steps |= {stage.name: config.settings(stage).steps for stage in config.instances if stage.trains}
-    state = replace(folder.state(), began=folder.begun())
+    state = replace(state, began={name: state.began[name] for name in folder.begun() if name in state.began})
     found = (
         plan(config.instances, state, steps=steps)
         if only is None

@@ -40,8 +40,8 @@ class DpoConfig:
     """Training tasks that are answered, without `data`."""
     samples: int = identity(8)
     """Answers to each of them; a right and a wrong answer to the same task are a pair, each answer in one pair at most."""
-    shares: dict[str, float] = scheduled({})
-    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
+    shares: dict[str, float] = identity({})
+    """Shares of environments among these tasks, where they differ from `envs.ID.share`."""
     timeout_s: float = running(600.0)
     """Deadline for sampling, in seconds."""
     max_failures: float = running(0.5)

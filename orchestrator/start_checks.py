@@ -17,7 +17,6 @@ from orchestrator.limit_checks import limit_notes
 from orchestrator.mixture import open_mixture
 from orchestrator.model_checks import check_model, check_teachers
 from orchestrator.preferences import DpoConfig
-from orchestrator.run_dir import RunDir
 from orchestrator.stage_dpo import read_pairs_of_data
 from orchestrator.stage_list import Stage
 from orchestrator.stage_sft import read_chats
@@ -27,8 +26,10 @@ TRAINED_BYTES, FROZEN_BYTES = 12, 4
 """What a checkpoint has of a parameter: the weight in float32, and AdamW's two moments where it is trained."""
 
 
-def check_before(config: Config, stages: list[Stage], folder: RunDir) -> list[str]:
+def check_before(config: Config, stages: list[Stage], root: Path, reached: str | None = None) -> list[str]:
     """What would fail later, or is worth knowing, which is returned as lines for people.
+
+    `reached` is the newest model of the run in the folder `root`, where it has one that holds.
 
     Raises `FileNotFoundError`, `ValueError`, and `OSError` where the disk is too small.
     """
@@ -36,7 +37,7 @@ def check_before(config: Config, stages: list[Stage], folder: RunDir) -> list[st
         config.require_stage(stage)
     if all(stage.stage == "report" for stage in stages):
         return []
-    model = _model(config, stages, folder)
+    model = _model(config, stages, root, reached)
     parameters = parameter_count(config.model.fresh) if model is None else require_whole(model)
     if model is not None:
         check_model(model, config)
@@ -48,16 +49,15 @@ def check_before(config: Config, stages: list[Stage], folder: RunDir) -> list[st
     for stage in stages:
         _check_data(config, stage, tokenizer, longest)
     if any(stage.trains for stage in stages):
-        _check_disk(config, folder.root, parameters)
+        _check_disk(config, root, parameters)
     return notes
 
 
-def _model(config: Config, stages: list[Stage], folder: RunDir) -> Path | None:
+def _model(config: Config, stages: list[Stage], root: Path, reached: str | None) -> Path | None:
     """The model that the first stage begins with; None where `init` makes one."""
-    reached = folder.state().model
     if stages[0].stage == "init" or reached is None:
         return None if config.model.path is None else Path(config.model.path).resolve()
-    return folder.root / reached
+    return root / reached
 
 
 def _check_entry_points(config: Config) -> None:

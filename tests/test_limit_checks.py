@@ -11,7 +11,6 @@ from envs.source import EnvConfig
 from orchestrator.config import load_config
 from orchestrator.limit_checks import prompt_notes, turn_notes
 from orchestrator.pipeline import processes
-from orchestrator.run_dir import RunDir
 from orchestrator.start_checks import check_before
 from rollout.episode import EpisodeLimits
 from rollout.worker import RolloutConfig
@@ -83,7 +82,7 @@ def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     path.write_text("".join(rows))
     given = ["rollout.limits.turns=2", f"envs.math.data={path}", "sft.shares.math=0"]
     said = [*given, f"runs_dir={tmp_path / 'runs'}"]
-    folder = RunDir(tmp_path / "runs" / "demo")
+    folder = tmp_path / "runs" / "demo"
     with pytest.raises(ValueError, match="30 of 30 rows leave no token for an answer"):
         check_before(load_config(DEMO, said), load_config(DEMO, said).instances, folder)
     config = load_config(DEMO, [*said, "envs.math.on_error=skip"])
@@ -91,4 +90,4 @@ def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     assert turns == "rollout.limits.turns=2 cuts the episodes of tool_use short, which has 4 of its own"
     assert prompts.endswith("their episodes fail as prompt_too_long")
     assert check_before(config, [one for one in config.instances if one.stage == "sft"], folder) == []
-    assert not folder.root.exists()
+    assert not folder.exists()

@@ -9,7 +9,7 @@ from run_folders import with_checkpoint
 
 from envs.setting import Kind, identity, kind_of, kinds, running, scheduled
 from orchestrator.config import KINDS, flat_config, load_config
-from orchestrator.continuation import check_continuation
+from orchestrator.continuation import check_continuation, reached
 from orchestrator.data_files import content
 from orchestrator.metrics import MetricsRow, read_metrics
 from orchestrator.run_dir import RunDir
@@ -146,6 +146,46 @@ def test_the_settings_of_a_stage_that_has_not_begun_may_change(folder: RunDir) -
         check_continuation(load_config(DEMO, [more, "rl_tools.loss.advantage=loo"]), folder)
     with pytest.raises(ValueError, match=r"sft.batch_size: 32 -> 16"):
         check_continuation(load_config(DEMO, [more, "sft.batch_size=16"]), folder)
+
+
+def test_what_was_reached_holds_unless_more_than_the_settings_of_a_stage_changes(folder: RunDir) -> None:
+    named = "stages=[init,eval,sft,{rl: {name: rl_tools, steps: 5}}]"
+    check_continuation(load_config(DEMO, [named]), folder)
+    folder.store(replace(folder.state(), done={"init": 0, "eval-init": 0}, model="gone", label="init"))
+    (folder.evals / "init.json").write_text("{}")
+    for given in (["sft.batch_size=16"], ["stages=[init,eval,sft,{rl: {name: rl_more, steps: 5}}]"]):
+        config = load_config(DEMO, given)
+        assert reached(config, folder) == folder.state()
+        check_continuation(config, folder)
+        assert set(folder.state().done) == {"init", "eval-init"}
+        assert list(folder.evals.iterdir())
+    other = load_config(DEMO, ["seed=2"])
+    assert reached(other, folder).model is None
+    assert folder.state().model == "gone"  # nothing is written yet
+    check_continuation(other, folder)
+    assert not list(folder.evals.iterdir())
+
+
+def test_a_stage_that_has_not_begun_may_leave_the_list(folder: RunDir) -> None:
+    check_continuation(load_config(DEMO, ["stages=[init,sft,rl,{rl: {name: rl_tools, steps: 5}}]"]), folder)
+    with_checkpoint(folder, "sft")
+    check_continuation(load_config(DEMO, ["stages=[init,sft,rl]"]), folder)
+    (row,) = events(folder)
+    assert row.told == {"stages": "init, sft, rl, rl_tools -> init, sft, rl"}
+
+
+@pytest.mark.parametrize("override", ["dpo.tasks=8", "dpo.shares.math=3", "envs.math.share=2"])
+def test_answers_that_were_sampled_with_other_settings_are_sampled_anew(folder: RunDir, override: str) -> None:
+    given = ["stages=[init,sft,dpo]"]
+    check_continuation(load_config(DEMO, given), folder)
+    with_checkpoint(folder, "sft", done=True)
+    state = folder.state()
+    folder.store(replace(state, began=state.began | {"dpo": str(state.model)}, stages=state.stages | {"dpo": "dpo"}))
+    folder.sampled("dpo").write_text("{}\n")
+    check_continuation(load_config(DEMO, [*given, "dpo.steps=7", "dpo.beta=0.2"]), folder)
+    assert folder.sampled("dpo").exists()
+    check_continuation(load_config(DEMO, [*given, override]), folder)
+    assert not folder.sampled("dpo").exists()
 
 
 def test_data_that_changed_is_noticed_and_data_that_moved_is_the_same(folder: RunDir, tmp_path: Path) -> None:

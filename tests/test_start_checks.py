@@ -3,6 +3,7 @@
 import json
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import tiny_models
 
 from learner.weight_files import require_whole
 from orchestrator.__main__ import main
+from orchestrator.config import load_config
+from orchestrator.continuation import check_continuation
+from orchestrator.run_dir import RunDir
 
 DEMO = "configs/demo.yaml"
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'
@@ -101,3 +105,19 @@ def test_rows_of_data_without_demonstrations_are_no_supervised_data(
 ) -> None:
     assert main(["run", DEMO, f"runs_dir={files}/runs", "name=job", f"envs.math.data={files}/rows.jsonl"]) == 2
     assert "'math' has no demonstrations (a row of data comes without" in capsys.readouterr().err
+
+
+def test_a_run_that_trained_nothing_is_not_held_by_a_model_that_it_shall_not_have_any_more(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunDir(files / "runs" / "job")
+    folder.open()
+    for name in ("first", "second"):
+        (files / name).mkdir()
+        (files / name / "notes.txt").write_text(name)
+    given = [f"runs_dir={files}/runs", "name=job"]
+    check_continuation(load_config(Path(DEMO), [*given, f"model.path={files}/first"]), folder)
+    folder.store(replace(folder.state(), done={"init": 0}, model=f"{files}/first"))
+    folder.close()
+    assert main(["run", DEMO, *given, f"model.path={files}/second"]) == 2
+    assert f"{files}/second is no model directory" in capsys.readouterr().err
