@@ -1,6 +1,7 @@
 """What lies behind the settings that name files: the content is part of what a run is, the place is not."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def _named(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
         if env.data is not None:
             yield f"envs.{name}.data", Path(env.data), env_named(name, env).companions
         for option, value in env.options.items():
-            if isinstance(value, str) and Path(value).exists():
+            if isinstance(value, str) and os.path.exists(value):  # also of a text that no path can be
                 yield f"envs.{name}.options.{option}", Path(value), ()
     given = {stage.name: config.settings(stage) for stage in config.instances if stage.trains}
     for name, part in (config.sections | given).items():

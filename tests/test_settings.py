@@ -188,6 +188,12 @@ def test_answers_that_were_sampled_with_other_settings_are_sampled_anew(folder: 
     assert not folder.sampled("dpo").exists()
 
 
+@pytest.mark.parametrize("rules", ["", "Mind the holes in the ice. " * 20])
+def test_an_option_that_is_a_text_names_no_file_however_short_or_long(rules: str) -> None:
+    options = f"envs.gym={{share: 0.0, options: {{id: FrozenLake-v1, rules: '{rules}'}}}}"
+    assert content(load_config(DEMO, [options])) == {}
+
+
 def test_data_that_changed_is_noticed_and_data_that_moved_is_the_same(folder: RunDir, tmp_path: Path) -> None:
     rows = "".join(f'{{"question": "1+{n}?", "answer": "#### {n + 1}"}}\n' for n in range(40))
     data = tmp_path / "data.jsonl"
