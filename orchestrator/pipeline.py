@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.checkpoint import begin, commit
+from learner.checkpoint import steps as steps_in
 from learner.fresh_model import make_model
 from learner.weight_files import require_whole
 from orchestrator.actors import gpu_share
@@ -76,6 +77,12 @@ def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) 
     )
     if state.model is None and found.ahead and found.ahead[0].stage not in ("init", "report"):
         raise ValueError(f"{folder.root} has no model yet; run the stage `init` first, or name it first in stages")
+    for stage in found.ahead:
+        place = folder.checkpoints(stage.name)
+        if stage.trains and stage.name not in state.began and steps_in(place):
+            raise ValueError(
+                f"{place} has checkpoints of which the run knows nothing; move it away to begin {stage.name}"
+            )
     return found
 
 

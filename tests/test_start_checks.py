@@ -121,3 +121,13 @@ def test_a_run_that_trained_nothing_is_not_held_by_a_model_that_it_shall_not_hav
     folder.close()
     assert main(["run", DEMO, *given, f"model.path={files}/second"]) == 2
     assert f"{files}/second is no model directory" in capsys.readouterr().err
+
+
+def test_a_stage_does_not_go_on_from_checkpoints_of_which_the_run_knows_nothing(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = files / "runs" / "job" / "checkpoints" / "rl"
+    (foreign / "000025").mkdir(parents=True)
+    assert main(["run", DEMO, f"runs_dir={files}/runs", "name=job"]) == 2
+    assert f"{foreign} has checkpoints of which the run knows nothing" in capsys.readouterr().err
+    assert [path.name for path in foreign.parent.parent.iterdir()] == ["checkpoints"]
