@@ -72,7 +72,7 @@ def test_four_episodes_that_hang_cost_nobody_but_themselves(threads: int) -> Non
     released = threading.Event()
     runner = runner_of(
         ScriptedEngine(["</think>go"]),
-        limits=replace(ROOM, timeout_s=0.5),
+        limits=replace(ROOM, timeout_s=2.0),
         make=lambda _: Waiting(lambda task: task.key == "hangs" and released.wait()),
     )
     tasks = [replace(task, spec={"threads": threads}) for task in [HANGS] * 4 + [QUICK] * 20]
@@ -82,7 +82,7 @@ def test_four_episodes_that_hang_cost_nobody_but_themselves(threads: int) -> Non
         released.set()
     assert {one.failure and one.failure.kind for one in played[:4]} == {FailureKind.TIMEOUT}
     assert [one.reward for one in played[4:]] == [1.0] * 20
-    assert took < 5
+    assert took < 10  # two deadlines, where two threads take the four that hang
 
 
 def test_the_wait_for_a_thread_and_for_the_engine_is_off_the_clock() -> None:
