@@ -53,6 +53,11 @@ def write_text(config: Any, path: Path) -> None:
     path.write_text(OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference))), encoding="utf-8")
 
 
+def written(path: Path, key: str) -> Any:
+    """The value that a file of `write_text` has under a dotted key; None where it has none."""
+    return OmegaConf.select(OmegaConf.load(path), key)
+
+
 def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
     """A configuration as `dotted.key: value`, without its secrets."""
     return dict(_flatten(_redacted(config), under))

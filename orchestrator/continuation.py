@@ -7,6 +7,7 @@ from dataclasses import replace
 from envs.setting import Kind, kind_of
 from learner.checkpoint import steps
 from orchestrator.config import KINDS, Config, flat_config, save_config
+from orchestrator.config_text import written
 from orchestrator.data_files import MISSING, content
 from orchestrator.metrics import MetricsLog
 from orchestrator.run_dir import RunDir, RunState
@@ -24,10 +25,12 @@ def fingerprint(config: Config) -> dict[str, str]:
     return flat_config(config) | content(config)
 
 
-def fingerprint_now(config: Config, state: RunState, *, reads: bool = True) -> dict[str, str]:
+def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> dict[str, str]:
     """The fingerprint of a run that goes on: of a file that is gone and that nothing ahead reads, what was known of it."""
-    now = fingerprint(config)
-    return now | {key: state.fingerprint[key] for key in now if _needs_no_more(key, now[key], state, reads)}
+    state, now = folder.state(), fingerprint(config)
+    gone = [key for key in now if now[key] == MISSING and key in state.fingerprint]
+    same_model = "model.path" in gone and written(folder.config, "model.path") == config.model.path
+    return now | {key: state.fingerprint[key] for key in gone if _needs_no_more(key, state, reads, same_model)}
 
 
 def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict[Kind, Changes]:
@@ -53,7 +56,7 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
     nothing ahead `reads` any. Raises `ValueError` with what would make another run.
     """
     state = folder.state()
-    now = fingerprint_now(config, state, reads=reads)
+    now = fingerprint_now(config, folder, reads=reads)
     if not state.fingerprint:
         save_config(config, folder.config)
         folder.store(replace(state, fingerprint=now))
@@ -82,7 +85,7 @@ def reached(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
     state, trained = folder.state(), folder.begun()
     if not state.fingerprint or trained:
         return state
-    found = changes(config, state.fingerprint, fingerprint_now(config, state, reads=reads))
+    found = changes(config, state.fingerprint, fingerprint_now(config, folder, reads=reads))
     return RunState() if _begins_anew(found, config, state, trained) else state
 
 
@@ -127,10 +130,11 @@ def _is_fixed(
     return not (change[1] is None and stage)  # else the list of stages does not name it any more
 
 
-def _needs_no_more(key: str, now: str, state: RunState, reads: bool) -> bool:
-    """Whether a file is gone that nothing ahead reads."""
-    owner = key.partition(".")[0]
-    return now == MISSING and key in state.fingerprint and (not reads or owner in state.done or owner == "model")
+def _needs_no_more(key: str, state: RunState, reads: bool, same_model: bool) -> bool:
+    """Whether nothing ahead reads a file that is gone; of the model that a run began with only where its place is the same."""
+    if key == "model.path":
+        return same_model
+    return not reads or key.partition(".")[0] in state.done
 
 
 def _afresh(folder: RunDir) -> RunState:

@@ -41,7 +41,7 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     checkpoint = _checkpoint(given, at)
     stage = _stage(config, checkpoint, given.state())
     verify(checkpoint)
-    changed = _check_changes(config, stage, step_of(checkpoint), given.state())
+    changed = _check_changes(config, stage, step_of(checkpoint), given)
     _make(config, stage, checkpoint, given, target)
     origin = target.state().origin
     log = MetricsLog(target.metrics)
@@ -78,9 +78,10 @@ def _stage(config: Config, checkpoint: Path, state: RunState) -> Stage:
     return found
 
 
-def _check_changes(config: Config, stage: Stage, step: int, state: RunState) -> dict[str, list[str | None]]:
+def _check_changes(config: Config, stage: Stage, step: int, given: RunDir) -> dict[str, list[str | None]]:
     """What differs from the source, but for what is free. Raises `ValueError` for what the checkpoint settles."""
-    found = changes(config, state.fingerprint, fingerprint_now(config, state))
+    state = given.state()
+    found = changes(config, state.fingerprint, fingerprint_now(config, given))
     goes_on = config.settings(stage).steps > step
     optimiser = tuple(f"{stage.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
     for key, (before, now) in found[Kind.IDENTITY].items():
@@ -119,7 +120,7 @@ def _make(config: Config, stage: Stage, checkpoint: Path, given: RunDir, target:
                 model=str(copy.relative_to(target.root)),
                 label=stage.name,
                 version=state.version,
-                fingerprint=fingerprint_now(config, state),
+                fingerprint=fingerprint_now(config, given),
                 origin={"run": str(given.root), "from": f"{stage.name}/{step}", "manifest": f"SHA-256 {manifest}"},
             )
         )

@@ -213,6 +213,24 @@ def test_data_that_changed_is_noticed_and_data_that_moved_is_the_same(folder: Ru
         check_continuation(load_config(DEMO, moved), folder)
 
 
+def test_the_model_that_a_run_began_with_may_be_gone_but_not_be_another_that_is_not_there(
+    folder: RunDir, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    check_continuation(load_config(DEMO, [f"model.path={model}"]), folder)
+    with_checkpoint(folder, "sft")
+    (model / "config.json").unlink()
+    model.rmdir()
+    before = folder.config.read_text()
+    for reads in (True, False):
+        check_continuation(load_config(DEMO, [f"model.path={model}"]), folder, reads=reads)
+        with pytest.raises(ValueError, match=r"model.path: \d+ bytes, SHA-256 .* -> no such file"):
+            check_continuation(load_config(DEMO, [f"model.path={tmp_path}/modle"]), folder, reads=reads)
+    assert folder.config.read_text() == before
+
+
 def test_a_model_directory_is_known_by_its_description_and_the_sizes_of_its_weights(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
