@@ -1,7 +1,7 @@
 """What lies behind the settings that name files: the content is part of what a run is, the place is not."""
 
 import hashlib
-import os
+import os.path
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,15 +24,22 @@ def content(config: Config) -> dict[str, str]:
 
 
 def _named(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
-    """The settings that name a file or a folder, each with the names of files beside it that belong to it."""
+    """The settings that name a file or a folder, each with the names of files beside it, or in it, that belong to it.
+
+    Of a folder that an option names only these belong to the run: else it may be one that the environment writes to, or
+    the option a word that a folder has as its name.
+    """
     if config.model.path is not None:
         yield "model.path", Path(config.model.path), ()
     for name, env in config.envs.items():
         if env.data is not None:
             yield f"envs.{name}.data", Path(env.data), env_named(name, env).companions
         for option, value in env.options.items():
-            if isinstance(value, str) and os.path.exists(value):  # also of a text that no path can be
-                yield f"envs.{name}.options.{option}", Path(value), ()
+            if not isinstance(value, str) or not os.path.exists(value):  # also of a text that no path can be
+                continue
+            needed = env_named(name, env).companions if os.path.isdir(value) else ()
+            if os.path.isfile(value) or any((Path(value) / file).is_file() for file in needed):
+                yield f"envs.{name}.options.{option}", Path(value), needed
     given = {stage.name: config.settings(stage) for stage in config.instances if stage.trains}
     for name, part in (config.sections | given).items():
         if isinstance(part, DistillConfig) and part.teacher is not None:
@@ -42,12 +49,14 @@ def _named(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
 
 
 def _described(path: Path, beside: tuple[str, ...]) -> str:
-    further = [path.with_name(name) for name in beside if path.with_name(name).is_file()]
+    folder = path if path.is_dir() else path.parent
+    further = [folder / name for name in beside if (folder / name).is_file()]
     if path.is_file() and not further:
         return f"{path.stat().st_size} bytes, SHA-256 {_sha256(path)}"
     if not path.exists():
         return MISSING
-    files = [path, *further] if path.is_file() else sorted(inner for inner in path.iterdir() if inner.is_file())
+    held = further or [inner for inner in folder.iterdir() if inner.is_file()]
+    files = [path, *further] if path.is_file() else sorted(held)
     whole = hashlib.sha256()
     for file in files:
         inside = str(file.stat().st_size) if file.suffix in WEIGHTS else _sha256(file)

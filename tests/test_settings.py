@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from run_folders import with_checkpoint
+from tiny_shop import write_shop
 
 from envs.setting import Kind, identity, kind_of, kinds, running, scheduled
-from orchestrator.config import KINDS, flat_config, load_config
+from envs.source import EnvConfig
+from orchestrator.config import KINDS, Config, flat_config, load_config
 from orchestrator.continuation import check_continuation, reached
 from orchestrator.data_files import content
 from orchestrator.metrics import MetricsRow, read_metrics
@@ -192,6 +194,28 @@ def test_answers_that_were_sampled_with_other_settings_are_sampled_anew(folder: 
 def test_an_option_that_is_a_text_names_no_file_however_short_or_long(rules: str) -> None:
     options = f"envs.gym={{share: 0.0, options: {{id: FrozenLake-v1, rules: '{rules}'}}}}"
     assert content(load_config(DEMO, [options])) == {}
+
+
+def test_an_option_that_names_a_folder_stands_for_the_files_that_the_environment_needs_and_for_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    shop = write_shop(tmp_path / "shop")
+    config = load_config(DEMO, [f"envs.retail={{share: 0.0, options: {{database: {shop}}}}}"])
+    first = content(config)
+    assert set(first) == {"envs.retail.options.database"}
+    (shop / "log.txt").write_text("played")
+    assert content(config) == first
+    (shop / "policy.md").write_text("Be firm.")
+    assert content(config) != first
+    monkeypatch.chdir(tmp_path)
+    for folder in ("videos", "FrozenLake-v1"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "rules.txt").write_text("Mind the holes.")
+    game = {"id": "FrozenLake-v1", "kwargs": {}, "rules": "videos"}
+    assert content(Config(name="x", envs={"gym": EnvConfig(options=game)})) == {}
+    named = content(Config(name="x", envs={"gym": EnvConfig(options=game | {"rules": "rules.txt"})}))
+    assert set(named) == {"envs.gym.options.rules"}
 
 
 def test_data_that_changed_is_noticed_and_data_that_moved_is_the_same(folder: RunDir, tmp_path: Path) -> None:
