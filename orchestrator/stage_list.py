@@ -58,7 +58,7 @@ def instances(stages: list[Any]) -> list[Stage]:
             raise ValueError(f"stages: entry {number + 1} is {entry!r}; init comes first, once, and takes no settings")
         own = given.get("name")
         about = model if stage == "eval" and own is None else None
-        name = str(own) if own is not None else _free(stage if about is None else f"eval-{about}", taken)
+        name = str(own) if own is not None else free_name(stage if about is None else f"eval-{about}", taken)
         _check_name(name, stage, named=[one.name for one in made], own=own is not None, number=number)
         taken.add(name)
         made.append(Stage(stage=stage, name=name, given={k: v for k, v in given.items() if k != "name"}, about=about))
@@ -91,7 +91,8 @@ def _entry(entry: Any) -> tuple[str, Mapping[str, Any]]:
     return str(stage), given
 
 
-def _free(name: str, taken: set[str]) -> str:
+def free_name(name: str, taken: set[str]) -> str:
+    """The name, with a number where it is taken."""
     return next(one for one in _numbered(name) if one not in taken)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.run_dir import RunState
-from orchestrator.stage_list import Stage
+from orchestrator.stage_list import Stage, free_name
 
 REMEDY = (
     "put it behind, take it out, or begin a run of its own from an older checkpoint with `python -m orchestrator fork`"
@@ -34,10 +34,12 @@ def plan(stages: Sequence[Stage], state: RunState, *, steps: dict[str, int]) -> 
     _check_order([stage.name for stage in stages if stage.makes and stage.name in done], list(done))
     last = max((place for place, stage in enumerate(stages) if stage.makes and stage.name in done), default=-1)
     ahead: list[Stage] = []
+    taken = {stage.name for stage in stages}
     newest = state.label if state.label in done else None  # without one, `sft` goes on that is the newest itself
     for place, stage in enumerate(stages):
         if place > last and stage.about not in (None, newest) and newest is not None:
-            stage = replace(stage, name=f"eval-{newest}", about=newest)
+            stage = replace(stage, name=free_name(f"eval-{newest}", taken), about=newest)
+            taken.add(stage.name)
         if stage.name in done and not (stage.stage == "report" and ahead):
             continue
         if place < last:

@@ -156,6 +156,15 @@ def test_what_can_not_be_continued_is_refused_with_the_reason(stages: list[Any],
         ahead(stages, state)
 
 
+def test_evaluations_of_a_model_that_the_list_does_not_name_have_names_of_their_own() -> None:
+    stages = ["init", "rl", "eval", "eval"]
+    state = replace(reached("init", "rl", "eval-rl", "dpo"), model="dpo", label="dpo")
+    assert ahead(stages, state) == ["eval-dpo", "eval-dpo-2"]
+    once = replace(state, done=state.done | {"eval-dpo": 0}, stages=state.stages | {"eval-dpo": "eval"})
+    assert ahead(stages, once) == ["eval-dpo-2"]
+    assert ahead([*stages[:3], {"eval": {"name": "eval-dpo"}}], state) == ["eval-dpo-2", "eval-dpo"]
+
+
 def test_the_last_trained_stage_goes_on_where_more_steps_are_asked_for_and_what_followed_is_done_again() -> None:
     stages = ["init", "eval", "sft", "eval", "report"]
     whole = reached("init", "eval-init", "sft", "eval-sft", "report")
