@@ -14,11 +14,15 @@ BLANK = "[blanked]"
 """Stands for a secret."""
 SECRET_KEY = re.compile(
     r"(?:^|_)(?:auth|authorization|bearer|cookies?|credentials?|jwt|passphrase|passwd|password|pwd|secrets?|apikey"
-    r"|(?<!per_)token"
+    r"|token"
     r"|(?:access|account|anthropic|api|aws|azure|encryption|gcp|google|hf|hub|master|mlflow|openai|private|shared|signing"
     r"|ssh|subscription|wandb)_key)(?:_|$)"
 )
-"""The words of a key that names a secret, wherever they stand in it. `tokens` counts tokens, as `per_token` does."""
+"""The words of a key that names a secret, wherever they stand in it. `tokens` counts tokens."""
+TEXT_TOKEN = re.compile(
+    r"(?<![a-z])(?:(?:begin|bos|cls|end|eos|mask|pad|per|sep|start|stop|unk)_token|token_ids?)(?![a-z])"
+)
+"""The words of a key that speaks of a token of text instead: of one with a place in the vocabulary, or by its number there."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 SHAPES = (
     (re.compile(r"(?<=://)[^/\s]+@"), f"{BLANK}@"),  # user and password of a URI
@@ -36,7 +40,7 @@ SHAPES = (
 
 def is_secret(key: str) -> bool:
     """Whether a key names a secret, such as `hf_token`, `apiKey` or `auth`."""
-    return SECRET_KEY.search("_".join(WORD.findall(key)).lower()) is not None
+    return SECRET_KEY.search(TEXT_TOKEN.sub("", "_".join(WORD.findall(key)).lower())) is not None
 
 
 def blanked(text: str) -> str:

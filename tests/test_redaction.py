@@ -34,10 +34,32 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize(
     "key",
-    ["token", "hf_token", "HF_TOKEN", "apiKey", "OPENAI_API_KEY", "db_password", "clientSecret", "auth", "authToken"],
+    ["token", "hf_token", "HF_TOKEN", "apiKey", "OPENAI_API_KEY", "db_password", "clientSecret", "auth", "authToken"]
+    + [
+        "api_token",
+        "access_token",
+        "backend_token",
+        "append_token",
+        "secret_token_id",
+        "token_secret",
+        "tokenIdentity",
+    ],
 )
 def test_a_key_that_names_a_secret_is_known_in_any_spelling(key: str) -> None:
     assert is_secret(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["eos_token", "bosToken", "PAD_TOKEN", "stop_token", "eos_token_id", "image_token_ids", "nll_per_token"]
+)
+def test_a_key_that_names_a_token_of_text_is_no_secret(key: str) -> None:
+    assert not is_secret(key)
+
+
+def test_an_option_that_names_a_token_of_text_is_there_when_the_run_is_loaded_again(tmp_path: Path, shop: str) -> None:
+    config = load_config(DEMO, [shop, "envs.shop.options={eos_token: '<|end|>', pad_token_id: 7}"])
+    save_config(config, tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml", []) == config
 
 
 @pytest.mark.parametrize("path", sorted(Path("configs").glob("*.yaml")), ids=lambda path: path.stem)
