@@ -137,7 +137,7 @@ async def _stages(run: Run, ahead: list[Stage]) -> None:
         _begin(run, stage)
         await FUNCTIONS[stage.stage](run, stage)
         seconds = time.monotonic() - began
-        _finish(run, stage, seconds)
+        finish(run, stage, seconds)
         run.progress.note(f"{stage.name}: done in {seconds:.0f} s")
 
 
@@ -160,9 +160,15 @@ def _begin(run: Run, stage: Stage) -> None:
     )
 
 
-def _finish(run: Run, stage: Stage, seconds: float) -> None:
+def finish(run: Run, stage: Stage, seconds: float) -> None:
+    """Record that a stage is done, with as many steps as it has trained, which may be more than it has to by now."""
     state = run.folder.state()
-    steps = run.config.settings(stage).steps if stage.trains else 0
+    wanted = run.config.settings(stage).steps if stage.trains else 0
+    steps = max([wanted, *steps_in(run.folder.checkpoints(stage.name))]) if stage.trains else 0
+    if steps > wanted:
+        run.progress.note(
+            f"{stage.name}: {stage.name}.steps={wanted} is less than the {steps} steps that were trained; they stay"
+        )
     others = {name: count for name, count in state.done.items() if name != stage.name}
     run.folder.store(replace(state, done=others | {stage.name: steps}, seconds=state.seconds | {stage.name: seconds}))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import with_checkpoint
 from test_thinking_curve import Tracked
 
 from learner.checkpoint import DamagedCheckpointError
@@ -15,6 +16,7 @@ from learner.config import OptimConfig
 from learner.loss_config import LossConfig
 from orchestrator.config import load_config
 from orchestrator.deadline import StopFlag, StuckError
+from orchestrator.pipeline import finish
 from orchestrator.progress import Progress
 from orchestrator.run import Run
 from orchestrator.run_dir import RunDir, RunState
@@ -82,6 +84,24 @@ def on_a_run(folder: Path, learner: Learner, work: Callable[[Run], Awaitable[Any
             return asyncio.run(_awaited(work(run)))
         finally:
             place.close()
+
+
+def test_a_stage_that_has_trained_more_than_it_has_to_is_done_with_what_it_trained(tmp_path: Path) -> None:
+    said = io.StringIO()
+
+    async def work(run: Run) -> dict[str, int]:
+        with_checkpoint(run.folder, "rl", 25)
+        stages = {stage.name: stage for stage in run.config.instances}
+        with Progress(stream=said) as progress:
+            run.progress = progress
+            finish(run, stages["init"], 1.0)
+            finish(run, stages["sft"], 1.0)
+            finish(run, stages["rl"], 1.0)
+        return run.folder.state().done
+
+    assert on_a_run(tmp_path, Learner(), work, "sft.steps=7", "rl.steps=10") == {"init": 0, "sft": 7, "rl": 25}
+    assert "rl: rl.steps=10 is less than the 25 steps that were trained; they stay" in said.getvalue()
+    assert "sft" not in said.getvalue()
 
 
 async def _awaited(work: Awaitable[Any]) -> Any:
