@@ -35,6 +35,11 @@ def require_positive(setting: str, max_tokens: int | None) -> None:
         raise ValueError(f"{setting}={max_tokens} must be at least 1, or null")
 
 
+def limit_name(stage: str, max_tokens: int | None) -> str:
+    """What the limit of an instance of a stage is called: by its setting, where that gives one, else by the model's."""
+    return f"{stage}.max_tokens" if max_tokens is not None else "the model's max_position_embeddings"
+
+
 class RowIntake:
     """Reads the rows of one file and counts what became of them."""
 

@@ -57,11 +57,16 @@ class SftData:
         writer: DialogueWriter,
         config: SftDataConfig,
         *,
+        name: str = "sft",
         batch_size: int,
         max_tokens: int | None,
+        setting: str = "sft.max_tokens",
         on_error: str,
         seed: int,
     ) -> None:
+        """`name` is that of the instance of the stage, `setting` that of the limit `max_tokens`; None is no limit."""
+        self._name = name
+        self._setting = setting
         self._dialogue = dialogue
         self._writer = writer
         self._config = config
@@ -86,9 +91,10 @@ class SftData:
                 return Sequence.supervised(ids=ids, trained_T=trained)
         if self._on_error == "skip":
             return None
+        raising = "raise it, or " if self._setting.startswith(f"{self._name}.") else ""
         raise ValueError(
             f"the demonstration {dialogue.task.env}/{dialogue.task.key} has {len(ids)} tokens, more than "
-            f"sft.max_tokens={self._max_tokens}; raise it, or leave such ones out with sft.on_error=skip"
+            f"{self._setting}={self._max_tokens}; {raising}leave such ones out with {self._name}.on_error=skip"
         )
 
 

@@ -16,7 +16,7 @@ from orchestrator.answer_sampling import sample_once
 from orchestrator.deadline import beside
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.preferences import DpoConfig, Preference, Preferences, pair_lines, read_pairs, read_preferences
-from orchestrator.row_intake import RowIntake
+from orchestrator.row_intake import RowIntake, limit_name
 from orchestrator.run import Run
 from orchestrator.supervised import tell_data, train_supervised
 from rollout.renderer import load_tokenizer, pad_id
@@ -65,7 +65,8 @@ def read_pairs_of_data(
     Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
     """
     assert config.data is not None
-    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=f"{name}.max_tokens")
+    setting = limit_name(name, config.max_tokens)
+    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
     return read_preferences(Path(config.data), intake, on_error=config.on_error)
 
 

@@ -10,7 +10,7 @@ from orchestrator.config import SftConfig
 from orchestrator.deadline import beside
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Demonstrations
-from orchestrator.row_intake import RowIntake
+from orchestrator.row_intake import RowIntake, limit_name
 from orchestrator.run import Run
 from orchestrator.sft_data import SftData
 from orchestrator.supervised import sequence_batches, tell_data, train_supervised
@@ -46,7 +46,8 @@ def read_chats(
     Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
     """
     assert config.data is not None
-    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=f"{name}.max_tokens")
+    setting = limit_name(name, config.max_tokens)
+    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
     return ChatFile(Path(config.data), intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
 
 
@@ -63,8 +64,10 @@ def _data(run: Run, config: SftConfig, name: str) -> SftData:
         source,
         DialogueWriter.of(tokenizer, thought, train_closing=config.thoughts.train_closing),
         config.modes,
+        name=name,
         batch_size=config.batch_size,
         max_tokens=max_tokens,
+        setting=limit_name(name, config.max_tokens),
         on_error=config.on_error,
         seed=seed,
     )

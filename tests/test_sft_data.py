@@ -16,6 +16,7 @@ from orchestrator.chat_file import parse_chat
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Demonstrations, Dialogue
 from orchestrator.mixture import open_mixture
+from orchestrator.row_intake import limit_name
 from orchestrator.sft_data import SftData, SftDataConfig, in_rounds, under_mode
 from rollout.renderer import Renderer
 from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
@@ -197,6 +198,27 @@ def test_a_demonstration_is_never_cut_but_named_or_left_out() -> None:
     assert 0 < len(kept) < len(whole)
     with pytest.raises(ValueError, match=f"math/.* tokens, more than sft.max_tokens={middle}; .*sft.on_error=skip"):
         data(strip=0, truncate=0, max_tokens=middle).batch(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(9, "sft-2.max_tokens=9; raise it, or leave "), (None, "the model's max_position_embeddings=9; leave ")],
+)
+def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_model(given: int | None, said: str) -> None:
+    setting = limit_name("sft-2", given)
+    chats = SftData(
+        lambda _: DIALOGUE,
+        writer(),
+        SftDataConfig(),
+        name="sft-2",
+        batch_size=1,
+        max_tokens=9,
+        setting=setting,
+        on_error="raise",
+        seed=1,
+    )
+    with pytest.raises(ValueError, match=f"more than {said}such ones out with sft-2.on_error=skip"):
+        chats.batch(1)
 
 
 def test_what_is_over_the_limit_only_under_its_mode_stays_as_it_was() -> None:
