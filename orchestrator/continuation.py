@@ -112,11 +112,15 @@ def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
 
 def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterable[str]) -> None:
     """Remove what was sampled with other settings for stages that were not trained on it yet."""
-    changed = {*found[Kind.IDENTITY], *found[Kind.SCHEDULE]}
     for name in folder.state().stages:
-        settings = ("envs.", "rollout.", *(f"{name}.{setting}" for setting in SAMPLED_BY))
-        if name not in trained and any(key.startswith(settings) for key in changed):
+        if name not in trained and samples_anew(name, found):
             folder.sampled(name).unlink(missing_ok=True)
+
+
+def samples_anew(name: str, found: dict[Kind, Changes]) -> bool:
+    """Whether an instance of a stage would sample other answers with what changed."""
+    settings = ("envs.", "rollout.", *(f"{name}.{setting}" for setting in SAMPLED_BY))
+    return any(key.startswith(settings) for key in (*found[Kind.IDENTITY], *found[Kind.SCHEDULE]))
 
 
 def _is_fixed(

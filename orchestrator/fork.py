@@ -9,7 +9,7 @@ from pathlib import Path
 from envs.setting import Kind
 from learner.checkpoint import FACTS, MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from orchestrator.config import Config, load_config, save_config
-from orchestrator.continuation import changes, fingerprint_now, recorded
+from orchestrator.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
 from orchestrator.metrics import MetricsLog
 from orchestrator.run_dir import RunDir, RunState
 from orchestrator.stage_list import Stage
@@ -26,7 +26,8 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     """Make the folder of a run that begins at checkpoint `at`, `rl/150` or `rl` for the newest, of the run in `source`.
 
     It has the source's settings, with overrides on top, of which `name` must be one. The stage goes on from there where
-    `steps` says so, with its optimiser, else the next stage begins with this model. Returns the new configuration.
+    `steps` says so, with its optimiser, else the next stage begins with this model. Answers that it trains on are sampled
+    anew, by this model, where what they are sampled with changed. Returns the new configuration.
     Raises `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` where the checkpoint is not as it was saved.
     """
     if not (source / "config.yaml").is_file() or not (source / "manifest.json").is_file():
@@ -41,11 +42,12 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     checkpoint = _checkpoint(given, at)
     stage = _stage(config, checkpoint, given.state())
     verify(checkpoint)
-    changed = _check_changes(config, stage, step_of(checkpoint), given)
-    _make(config, stage, checkpoint, given, target)
+    found = changes(config, given.state().fingerprint, fingerprint_now(config, given))
+    _check_changes(config, stage, step_of(checkpoint), found)
+    _make(config, stage, checkpoint, given, target, keeps_answers=not samples_anew(stage.name, found))
     origin = target.state().origin
     log = MetricsLog(target.metrics)
-    log.event(stage.name, step_of(checkpoint), FORKED, origin | changed)
+    log.event(stage.name, step_of(checkpoint), FORKED, origin | recorded(found, config, given.state()))
     return config
 
 
@@ -78,10 +80,8 @@ def _stage(config: Config, checkpoint: Path, state: RunState) -> Stage:
     return found
 
 
-def _check_changes(config: Config, stage: Stage, step: int, given: RunDir) -> dict[str, list[str | None]]:
-    """What differs from the source, but for what is free. Raises `ValueError` for what the checkpoint settles."""
-    state = given.state()
-    found = changes(config, state.fingerprint, fingerprint_now(config, given))
+def _check_changes(config: Config, stage: Stage, step: int, found: dict[Kind, Changes]) -> None:
+    """Raises `ValueError` for a change of what the checkpoint settles."""
     goes_on = config.settings(stage).steps > step
     optimiser = tuple(f"{stage.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
     for key, (before, now) in found[Kind.IDENTITY].items():
@@ -92,10 +92,11 @@ def _check_changes(config: Config, stage: Stage, step: int, given: RunDir) -> di
                 f"{key}: {before} -> {now} does not go with the state of the checkpoint's optimiser; leave it as it was, or "
                 f"set {stage.name}.steps={step} to begin the next stage"
             )
-    return recorded(found, config, state)
 
 
-def _make(config: Config, stage: Stage, checkpoint: Path, given: RunDir, target: RunDir) -> None:
+def _make(
+    config: Config, stage: Stage, checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool
+) -> None:
     """The folder of the new run: the checkpoint, what its stage began with, and what was done before."""
     state, step = given.state(), step_of(checkpoint)
     goes_on = config.settings(stage).steps > step
@@ -107,7 +108,7 @@ def _make(config: Config, stage: Stage, checkpoint: Path, given: RunDir, target:
         copy = _copied(checkpoint, given, target)
         for label in (name.removeprefix("eval-") for name in before if state.stages[name] == "eval"):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
-        if goes_on and given.sampled(stage.name).is_file():
+        if goes_on and keeps_answers and given.sampled(stage.name).is_file():
             shutil.copy2(given.sampled(stage.name), target.sampled(stage.name))
         manifest = hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()
         names = [*before, stage.name]
