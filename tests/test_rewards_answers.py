@@ -202,8 +202,8 @@ LONG = 100_000
     ids=range(34),
 )
 def test_hostile_texts_are_searched_in_bounded_time(text: str) -> None:
-    start = time.monotonic()
+    start = time.thread_time()  # of this computation: a busy machine does not add to it
     answer = final_answer(text)
     if answer is not None:
         assert equal_numbers(answer, "18") is not True
-    assert time.monotonic() - start < 1
+    assert time.thread_time() - start < 1
