@@ -16,7 +16,7 @@ from orchestrator.rl_metrics import step_metrics
 from orchestrator.run import Run
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
-from rollout.record import group_lines
+from rollout.record import write_groups
 from rollout.renderer import load_tokenizer, pad_id
 from rollout.trajectory import Group
 
@@ -126,16 +126,12 @@ class LoopStage:
         last, skipped = report.step == self._config.steps, report.learner["skipped"]  # the share of its updates
         self._run.log(self._stage, report.step, step_metrics(report))
         if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
-            await beside(self._write_trajectories, report)
+            path = self._run.folder.trajectories / f"{self._stage}-{report.step}.jsonl"
+            await beside(write_groups, path, report.groups)
         evidence = f"their trajectories are in {self._run.folder.trajectories}"
         self._skips.add(report.step, skipped=skipped == 1.0, evidence=evidence)
         if last or report.step % self._config.checkpoint_every == 0:
             await self._save(report.step)
-
-    def _write_trajectories(self, report: StepReport) -> None:
-        path = self._run.folder.trajectories / f"{self._stage}-{report.step}.jsonl"
-        lines = [line for group in report.groups for line in group_lines(group)]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     async def _save(self, step: int) -> None:
         if step == 0:

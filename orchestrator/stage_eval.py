@@ -36,7 +36,7 @@ from orchestrator.thinking_curve import (
     standard_error,
     task_accuracies,
 )
-from rollout.record import group_lines
+from rollout.record import write_groups
 from rollout.trajectory import Group, Ticket, well_formed_share
 
 EVAL_TICKETS = 10**9
@@ -99,8 +99,8 @@ async def run_eval(run: Run, config: EvalConfig, name: str) -> Path:
     }
     if curves:
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
-        await beside(_write_trajectories, run, f"eval-{label}-thinking", further)
-    await beside(_write_trajectories, run, f"eval-{label}", groups)
+        await beside(write_groups, run.folder.trajectories / f"eval-{label}-thinking.jsonl", further)
+    await beside(write_groups, run.folder.trajectories / f"eval-{label}.jsonl", groups)
     path = run.folder.evals / f"{label}.json"
     write_json(path, result)
     metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}
@@ -235,8 +235,3 @@ def env_result(groups: list[Group], *, asked: int) -> dict[str, float]:
 
 def _of_env(groups: list[Group], env: str) -> list[Group]:
     return [group for group in groups if group.ticket.task.env == env]
-
-
-def _write_trajectories(run: Run, name: str, groups: list[Group]) -> None:
-    lines = [line for group in groups for line in group_lines(group)]
-    (run.folder.trajectories / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rollout.expert_choices import from_json, to_json
@@ -69,3 +71,9 @@ def group_lines(group: Group) -> list[str]:
     """One JSON line for each trajectory of a group, failed ones included, with the group's ticket."""
     head = {"ticket": group.ticket.number, "admitted": group.ticket.admitted.step}
     return [json.dumps(head | trajectory_to_json(t)) for t in (*group.trajectories, *group.failed)]
+
+
+def write_groups(path: Path, groups: Iterable[Group]) -> None:
+    """Write the trajectories of the groups to a JSONL file."""
+    lines = [line for group in groups for line in group_lines(group)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
