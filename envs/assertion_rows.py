@@ -12,7 +12,7 @@ from envs.formats import Row, RowFormat
 from envs.programs import ENV
 from envs.rows import field
 from envs.task import Task
-from rewards.source_text import completed, defines, preamble
+from rewards.program_text import completed, defines, preamble
 
 TEXTS = ("text", "prompt", "question", "problem", "description", "instruction")
 TESTS = ("test_list", "assertions", "asserts", "tests", "test_cases", "test")

@@ -23,7 +23,7 @@ from envs.programs import CREDITS, ENV
 from envs.sandbox import Sandbox, shared_sandbox
 from envs.task import Message, Task
 from rewards.parts import CORRECT
-from rewards.source_text import joined, program_of
+from rewards.program_text import joined, program_of
 from rewards.verdict import Verdict, policy_fault, verdict
 
 TESTS = "tests"
@@ -35,7 +35,7 @@ REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole progra
 
 
 class CodeEnv(TaskEnv):
-    """A program per turn, found by the rule of `rewards.source_text`; one turn, or more to repair it."""
+    """A program per turn, found by the rule of `rewards.program_text`; one turn, or more to repair it."""
 
     env_id = ENV
 

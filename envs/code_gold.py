@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from envs.task import Task
-from rewards.source_text import joined
+from rewards.program_text import joined
 
 BLOCK = "```python\n{}\n```"
 # executes the solution in a namespace of its own, so that its own calls of itself stay right

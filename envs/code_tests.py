@@ -16,7 +16,7 @@ from envs.code_results import Tested, call_text, failed, short, shown
 from envs.code_source import split, whole
 from envs.program import Kind, Limits
 from envs.sandbox import Sandbox
-from rewards.results import json_equal, same_output, strictly_equal
+from rewards.program_output import json_equal, same_output, strictly_equal
 
 CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
 MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)

@@ -9,7 +9,7 @@ from envs.dialogue import BadCall, Call, call_message, turn_text
 from envs.lookups import ENV
 from envs.rows import field
 from envs.task import Task, Tool
-from rewards.calls import GoldCall, Schema, Schemas, match_calls
+from rewards.tool_calls import GoldCall, Schema, Schemas, match_calls
 from rewards.verdict import Verdict, verdict
 
 JSON_TYPES = {

@@ -9,7 +9,7 @@ from envs.formats import Row, RowFormat
 from envs.programs import ENV
 from envs.rows import field
 from envs.task import Task
-from rewards.source_text import completed, defines, joined, preamble
+from rewards.program_text import completed, defines, joined, preamble
 
 COMPLETE = "Complete this Python function. Answer with the whole function in a code block.\n\n```python\n{}\n```"
 OTHERS = "\n\nThe program must also define `{}`.{}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from envs.setting import identity
 from envs.thinking import Mode
-from rewards.lengths import effort_reward, length_rewards, overlong_penalty
+from rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from rollout.trajectory import Group, Trajectory
 
 THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = "thought_length", "answer_length", "effort", "overlong"

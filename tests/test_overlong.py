@@ -8,7 +8,7 @@ from envs.task import Task
 from envs.thinking import UNLIMITED, Thinking, up_to
 from orchestrator.config import load_config
 from orchestrator.shaping import ShapingConfig, shaped
-from rewards.lengths import overlong_penalty
+from rewards.length_shaping import overlong_penalty
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rewards.calls import GoldCall, Schema, Schemas, match_calls, same_value, standard
+from rewards.tool_calls import GoldCall, Schema, Schemas, match_calls, same_value, standard
 
 GOLD: list[GoldCall] = [{"area": {"base": [10], "height": [5], "unit": ["cm", "units", ""]}}]
 SCHEMAS: Schemas = {"area": {"base": {"type": "integer"}, "height": {"type": "number"}, "unit": {"type": "string"}}}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rewards.lengths import effort_reward, length_rewards, relative_brevity, shortest_of_the_best
+from rewards.length_shaping import effort_reward, length_rewards, relative_brevity, shortest_of_the_best
 
 
 def test_relative_brevity_runs_from_the_shortest_to_the_longest_around_the_groups_mean() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rewards.parts import brevity, share_of, weighted
-from rewards.results import strictly_equal
-from rewards.source_text import program_of
+from rewards.program_output import strictly_equal
+from rewards.program_text import program_of
 from rewards.verdict import Outcome, policy_fault, verdict
 
 
