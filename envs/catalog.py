@@ -14,30 +14,25 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envs import (
-    arithmetic,
-    code_gold,
-    function_rows,
-    gym_env,
-    http_env,
-    lookups,
-    math_rows,
-    program_rows,
-    programs,
-    reasoning_env,
-    retail_rows,
-    tool_scripts,
-)
-from envs.environment import PARTS, Environment
-from envs.episode import DEFAULT_TURNS
-from envs.formats import RowFormat, has_fields
+from envs.coding import exercises, rows_humaneval
+from envs.coding import gold as code_gold
+from envs.core.definition import PARTS, Environment
+from envs.core.row_format import RowFormat, has_fields
+from envs.games import env as gym_env
+from envs.mathematics import arithmetic
+from envs.mathematics import rows as math_rows
+from envs.puzzles import env as reasoning_env
+from envs.remote import env as http_env
+from envs.retail import rows as retail_rows
+from envs.task_env import DEFAULT_TURNS
+from envs.tool_use import function_rows, lookups, scripts
 
 ENVIRONMENTS: dict[str, Environment] = {
     env.id: env
     for env in (
         Environment(
             id="math",
-            entry_point="envs.math_env:MathEnv",
+            entry_point="envs.mathematics.env:MathEnv",
             generate=arithmetic.generate,
             formats=math_rows.FORMATS,
             demonstrate=arithmetic.demonstrate,
@@ -48,10 +43,10 @@ ENVIRONMENTS: dict[str, Environment] = {
         ),
         Environment(
             id="code",
-            entry_point="envs.code_env:CodeEnv",
-            generate=programs.generate,
-            formats=program_rows.FORMATS,
-            demonstrate=programs.demonstrate,
+            entry_point="envs.coding.env:CodeEnv",
+            generate=exercises.generate,
+            formats=rows_humaneval.FORMATS,
+            demonstrate=exercises.demonstrate,
             gold=code_gold.gold,
             corruptions=code_gold.corruptions,
             parts=(*PARTS, "tests"),
@@ -60,12 +55,12 @@ ENVIRONMENTS: dict[str, Environment] = {
         ),
         Environment(
             id="tool_use",
-            entry_point="envs.tool_env:ToolEnv",
+            entry_point="envs.tool_use.env:ToolEnv",
             generate=lookups.generate,
             formats=(RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load),),
             demonstrate=lookups.demonstrate,
-            gold=tool_scripts.gold,
-            corruptions=tool_scripts.corruptions,
+            gold=scripts.gold,
+            corruptions=scripts.corruptions,
             parts=(*PARTS, "tool_errors"),
             max_turns=DEFAULT_TURNS,
         ),

@@ -7,11 +7,11 @@ from dataclasses import replace
 import gymnasium
 
 from envs.catalog import make_env
-from envs.dialogue import split_thought
-from envs.episode import TaskEnv
-from envs.errors import EnvironmentFault
-from envs.step_result import StepResult, checked, messages_in
-from envs.task import Message, Task
+from envs.core.errors import EnvironmentFault
+from envs.core.step_result import StepResult, checked, messages_in
+from envs.core.task import Message, Task
+from envs.core.turn_text import split_thought
+from envs.task_env import TaskEnv
 from rewards.verdict import Outcome
 
 MakeEnv = Callable[[str], gymnasium.Env[str, str]]

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from envs.catalog import configured
-from envs.environment import Environment
-from envs.extra_tools import RUN_PROGRAMS, lent
-from envs.failure import in_words
-from envs.formats import load_row, own_id
-from envs.programs import CREDITS
-from envs.rows import read_rows
-from envs.setting import identity, running, scheduled
-from envs.task import Task, TaskSource
-from envs.text_tool import schemas
-from envs.thinking import OFF, UNLIMITED
+from envs.coding.exercises import CREDITS
+from envs.core.definition import Environment
+from envs.core.failure import in_words
+from envs.core.jsonl import read_rows
+from envs.core.row_format import load_row, own_id
+from envs.core.setting import identity, running, scheduled
+from envs.core.task import Task, TaskSource
+from envs.core.thinking_mode import OFF, UNLIMITED
+from envs.tools.shared_tools import RUN_PROGRAMS, lent
+from envs.tools.text_tool import schemas
 
 LOG = logging.getLogger(__name__)
 SPLITS = ("train", "heldout")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from envs.setting import identity, running, scheduled
+from envs.core.setting import identity, running, scheduled
 from learner.bounds import not_negative, one_of, positive
 
 OPTIMIZERS = ("adamw", "muon")

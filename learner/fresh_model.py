@@ -11,7 +11,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedTokenizerFast
 
-from envs.setting import identity
+from envs.core.setting import identity
 
 PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "system", "user", "assistant", "tool")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from envs.setting import identity
+from envs.core.setting import identity
 from learner.advantages import ADVANTAGES, OVER_THE_BATCH
 from learner.bounds import not_negative, one_of, positive
 from learner.kl import ESTIMATES

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from envs.task import Task
+from envs.core.task import Task
 from orchestrator.deadline import Deadline, beside, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture

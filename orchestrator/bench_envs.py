@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from envs.catalog import ENVIRONMENTS, environment
-from envs.environment import Environment
-from envs.sandbox_bench import measure
-from envs.script import score
-from envs.task import Task
+from envs.core.definition import Environment
+from envs.core.task import Task
+from envs.playback import score
+from envs.sandbox.conformance.bench import measure
 from orchestrator.envcheck import generated_tasks
 from orchestrator.scoring_pool import ScoringPool, Script
 

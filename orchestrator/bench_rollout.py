@@ -4,8 +4,8 @@ import asyncio
 import time
 from dataclasses import replace
 
-from envs.task import Task
-from envs.thinking import up_to
+from envs.core.task import Task
+from envs.core.thinking_mode import up_to
 from orchestrator.cluster import Fleet
 from orchestrator.config import Config
 from orchestrator.mixture import Mixture

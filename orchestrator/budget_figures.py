@@ -10,7 +10,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from envs.thinking import Mode
+from envs.core.thinking_mode import Mode
 from orchestrator.curve_point import CurvePoint
 from orchestrator.figures import COLOURS, INK, STYLE, Plot, inline_svg, svg_file
 from orchestrator.run_record import RunRecord

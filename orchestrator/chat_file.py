@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from envs.task import Message, Task
-from envs.thinking import LOW_EFFORT, OFF, UNLIMITED, Thinking
+from envs.core.task import Message, Task
+from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
 from orchestrator.chat_messages import checked_messages, checked_tools, shown, spoken
 from orchestrator.dialogues import Dialogue
 from orchestrator.epochs import Epochs

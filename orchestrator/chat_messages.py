@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from envs.dialogue import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text
-from envs.task import Message, Tool
+from envs.core.task import Message, Tool
+from envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text
 
 ROLES = ("system", "user", "assistant", "tool")
 UNREAD = ("function_call", "reasoning", "thinking")

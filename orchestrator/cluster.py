@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from envs.seal_probe import MIN_LEVEL_VARIABLE
+from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from learner.batch import TrainBatch
 from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from envs.thinking import Mode, Thinking
+from envs.core.thinking_mode import Mode, Thinking
 from orchestrator.curve_point import ORDER, CurvePoint
 from orchestrator.run_record import read_run
 

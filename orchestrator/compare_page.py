@@ -4,7 +4,7 @@ from pathlib import Path
 
 import matplotlib
 
-from envs.thinking import Mode
+from envs.core.thinking_mode import Mode
 from orchestrator.budget_figures import LEGEND, Dot, Panel, draw
 from orchestrator.compare import Comparison, Key, Spread
 from orchestrator.figures import STYLE, Plot, inline_svg

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from envs.sandbox import SandboxConfig
-from envs.setting import Kind, identity, kinds, required, running, scheduled
+from envs.core.setting import Kind, identity, kinds, required, running, scheduled
+from envs.sandbox.sandbox import SandboxConfig
 from envs.source import EnvConfig, env_named
 from learner.bounds import fraction
 from learner.config import LearnerConfig, OptimConfig, require_together

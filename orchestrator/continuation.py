@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
-from envs.setting import Kind, kind_of
+from envs.core.setting import Kind, kind_of
 from learner.checkpoint import steps
 from orchestrator.config import KINDS, Config, flat_config, save_config
 from orchestrator.config_text import written

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from math import nan, sqrt
 from typing import Any
 
-from envs.thinking import Mode, Thinking
+from envs.core.thinking_mode import Mode, Thinking
 
 Z95 = 1.96
 """Half-width of the 95 % interval of a normal distribution, in standard deviations."""

@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import TypeVar, TypeVarTuple
 
-from envs.setting import running
+from envs.core.setting import running
 from learner.bounds import positive
 
 Arguments = TypeVarTuple("Arguments")

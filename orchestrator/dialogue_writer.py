@@ -2,8 +2,8 @@
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.dialogue import CLOSE_THOUGHT
-from envs.task import Message
+from envs.core.task import Message
+from envs.core.turn_text import CLOSE_THOUGHT
 from orchestrator.dialogues import Dialogue
 from rollout.renderer import PARTS, Renderer
 from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags

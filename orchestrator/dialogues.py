@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from envs.catalog import environment
-from envs.task import Message, Task
+from envs.core.task import Message, Task
 from orchestrator.mixture import Draw, Mixture
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from envs.setting import identity
+from envs.core.setting import identity
 from learner.loss_config import LossConfig
 from learner.prompt_cache import require_shareable
 from learner.weight_files import require_whole

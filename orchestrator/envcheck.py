@@ -11,10 +11,10 @@ from gymnasium.utils.env_checker import check_env
 from rich.table import Table
 
 from envs.catalog import make_env
-from envs.environment import Environment
-from envs.episode import TaskEnv
-from envs.script import Scored, score
-from envs.task import Task
+from envs.core.definition import Environment
+from envs.core.task import Task
+from envs.playback import Scored, score
+from envs.task_env import TaskEnv
 from rewards.parts import correctness
 
 LOG = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from envs.setting import Kind
+from envs.core.setting import Kind
 from learner.checkpoint import FACTS, MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from orchestrator.config import Config, load_config, save_config
 from orchestrator.continuation import Changes, changes, fingerprint_now, recorded, samples_anew

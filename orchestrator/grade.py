@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from envs.rows import read_rows
-from envs.script import Scored, turns_of
-from envs.task import Task
+from envs.core.jsonl import read_rows
+from envs.core.task import Task
+from envs.playback import Scored, turns_of
 from orchestrator.scoring_pool import ScoringPool, Script
 
 BAD_ROW = "bad_row"

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.episode import DEFAULT_TURNS
+from envs.core.task import Task
 from envs.source import EnvConfig, env_named, file_tasks
-from envs.task import Task
+from envs.task_env import DEFAULT_TURNS
 from orchestrator.config import Config, EvalConfig
 from orchestrator.loop_config import LoopConfig
 from orchestrator.own_answers import SelfSftConfig

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from envs.setting import identity, running, scheduled
-from envs.thinking import ThinkingMix
+from envs.core.setting import identity, running, scheduled
+from envs.core.thinking_mode import ThinkingMix
 from learner.bounds import fraction
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig

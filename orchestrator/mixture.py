@@ -4,9 +4,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from envs.core.task import Task, TaskSource
+from envs.core.thinking_mode import UNLIMITED, ThinkingMix
 from envs.source import EnvConfig, open_source
-from envs.task import Task, TaskSource
-from envs.thinking import UNLIMITED, ThinkingMix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

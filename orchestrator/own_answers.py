@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envs.setting import identity, running, scheduled
-from envs.thinking import Mode, ThinkingMix, up_to
+from envs.core.setting import identity, running, scheduled
+from envs.core.thinking_mode import Mode, ThinkingMix, up_to
 from learner.batch import Sequence
 from learner.bounds import fraction
 from learner.config import OptimConfig

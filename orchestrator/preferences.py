@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envs.setting import identity, running, scheduled
-from envs.task import Message, Task
-from envs.thinking import OFF, UNLIMITED
+from envs.core.setting import identity, running, scheduled
+from envs.core.task import Message, Task
+from envs.core.thinking_mode import OFF, UNLIMITED
 from learner.batch import Sequence
 from learner.bounds import fraction
 from learner.config import OptimConfig

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.rows import read_rows
+from envs.core.jsonl import read_rows
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from envs.sandbox import MIN_LEVEL
+from envs.core.thinking_mode import ThinkingMix
+from envs.sandbox.sandbox import MIN_LEVEL
 from envs.source import runs_programs
-from envs.thinking import ThinkingMix
 from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from learner.config import OptimConfig
 from learner.loss_config import LossConfig

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.dialogue import split_thought
+from envs.core.turn_text import split_thought
 from rewards.parts import correctness
 
 PER_ENV = 4

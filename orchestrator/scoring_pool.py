@@ -7,9 +7,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
-from envs.failure import Failure, FailureKind
-from envs.script import Scored, score
-from envs.task import Task
+from envs.core.failure import Failure, FailureKind
+from envs.core.task import Task
+from envs.playback import Scored, score
 
 Script = tuple[Task, list[str]]
 """A task and the model's turns."""

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from envs.setting import identity, scheduled
-from envs.task import Message
-from envs.thinking import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
+from envs.core.setting import identity, scheduled
+from envs.core.task import Message
+from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from learner.batch import Sequence
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue

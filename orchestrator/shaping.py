@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from envs.setting import identity
-from envs.thinking import Mode
+from envs.core.setting import identity
+from envs.core.thinking_mode import Mode
 from rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from rollout.trajectory import Group, Trajectory
 

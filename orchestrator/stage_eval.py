@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from envs.core.task import Task
+from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from envs.source import distinct, open_source
-from envs.task import Task
-from envs.thinking import LOW_EFFORT, OFF, UNLIMITED
 from orchestrator.cluster import Fleet
 from orchestrator.config import Config, EvalConfig
 from orchestrator.curve_point import CurvePoint

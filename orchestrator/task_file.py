@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from envs.catalog import configured
-from envs.formats import Row, load_row, own_id
-from envs.rows import read_rows
-from envs.task import Task
+from envs.core.jsonl import read_rows
+from envs.core.row_format import Row, load_row, own_id
+from envs.core.task import Task
 
 
 def read_tasks(path: Path, *, env_id: str, row_format: str | None, options: Mapping[str, Any]) -> dict[str, Task]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import nan, sqrt
 from statistics import fmean, median, stdev
 
-from envs.thinking import Thinking, up_to
+from envs.core.thinking_mode import Thinking, up_to
 from orchestrator.curve_point import CurvePoint
 from rollout.thought import Closed
 from rollout.trajectory import Group, Trajectory, well_formed_share

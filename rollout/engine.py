@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from envs.setting import identity, running
+from envs.core.setting import identity, running
 from rollout.expert_choices import Choices
 from rollout.manifest import WeightManifest
 from rollout.thought import ThoughtLimit

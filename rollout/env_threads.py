@@ -9,9 +9,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-from envs.clock import CURRENT, Clock
-from envs.errors import EnvironmentFault, EpisodeTimeout
-from envs.failure import in_words
+from envs.core.clock import CURRENT, Clock
+from envs.core.errors import EnvironmentFault, EpisodeTimeout
+from envs.core.failure import in_words
 
 T = TypeVar("T")
 SHORTEST_WAIT_S = 0.05

@@ -11,15 +11,15 @@ from typing import TypeVar
 import numpy as np
 
 from envs.catalog import make_env
-from envs.clock import Clock
-from envs.dialogue import calls_are_valid, thought_is_well_formed
-from envs.errors import EnvError, EpisodeTimeout, PromptTooLong
-from envs.failure import Failure, FailureKind, failure_of, in_words
+from envs.core.clock import Clock
+from envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
+from envs.core.failure import Failure, FailureKind, failure_of, in_words
+from envs.core.setting import running, scheduled
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import calls_are_valid, thought_is_well_formed
 from envs.play import MakeEnv, Play
-from envs.setting import running, scheduled
 from envs.source import THREADS
-from envs.step_result import StepResult
-from envs.task import Message, Task
 from rollout.engine import Completion
 from rollout.env_threads import EnvThreads
 from rollout.renderer import Renderer

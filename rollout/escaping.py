@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.dialogue import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT
+from envs.core.turn_text import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT
 
 BREAK = "\u200b"
 """A zero-width space."""

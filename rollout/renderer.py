@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from envs.task import Message, Task, Tool
+from envs.core.task import Message, Task, Tool
 from rollout.escaping import Escaper
 from rollout.thought import ThoughtConfig
 

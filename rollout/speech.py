@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from envs.thinking import Thinking
+from envs.core.thinking_mode import Thinking
 from rollout.engine import Completion, Engine
 from rollout.thought import Closed, Thought, ThoughtConfig, ThoughtLimit, ThoughtTags
 

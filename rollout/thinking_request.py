@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.thinking import LOW_EFFORT, up_to
+from envs.core.thinking_mode import LOW_EFFORT, up_to
 from rollout.renderer import Renderer, with_notice
 from rollout.served_requests import RefusedRequest
 from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags

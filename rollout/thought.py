@@ -12,9 +12,9 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.dialogue import CLOSE_THOUGHT, OPEN_THOUGHT
-from envs.setting import identity, scheduled
-from envs.thinking import Mode, Thinking
+from envs.core.setting import identity, scheduled
+from envs.core.thinking_mode import Mode, Thinking
+from envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT
 
 TOKENS_BEFORE = 32
 """How many tokens before the place of a forced closing are read for what the model has already said of it."""

@@ -14,7 +14,7 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from envs.dialogue import CLOSE_THOUGHT
+from envs.core.turn_text import CLOSE_THOUGHT
 from rollout.renderer import load_tokenizer
 from rollout.thinking_request import BUDGET, CLOSING, GRACE, check_extra_args
 from rollout.thought import Forcing, ThoughtLimit, ThoughtTags

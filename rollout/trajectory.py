@@ -11,8 +11,8 @@ from functools import total_ordering
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.failure import Failure, FailureKind
-from envs.task import Message, Task
+from envs.core.failure import Failure, FailureKind
+from envs.core.task import Message, Task
 from rewards.parts import correctness
 from rewards.verdict import Outcome
 from rollout.thought import Closed, Thought

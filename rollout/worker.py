@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.sandbox import sandbox_report, shared_sandbox
-from envs.setting import running
+from envs.core.setting import running
+from envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from rollout.engine import Engine, EngineConfig
 from rollout.episode import EpisodeLimits, EpisodeRunner, sample_seed
 from rollout.manifest import WeightManifest

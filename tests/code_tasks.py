@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from envs.code_env import CodeEnv
-from envs.episode import StepReturn
-from envs.formats import load_row
-from envs.program_rows import FORMATS
-from envs.task import Task
-from envs.thinking import OFF
+from envs.coding.env import CodeEnv
+from envs.coding.rows_humaneval import FORMATS
+from envs.core.row_format import load_row
+from envs.core.task import Task
+from envs.core.thinking_mode import OFF
+from envs.task_env import StepReturn
 
 
 def task_of(row: dict[str, Any], **spec: Any) -> Task:

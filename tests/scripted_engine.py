@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 from envs.catalog import make_env
+from envs.core.task import Task
 from envs.play import MakeEnv
-from envs.task import Task
 from learner.fresh_model import byte_tokenizer
 from rollout.engine import Completion
 from rollout.episode import EpisodeLimits, EpisodeRunner

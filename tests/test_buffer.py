@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from envs.task import Task
+from envs.core.task import Task
 from learner.batch_advantages import has_signal
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.loop import StepReport

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envs.thinking import OFF, UNLIMITED, ThinkingMix
+from envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
 from learner.fresh_model import byte_tokenizer
 from orchestrator.chat_file import ChatFile, parse_chat
 from orchestrator.config import Config, SftConfig, load_config

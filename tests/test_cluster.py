@@ -2,7 +2,7 @@
 
 import asyncio
 
-from envs.task import Task
+from envs.core.task import Task
 from orchestrator.cluster import Fleet
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 

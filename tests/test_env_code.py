@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from code_tasks import play, reward, task_of
 
-from envs.code_gold import corruptions, gold
-from envs.errors import GraderError
+from envs.coding.gold import corruptions, gold
+from envs.core.errors import GraderError
 from envs.source import EnvConfig, open_source
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from code_tasks import play, task_of
 
-from envs.code_env import CodeEnv
-from envs.thinking import UNLIMITED
+from envs.coding.env import CodeEnv
+from envs.core.thinking_mode import UNLIMITED
 
 ROW = {"text": "Write f.", "code": "def f(x): return x + 1", "test_list": ["assert f(1) == 2", "assert f(5) == 6"]}
 

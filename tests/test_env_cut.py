@@ -9,11 +9,11 @@ import pytest
 from scripted_engine import RENDERER, ROOM, play
 from tiny_shop import write_shop
 
-from envs import retail_rows
 from envs.catalog import configured, environment
-from envs.dialogue import call_message, turn_text
-from envs.script import score
-from envs.task import Task
+from envs.core.task import Task
+from envs.core.turn_text import call_message, turn_text
+from envs.playback import score
+from envs.retail import rows
 from rewards.verdict import Outcome
 from rollout.episode import EpisodeLimits
 from rollout.trajectory import Stop
@@ -93,7 +93,7 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
         "actions": [{"name": CANCEL[0], "kwargs": CANCEL[1]}],
         "outputs": [],
     }
-    task = retail_rows.load_from(write_shop(tmp_path), row, "0")
+    task = rows.load_from(write_shop(tmp_path), row, "0")
     limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
     thinks = ["so " * 100]
     done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
@@ -104,7 +104,7 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
 
 
 def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_before(tmp_path: Path) -> None:
-    task = retail_rows.load_from(
+    task = rows.load_from(
         write_shop(tmp_path), {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, "0"
     )
     task = replace(task, spec=task.spec | {"weights": {"correct": 1.0, "tool_errors": -0.2}})

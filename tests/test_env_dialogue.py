@@ -2,8 +2,8 @@
 
 import pytest
 
-from envs.calculator import calculate
-from envs.dialogue import BadCall, Call, call_message, parse_calls, split_thought, turn_text
+from envs.core.turn_text import BadCall, Call, call_message, parse_calls, split_thought, turn_text
+from envs.tools.calculator import calculate
 
 
 @pytest.mark.parametrize(

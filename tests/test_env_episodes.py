@@ -7,14 +7,14 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from envs.catalog import environment, make_env
-from envs.dialogue import Call, call_message, turn_text
-from envs.environment import Environment
-from envs.episode import StepReturn
-from envs.errors import GraderError
-from envs.formats import load_row
+from envs.core.definition import Environment
+from envs.core.errors import GraderError
+from envs.core.row_format import load_row
+from envs.core.task import Message, Task
+from envs.core.turn_text import Call, call_message, turn_text
 from envs.source import EnvConfig, open_source
-from envs.task import Message, Task
-from envs.tool_env import run_tool
+from envs.task_env import StepReturn
+from envs.tool_use.env import run_tool
 
 IDS = ("math", "code", "tool_use")
 ALL = [environment(env_id) for env_id in IDS]

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from envs.catalog import make_env
-from envs.dialogue import call_message, turn_text
+from envs.core.task import Task
+from envs.core.turn_text import call_message, turn_text
 from envs.source import EnvConfig, open_source
-from envs.task import Task
 
 
 def task_with(tools: list[str], env_id: str = "math") -> Task:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner_of
 
-from envs.environment import Environment
-from envs.errors import EnvError
-from envs.failure import FailureKind, failure_of
+from envs.core.definition import Environment
+from envs.core.errors import EnvError
+from envs.core.failure import FailureKind, failure_of
+from envs.core.task import Task
 from envs.source import EnvConfig, GeneratedSource
-from envs.task import Task
 from learner.batch import make_batch, sequences_from_groups
 from orchestrator.buffer import Dropped
 from orchestrator.loop import StepReport

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from envs import function_rows
-from envs.dialogue import parse_calls
-from envs.task import Task
-from envs.thinking import OFF
-from envs.tool_env import ToolEnv
+from envs.core.task import Task
+from envs.core.thinking_mode import OFF
+from envs.core.turn_text import parse_calls
+from envs.tool_use import function_rows
+from envs.tool_use.env import ToolEnv
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 

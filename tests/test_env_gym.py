@@ -8,15 +8,15 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from envs.catalog import configured, make_env
-from envs.dialogue import turn_text
-from envs.environment import Environment
-from envs.errors import EnvironmentFault
-from envs.game_plan import shortest_win
-from envs.games import drawing
-from envs.gym_env import GymEnv, action_of
-from envs.script import score
+from envs.core.definition import Environment
+from envs.core.errors import EnvironmentFault
+from envs.core.task import Task
+from envs.core.turn_text import turn_text
+from envs.games.env import GymEnv, action_of
+from envs.games.known_games import drawing
+from envs.games.plan import shortest_win
+from envs.playback import score
 from envs.source import EnvConfig, open_source
-from envs.task import Task
 
 LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}}
 PLANNED = {

@@ -13,11 +13,11 @@ import gymnasium
 import pytest
 
 from envs.catalog import configured, make_env
-from envs.failure import FailureKind
-from envs.http_client import Server
-from envs.http_env import HttpEnv
-from envs.script import score
-from envs.task import Task
+from envs.core.failure import FailureKind
+from envs.core.task import Task
+from envs.playback import score
+from envs.remote.client import Server
+from envs.remote.env import HttpEnv
 
 TOOL = {
     "type": "function",

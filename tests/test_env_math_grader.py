@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from envs.errors import GraderError
-from envs.math_env import grade
-from envs.math_grader import MathGrader
+from envs.core.errors import GraderError
+from envs.mathematics.env import grade
+from envs.mathematics.grader import MathGrader
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from envs.catalog import make_env
-from envs.task import Task
-from envs.thinking import OFF
+from envs.core.task import Task
+from envs.core.thinking_mode import OFF
 
 LIMIT_S = 2.0
 

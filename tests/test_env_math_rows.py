@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from envs import arithmetic
 from envs.catalog import make_env
-from envs.formats import load_row
-from envs.math_env import grade
-from envs.math_rows import FORMATS, corruptions, gold
-from envs.task import Task
-from envs.thinking import OFF
+from envs.core.row_format import load_row
+from envs.core.task import Task
+from envs.core.thinking_mode import OFF
+from envs.mathematics import arithmetic
+from envs.mathematics.env import grade
+from envs.mathematics.rows import FORMATS, corruptions, gold
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")

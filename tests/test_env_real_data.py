@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from envs.catalog import environment, make_env
-from envs.formats import load_row
+from envs.core.row_format import load_row
+from envs.core.task import Task
 from envs.source import EnvConfig, FileSource, open_source
-from envs.task import Task
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")

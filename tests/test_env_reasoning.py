@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from envs.catalog import configured, make_env
-from envs.failure import FailureKind
-from envs.reasoning_env import answer_of
-from envs.reasoning_library import SCORE_S, Origin, ReasoningLibrary, shared_library
-from envs.script import Scored, score
+from envs.core.failure import FailureKind
+from envs.core.task import Task
+from envs.playback import Scored, score
+from envs.puzzles.env import answer_of
+from envs.puzzles.library import SCORE_S, Origin, ReasoningLibrary, shared_library
 from envs.source import EnvConfig, open_source
-from envs.task import Task
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None,

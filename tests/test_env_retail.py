@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
 
-from envs import retail_rows
-from envs.dialogue import call_message, turn_text
-from envs.errors import EnvironmentFault
-from envs.retail_env import USER_REPLY, RetailEnv
-from envs.task import Task
-from envs.thinking import OFF, UNLIMITED
+from envs.core.errors import EnvironmentFault
+from envs.core.task import Task
+from envs.core.thinking_mode import OFF, UNLIMITED
+from envs.core.turn_text import call_message, turn_text
+from envs.retail import rows
+from envs.retail.env import USER_REPLY, RetailEnv
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
@@ -36,7 +36,7 @@ def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> 
 
 
 def task_of(shop: Path, row: dict[str, Any], **spec: Any) -> Task:
-    task = retail_rows.load_from(shop, row, "0")
+    task = rows.load_from(shop, row, "0")
     return dataclasses.replace(task, thinking=OFF, spec=task.spec | spec)
 
 
@@ -167,14 +167,14 @@ def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Pa
 def test_gold_actions_that_are_refused_change_nothing_in_the_gold_either(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, CANCEL))
     assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
-    assert retail_rows.effective_actions(task) == []
+    assert rows.effective_actions(task) == []
 
 
 def test_the_gold_script_is_right_and_every_corruption_wrong(shop: Path) -> None:
     address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
     task = task_of(shop, row(DETAILS, CANCEL, TRANSFER, address, outputs=("10.1", "Mug")))
-    assert play(task, *retail_rows.gold(task))["reward"] == 1.0
-    corruptions = list(retail_rows.corruptions(task))
+    assert play(task, *rows.gold(task))["reward"] == 1.0
+    corruptions = list(rows.corruptions(task))
     assert [name for name, _ in corruptions] == [
         "cancel_pending_order (1) left out",
         "cancel_pending_order (1) with reason 'ordered by mistake'",
@@ -210,7 +210,7 @@ ALTERED = {
 )
 def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        retail_rows.load_from(shop, row(CANCEL) | change, "0")
+        rows.load_from(shop, row(CANCEL) | change, "0")
 
 
 def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_when_they_are_played(
@@ -220,13 +220,13 @@ def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_w
     with pytest.raises(EnvironmentFault, match="gone/users.json"):
         RetailEnv().reset(options={"task": task})
     with pytest.raises(ValueError, match="gone/users.json"):
-        retail_rows.load_from(tmp_path / "gone", row(CANCEL), "0")
+        rows.load_from(tmp_path / "gone", row(CANCEL), "0")
 
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:
-    assert retail_rows.database_folder({}) is None
-    assert retail_rows.database_folder({"database": str(shop)}) == shop.resolve()
+    assert rows.database_folder({}) is None
+    assert rows.database_folder({"database": str(shop)}) == shop.resolve()
     with pytest.raises(ValueError, match="the only one is 'database'"):
-        retail_rows.database_folder({"databse": str(shop)})
+        rows.database_folder({"databse": str(shop)})
     with pytest.raises(ValueError, match="users.json"):
-        retail_rows.database_folder({"database": str(shop / "gone")})
+        rows.database_folder({"database": str(shop / "gone")})

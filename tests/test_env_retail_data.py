@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from envs import retail_rows
-from envs.dialogue import call_message, turn_text
-from envs.retail_database import Database
-from envs.retail_env import RetailEnv
-from envs.retail_tools import WRITING, replay
-from envs.task import Task
-from envs.thinking import OFF
+from envs.core.task import Task
+from envs.core.thinking_mode import OFF
+from envs.core.turn_text import call_message, turn_text
+from envs.retail import rows
+from envs.retail.database import Database
+from envs.retail.env import RetailEnv
+from envs.retail.tools import WRITING, replay
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "tau_retail"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -52,7 +52,7 @@ def tasks() -> dict[tuple[str, int], Task]:
     for name in ("tasks_train", "tasks_dev"):
         with (DATA / f"{name}.jsonl").open(encoding="utf-8") as file:
             for number, line in enumerate(file):
-                task = retail_rows.load_from(DATA, json.loads(line), f"{name}/{number}")
+                task = rows.load_from(DATA, json.loads(line), f"{name}/{number}")
                 found[name, number] = dataclasses.replace(task, thinking=OFF)
     return found
 
@@ -89,14 +89,14 @@ def test_all_rows_are_read() -> None:
 
 def test_gold_actions_are_right_in_one_turn_and_one_by_one() -> None:
     for key, task in tasks().items():
-        assert correct(task, retail_rows.gold(task)) == 1.0, key
+        assert correct(task, rows.gold(task)) == 1.0, key
         assert correct(task, at_once(task, task.spec["actions"])) == 1.0, key
 
 
 def test_exactly_the_listed_gold_actions_are_refused_and_all_for_want_of_balance() -> None:
     found = set()
     for (name, number), task in tasks().items():
-        for index in replay(Database(retail_rows.shop_of(task)), task.spec["actions"]):
+        for index in replay(Database(rows.shop_of(task)), task.spec["actions"]):
             found.add((name, number, index))
             assert task.spec["actions"][index]["arguments"]["payment_method_id"].startswith("gift_card")
     assert found == REFUSED
@@ -120,7 +120,7 @@ def test_leaving_out_altering_or_adding_a_writing_action_is_wrong_for_every_one_
     for (name, number), task in tasks().items():
         positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in WRITING]
         effective = [index for index in positions if (name, number, index) not in REFUSED]
-        corruptions = dict(retail_rows.corruptions(task))
+        corruptions = dict(rows.corruptions(task))
         for index in effective:
             label = f"{task.spec['actions'][index]['name']} ({index})"
             assert f"{label} left out" in corruptions, (name, number)

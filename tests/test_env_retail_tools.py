@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tiny_shop import ADDRESS, NEW_ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
 
-from envs.dialogue import BadCall, Call
-from envs.retail_database import Database, open_shop
-from envs.retail_tools import TOOLS, replay, run_tool
-from envs.retail_tools_read import Refusal
+from envs.core.turn_text import BadCall, Call
+from envs.retail.database import Database, open_shop
+from envs.retail.tools import TOOLS, replay, run_tool
+from envs.retail.tools_read import Refusal
 
 
 @pytest.fixture

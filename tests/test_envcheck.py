@@ -7,9 +7,9 @@ import pytest
 from orchestrator.__main__ import main
 
 SOUND = """
-from envs.environment import Environment
-from envs.episode import TaskEnv
-from envs.task import Task
+from envs.core.definition import Environment
+from envs.task_env import TaskEnv
+from envs.core.task import Task
 from rewards.verdict import verdict
 
 class Double(TaskEnv):

@@ -12,9 +12,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from envs.catalog import environment, make_env
-from envs.errors import SandboxError
+from envs.core.errors import SandboxError
+from envs.core.task import Task
 from envs.source import EnvConfig, open_source
-from envs.task import Task
 from learner.fresh_model import byte_tokenizer
 from rollout.engine import Completion
 from rollout.episode import EpisodeLimits, EpisodeRunner

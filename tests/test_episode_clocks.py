@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from scripted_engine import ROOM, ScriptedEngine, runner_of
 
-from envs.clock import CURRENT, Clock, off_the_clock
-from envs.episode import StepReturn, TaskEnv
-from envs.failure import FailureKind
-from envs.sandbox import AT_ONCE, shared_sandbox
-from envs.task import Task
+from envs.core.clock import CURRENT, Clock, off_the_clock
+from envs.core.failure import FailureKind
+from envs.core.task import Task
+from envs.sandbox.sandbox import AT_ONCE, shared_sandbox
+from envs.task_env import StepReturn, TaskEnv
 from rewards.verdict import Outcome, verdict
 from rollout.episode import EpisodeRunner
 from rollout.trajectory import Trajectory

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from envs.task import Task
+from envs.core.task import Task
 from learner.fresh_model import byte_tokenizer
 from rollout.escaping import BREAK, Escaper
 from rollout.renderer import Renderer

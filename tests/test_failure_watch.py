@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from envs.task import Task
+from envs.core.task import Task
 from orchestrator.failure_watch import FailureWatch, TooManyFailures
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from envs.failure import Failure, FailureKind
-from envs.script import score, turns_of
-from envs.task import Task
+from envs.core.failure import Failure, FailureKind
+from envs.core.task import Task
+from envs.playback import score, turns_of
 from orchestrator.__main__ import main
 from orchestrator.scoring_pool import ScoringPool
 
@@ -130,10 +130,10 @@ def test_a_key_of_two_different_rows_is_refused(tmp_path: Path, capsys: pytest.C
 
 FAULTY = """
 import os, random, time
-from envs.environment import Environment
-from envs.episode import TaskEnv
-from envs.errors import GraderError
-from envs.task import Task
+from envs.core.definition import Environment
+from envs.task_env import TaskEnv
+from envs.core.errors import GraderError
+from envs.core.task import Task
 from rewards.verdict import verdict
 
 class Faulty(TaskEnv):

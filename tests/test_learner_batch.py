@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from envs.task import Task
+from envs.core.task import Task
 from learner.batch import MicroBatch, Sequence, make_batch, sequences_from_groups
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_thinking_curve import Tracked
 
-from envs.task import Task
+from envs.core.task import Task
 from learner.batch import TrainBatch
 from learner.fresh_model import byte_tokenizer
 from orchestrator.answer_sampling import sample_once

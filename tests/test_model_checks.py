@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import tiny_models
 
-from envs.thinking import ThinkingMix
+from envs.core.thinking_mode import ThinkingMix
 from learner.fresh_model import byte_tokenizer
 from orchestrator.config import Config, RlConfig, load_config
 from orchestrator.model_checks import check_model

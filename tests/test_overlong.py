@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.task import Task
-from envs.thinking import UNLIMITED, Thinking, up_to
+from envs.core.task import Task
+from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from orchestrator.config import load_config
 from orchestrator.shaping import ShapingConfig, shaped
 from rewards.length_shaping import overlong_penalty

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from envs.dialogue import CLOSE_THOUGHT
+from envs.core.task import Task
+from envs.core.thinking_mode import ThinkingMix
+from envs.core.turn_text import CLOSE_THOUGHT
 from envs.source import EnvConfig
-from envs.task import Task
-from envs.thinking import ThinkingMix
 from learner.fresh_model import byte_tokenizer
 from orchestrator.mixture import Draw, Mixture, open_mixture
 from orchestrator.own_answers import OwnAnswer, OwnAnswers, SelfSftConfig, answer_line, read_answers, usable, whole_ids

@@ -11,7 +11,7 @@ import ray
 from ray.cluster_utils import Cluster
 from test_weight_push import held, nudged, publisher, same, weights
 
-from envs.task import Task
+from envs.core.task import Task
 from learner.config import LearnerConfig
 from orchestrator.actors import gpus_taken
 from orchestrator.cluster import ROOT, Fleet, LearnerGroup

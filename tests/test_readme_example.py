@@ -9,8 +9,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from envs.catalog import environment, make_env
-from envs.dialogue import turn_text
-from envs.script import score
+from envs.core.turn_text import turn_text
+from envs.playback import score
 from envs.source import split_of
 from orchestrator.config import load_config
 from orchestrator.envcheck import check, generated_tasks

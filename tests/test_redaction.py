@@ -17,7 +17,7 @@ TOKEN = "hf_" + "aB3dE5gH7jK9" * 3
 JSON_WEB_TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
 URI = "http://ann:s3cret-word@tracker:5000/x"
 OWN = """
-from envs.environment import Environment
+from envs.core.definition import Environment
 
 ENVIRONMENT = Environment(id="shop", entry_point="shop:Shop", configure=lambda options: ENVIRONMENT)
 """

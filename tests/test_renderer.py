@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.task import Task
-from envs.thinking import LOW_EFFORT, OFF, up_to
+from envs.core.task import Task
+from envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
 from learner.fresh_model import byte_tokenizer
 from orchestrator.chat_file import parse_chat
 from orchestrator.dialogue_writer import DialogueWriter

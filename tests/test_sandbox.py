@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from envs import literals
-from envs.errors import SandboxError
-from envs.program import Kind, Limits, Program, Reply
-from envs.sandbox import Sandbox, sandbox_report
+from envs.core.errors import SandboxError
+from envs.sandbox import literals
+from envs.sandbox.sandbox import Sandbox, sandbox_report
+from envs.sandbox.sealed_process import Kind, Limits, Program, Reply
 
 LIMITS = Limits(wall_s=30.0, cpu_s=4, memory_mb=256)
 SHORT = Limits(wall_s=3.0, cpu_s=1, memory_mb=256)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from envs.errors import SandboxError
-from envs.sandbox_conformance import ATTACKS, KNOWN, Target
+from envs.core.errors import SandboxError
+from envs.sandbox.conformance.run import ATTACKS, KNOWN, Target
 
 SUCCEEDS_AT_LEVEL_2 = {"finds_files", "sees_processes", "sees_the_host_name"}
 

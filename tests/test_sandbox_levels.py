@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from envs.errors import SandboxError
-from envs.program import Kind, Limits
-from envs.sandbox import Sandbox
-from envs.sandbox_probe import GROUPS
+from envs.core.errors import SandboxError
+from envs.sandbox.probe import GROUPS
+from envs.sandbox.sandbox import Sandbox
+from envs.sandbox.sealed_process import Kind, Limits
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import logging
 logging.basicConfig()
-from envs.program import Limits
-from envs.sandbox import Sandbox
+from envs.sandbox.sealed_process import Limits
+from envs.sandbox.sandbox import Sandbox
 sandbox = Sandbox()
 print(sandbox.main("import colorsys\\nprint(6 * 7)", "", Limits()).value)
 print(sandbox.isolation.line())
@@ -80,7 +80,9 @@ def test_without_namespaces_the_level_is_2_and_a_warning_says_why() -> None:
         pytest.skip(f"user namespaces can't be forbidden here: {done.stderr}")
     assert done.stdout.splitlines()[0] == "42", done.stderr
     assert "sandbox level 2 of 3" in done.stdout
-    assert "WARNING:envs.sandbox:the sandbox can't make namespaces, so it is of level 2 at most: " in done.stderr
+    assert (
+        "WARNING:envs.sandbox.sandbox:the sandbox can't make namespaces, so it is of level 2 at most: " in done.stderr
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else; all other tests are such a run")

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from envs.code_env import judge
-from envs.errors import EnvironmentFault
-from envs.program import Kind, Limits, Reply
-from envs.sandbox import Sandbox
+from envs.coding.env import judge
+from envs.core.errors import EnvironmentFault
+from envs.sandbox.sandbox import Sandbox
+from envs.sandbox.sealed_process import Kind, Limits, Reply
 from rewards.verdict import Outcome
 
 LIMITS = Limits(wall_s=30.0, cpu_s=2, memory_mb=256)

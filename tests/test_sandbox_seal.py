@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from envs import sandbox_seal as seal
+from envs.sandbox import seal as seal
 
 OTHER_ARCHITECTURE = 0x40000003
 """32-bit x86."""

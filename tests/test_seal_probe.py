@@ -6,16 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from envs.math_grader import MathGrader
-from envs.reasoning_library import Origin, ReasoningLibrary
+from envs.mathematics.grader import MathGrader
+from envs.puzzles.library import Origin, ReasoningLibrary
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_LANDLOCK = """
 import ctypes, json, logging, os, struct
-from envs import sandbox_seal as seal
-from envs.errors import GraderError
-from envs.math_grader import MathGrader
-from envs.seal_probe import seal_found
+from envs.sandbox import seal as seal
+from envs.core.errors import GraderError
+from envs.mathematics.grader import MathGrader
+from envs.sandbox.seal_probe import seal_found
 
 logging.basicConfig()
 print(json.dumps(seal_found(memory_bytes=2**20)))
@@ -76,4 +76,4 @@ def test_without_landlock_grading_is_refused_or_where_less_is_accepted_said() ->
     )
     assert refused.endswith("accept less by sandbox.min_level=1")
     assert equal == "True"
-    assert "WARNING:envs.seal_probe:the process of math-verify is of sandbox level 1" in done.stderr
+    assert "WARNING:envs.sandbox.seal_probe:the process of math-verify is of sandbox level 1" in done.stderr

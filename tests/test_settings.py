@@ -8,7 +8,7 @@ import pytest
 from run_folders import with_checkpoint
 from tiny_shop import write_shop
 
-from envs.setting import Kind, identity, kind_of, kinds, running, scheduled
+from envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
 from envs.source import EnvConfig
 from orchestrator.config import KINDS, Config, flat_config, load_config
 from orchestrator.continuation import check_continuation, reached

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from envs.dialogue import call_message
+from envs.core.task import Task
+from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
+from envs.core.turn_text import call_message
 from envs.source import EnvConfig
-from envs.task import Task
-from envs.thinking import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from learner.batch import Sequence
 from learner.fresh_model import byte_tokenizer
 from orchestrator.chat_file import parse_chat

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from envs.task import Task
-from envs.thinking import LOW_EFFORT, UNLIMITED, Thinking
+from envs.core.task import Task
+from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
 from learner.batch import sequences_from_groups
 from learner.batch_advantages import differ
 from learner.loss_config import LossConfig

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from envs.thinking import OFF, UNLIMITED, Thinking, up_to
+from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from learner.fresh_model import byte_tokenizer
 from rollout.engine import Completion
 from rollout.manifest import WeightManifest

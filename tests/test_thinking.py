@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from envs.core.thinking_mode import OFF, UNLIMITED, Mode, Thinking, ThinkingMix, up_to
 from envs.source import EnvConfig
-from envs.thinking import OFF, UNLIMITED, Mode, Thinking, ThinkingMix, up_to
 from orchestrator.mixture import Draw, open_mixture
 
 EVERY = ThinkingMix(budget=0.4, low_effort=0.1, no_thought=0.2, budgets=[8, 16])

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from envs.task import Task
-from envs.thinking import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
+from envs.core.task import Task
+from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from learner.fresh_model import byte_tokenizer
 from orchestrator.answer_sampling import sample_once
 from orchestrator.config import Config, EvalConfig, load_config

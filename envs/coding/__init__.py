@@ -1,0 +1,1 @@
+"""Programs that are judged by tests in the sandbox."""

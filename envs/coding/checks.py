@@ -1,0 +1,118 @@
+"""Checks of a program, each side in a sandbox of its own: the check in one, a fresh process of the program in another.
+
+What crosses between them is handed on here without being looked at, in the forms of `envs.sandbox.border`; expected
+values stay with the check. A check that fails before it has asked for anything fails on its own account, whatever the
+program is: a GraderError. From then on the program may have had a hand in it, so that it is never an error of ours.
+"""
+
+import re
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import closing
+
+from envs.coding.test_result import Tested, call_text, failed, short, shown
+from envs.core.errors import GraderError
+from envs.sandbox.literals import NotPlain
+from envs.sandbox.sandbox import Sandbox
+from envs.sandbox.sealed_process import Kind, Limits, Program, Reply
+
+LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
+BORDER = "from envs.sandbox import border as _border\n"  # the sandbox's zygote holds it
+SERVE = f"\n\n{BORDER}def _serve(ask):\n    _border.serve(ask, globals())\n"
+RUN = "def _run(ask):\n    _border.run(ask, {!r}, {!r})\n"
+STARTED_AHEAD = 2  # processes of one program at the same time
+
+
+def run_checks(
+    sandbox: Sandbox, source: str, checks: Sequence[str], names: Sequence[str], *, limits: Limits = LIMITS
+) -> Generator[Tested, None, None]:
+    """The result of each check of a program. `names` are what a check takes from the program, `limits` those of a check.
+
+    Raises GraderError where a check fails before it asks for anything, and where it never does.
+    """
+    left = list(checks)
+    with closing(_programs(sandbox, source, left)) as programs:
+        while left:
+            with sandbox.program(limits, left[0]) as checker:
+                _load(checker, BORDER)
+                fresh = True
+                while left:
+                    try:
+                        _load(checker, RUN.format(left[0], list(names)))
+                        tested = _run(checker, next(programs), source, called=names[0], fresh=fresh)
+                    except GraderError:
+                        if fresh:
+                            raise
+                        break  # earlier checks may have used up its time: once more in a fresh one
+                    fresh = False
+                    left.pop(0)
+                    yield tested
+                    if not tested.passed:
+                        break
+
+
+def _programs(sandbox: Sandbox, source: str, left: list[str]) -> Generator[Program, None, None]:
+    """Fresh processes, each open until the next is asked for, which was started in the meantime where any are left."""
+    started: deque[Program] = deque()
+    try:
+        while True:
+            started.extend(sandbox.program(LIMITS, source) for _ in range(min(len(left), STARTED_AHEAD) - len(started)))
+            yield started[0]
+            started.popleft().close()
+    finally:
+        for program in started:
+            program.close()
+
+
+def _load(checker: Program, source: str) -> None:
+    reply = checker.load(source)
+    if reply.kind is not Kind.VALUE:
+        raise GraderError(f"a check can't be loaded: {reply.kind.value} {reply.detail}")
+
+
+def _run(checker: Program, program: Program, source: str, *, called: str, fresh: bool) -> Tested:
+    heard = program.load(source + SERVE)
+    if heard.kind is Kind.VALUE:
+        heard = program.check("_serve", entry_point="_ask")
+    if heard.kind is not Kind.ASK:
+        return failed(heard, "loading the program")
+    requests, said = 0, ""
+    asked = checker.check("_run", entry_point="_ask")
+    while asked.kind is Kind.ASK:
+        requests += 1
+        heard = program.answer(asked.value)
+        if heard.kind is not Kind.ASK:
+            return failed(heard, _call(asked) or "the program")
+        said = _heard(asked, heard) or said
+        try:
+            asked = checker.answer(heard.value)
+        except NotPlain as error:
+            return Tested(passed=False, detail=f"{said or 'the result'}: {error}")
+    if asked.kind is Kind.VALUE and requests:
+        return Tested(passed=True)
+    if requests == 0 or not (fresh or asked.kind is Kind.RAISED):
+        raise GraderError(
+            f"a check can't be loaded or never called the candidate {called}: {asked.kind.value} {asked.detail}"
+        )
+    why = re.sub(r"^AssertionError: *$", "", re.sub(r" *\(line \d+\)$", "", asked.detail))
+    detail = "; ".join(text for text in (said, why) if text)
+    return Tested(passed=False, detail=detail, out_of_time=asked.kind is Kind.TIME)
+
+
+def _call(asked: Reply) -> str:
+    """The call that a check asked for, in words; empty for anything else that it asks."""
+    match asked.value:
+        case [("do", "call", (_, "named", str(name)), [list(arguments), dict(keywords)])]:
+            return call_text(name, arguments, keywords)
+    return ""
+
+
+def _heard(asked: Reply, heard: Reply) -> str:
+    """A call and what the program says came of it, in words; the program may have sent anything."""
+    call, value = _call(asked), heard.value
+    match value:
+        case [("value", _, result)] if call:
+            return f"{call} returned {shown(result)}"
+        case [("raised", [str(name), *_], text)] if call:
+            return f"{call} raised {short(name)}: {short(str(text))}"
+    return ""

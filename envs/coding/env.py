@@ -1,0 +1,127 @@
+"""The code environment: a Python program, executed against tests in the sandbox, with turns to repair it.
+
+Settings in the spec of a task: `credit` is `all` (every test must pass; the first failure decides and ends the tests)
+or `fraction` (the part `correct` is the share of the tests that pass, all of which are executed). The part `tests` is the
+share that passed, under `all` of those up to the end. With `max_turns` over 1 a failing program is answered by the
+first tests that failed, and the model may repair it; the program of the last turn counts. The first `shown` tests, by
+default all, may be shown; of the others it is only said that they failed.
+"""
+
+import random
+import time
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from envs.coding import exercises
+from envs.coding.exercises import CREDITS, ENV
+from envs.coding.suite import suite
+from envs.coding.test_result import Tested, short
+from envs.core.errors import GraderError
+from envs.core.task import Message, Task
+from envs.sandbox.sandbox import Sandbox, shared_sandbox
+from envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS
+from envs.task_env import StepReturn, TaskEnv
+from rewards.parts import CORRECT
+from rewards.program_text import joined, program_of
+from rewards.verdict import Verdict, policy_fault, verdict
+
+TESTS = "tests"
+MAX_FAILURES_SHOWN = 3
+MAX_OUT_OF_TIME = 2  # tests over their time after which the others count as failed
+MAX_SECONDS = 40.0  # of all tests, waits for a CPU apart, after which those that are left count as failed
+NO_PROGRAM = "There is no program in your answer. Give the whole program in a code block."
+REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole program in a code block."
+
+
+class CodeEnv(TaskEnv):
+    """A program per turn, found by the rule of `rewards.program_text`; one turn, or more to repair it."""
+
+    env_id = ENV
+
+    def draw(self, rng: random.Random) -> Task:
+        return exercises.generate(rng, 1)
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        spec, last = task.spec, self.turns >= task.spec.get("max_turns", 1)
+        source = program_text(answer, spec)
+        if source is None:
+            wrong = verdict(False, well_formed=False, detail="no program in the answer")
+            return self.end(_with_share(wrong, 0.0)) if last else self.go_on([_user(NO_PROGRAM)])
+        judged, failures = shared_sandbox().attempt(
+            lambda sandbox: judge(sandbox, source, spec, failures=1 if last else MAX_FAILURES_SHOWN)
+        )
+        if last or not failures:
+            return self.end(judged)
+        return self.go_on([_user(REPAIR.format("\n\n".join(failures)))])
+
+
+def program_text(answer: str, spec: dict[str, Any]) -> str | None:
+    """The program of an answer to a task, whole; None where there is none."""
+    name = "Solution" if spec.get("method") else spec.get("entry_point")
+    source = program_of(answer, entry_point=name, prompt=spec.get("prompt", ""))
+    return source if source is None else joined(spec.get("imports", ""), source)
+
+
+def judge(
+    sandbox: Sandbox, source: str, spec: dict[str, Any], *, failures: int = 1, seconds: float = MAX_SECONDS
+) -> tuple[Verdict, list[str]]:
+    """The verdict on a program and the tests that failed, in words; under `all` it stops after so many failures.
+
+    Tests that are left after so many `seconds`, without those for which the programs waited for a CPU, count as failed.
+
+    Raises GraderError where a test breaks on its own account, or where other than all tests were executed.
+    """
+    credit = spec.get("credit", "all")
+    if credit not in CREDITS:
+        raise ValueError(f"credit is {credit!r}; it must be one of {', '.join(CREDITS)}")
+    partial = credit == "fraction"
+    tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
+    passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, Tested]]()
+    start, waited = time.monotonic(), WAITS.seconds
+    with closing(tests.results) as results:
+        for tested in results:
+            executed += 1
+            passed += tested.passed
+            out_of_time += tested.out_of_time
+            if not tested.passed:
+                wrong.append((executed, tested))
+            spent = time.monotonic() - start - min(WAITS.seconds - waited, MAX_QUEUED_S)
+            if spent > seconds and executed < tests.count:
+                too_slow = f"the tests before it took {seconds:g} s"
+                wrong.append((executed + 1, Tested(passed=False, detail=too_slow, policy_fault=True)))
+                break
+            if out_of_time >= MAX_OUT_OF_TIME or (len(wrong) >= failures and not partial):
+                break
+    if not wrong and (executed != tests.count or executed == 0):
+        raise GraderError(f"{executed} of {tests.count} tests were executed")
+    share = passed / tests.count
+    level = sandbox.isolation.level if sandbox.isolation else 0
+    evidence: dict[str, str | float] = {
+        "comparator": tests.kind,
+        "tests": tests.count,
+        "executed": executed,
+        "isolation": level,
+    }
+    judged = replace(_with_share(_verdict(wrong, tests.count), share), evidence=evidence)
+    if partial:
+        judged = replace(judged, parts=judged.parts | {CORRECT: share})
+    limit = spec.get("shown", tests.count)
+    said = [tested.detail if number <= limit else f"hidden test {number}" for number, tested in wrong]
+    return judged, [short(text, 1000) for text in said[:MAX_FAILURES_SHOWN]]
+
+
+def _verdict(wrong: list[tuple[int, Tested]], count: int) -> Verdict:
+    if not wrong:
+        return verdict(True, detail=f"{count} tests passed")
+    number, first = wrong[0]
+    detail = f"test {number} of {count}: {first.detail}"
+    return policy_fault(detail) if first.policy_fault else verdict(False, detail=detail)
+
+
+def _with_share(judged: Verdict, share: float) -> Verdict:
+    return replace(judged, parts=judged.parts | {TESTS: share})
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}

@@ -1,0 +1,151 @@
+"""What a row's own code says: which names it wants of the program, and how a check function falls into tests.
+
+Only text of data rows is parsed here, never what a model wrote.
+"""
+
+import ast
+import builtins
+import sys
+from collections.abc import Collection, Iterator, Sequence
+
+from envs.core.jsonl import field
+from envs.core.row_format import Row
+
+MODULES = frozenset(sys.stdlib_module_names)
+SHORT_NAMES = {"np": "import numpy as np"}
+CHECK = "check"
+
+
+def parsed(source: str, field: str) -> ast.Module:
+    """The syntax tree of a row's field; ValueError where it is no Python."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"field {field!r} is not Python: {error}") from error
+
+
+def is_completed_by(source: str, body: str) -> bool:
+    """Whether the source with this body at its end is Python, so that a model may complete it."""
+    try:
+        parsed(f"{source.rstrip()}\n{body}", "")
+    except ValueError:
+        return False
+    return True
+
+
+def defined(tree: ast.AST) -> list[str]:
+    """The names that a tree binds anywhere, in the order of the text: definitions, imports, targets, arguments."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names += [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.id)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.append(node.name)
+    return names
+
+
+def definitions(tree: ast.Module) -> list[str]:
+    """The functions, classes and variables that a program defines at its top level, in order."""
+    names = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return names
+
+
+def wanted(tree: ast.AST) -> list[str]:
+    """The names that a tree uses and neither defines nor finds among the built-in ones, each once, in order."""
+    known = {*defined(tree), *dir(builtins), "__name__"}
+    used = sorted(
+        (node for node in ast.walk(tree) if isinstance(node, ast.Name)), key=lambda node: (node.lineno, node.col_offset)
+    )
+    return list(dict.fromkeys(node.id for node in used if node.id not in known))
+
+
+def called(tree: ast.AST) -> list[str]:
+    """The names that a tree calls, the outermost first."""
+    return [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+
+
+def imports_for(names: Sequence[str]) -> str:
+    """Imports of the modules among these names, which tests of data sets use without importing them."""
+    lines = [SHORT_NAMES.get(name, f"import {name}") for name in names if name in MODULES or name in SHORT_NAMES]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def taken(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
+    """The names among these that tests take from a program, and imports of the modules among the others.
+
+    A program has what its solution defines at the top level; without a solution, all that is no module.
+    """
+    held = None if solution is None else definitions(parsed(solution, "solution"))
+    names = [name for name in free if (name in held if held is not None else not imports_for([name]))]
+    return names, imports_for([name for name in free if name not in names])
+
+
+def entry_point_of(row: Row) -> str:
+    """The function that a row names, without the white space around it; ValueError where that is no name."""
+    name = field(row, "entry_point", str).strip()
+    if not name.isidentifier():
+        raise ValueError(f"field 'entry_point' is no name of a function: {name!r}")
+    return name
+
+
+def check_of(tree: ast.Module) -> ast.FunctionDef | None:
+    """The last function `check(candidate)` of a test."""
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == CHECK]
+    return found[-1] if found and len(found[-1].args.args) == 1 else None
+
+
+def uses(tree: ast.AST, names: Collection[str]) -> bool:
+    """Whether a tree mentions one of these names."""
+    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree))
+
+
+def whole(test: str, entry_point: str, names: Collection[str]) -> str:
+    """A test with a check function as one test. Where the program defines a `check` too, the function means that one."""
+    if CHECK not in names:
+        return f"{test}\n\n{CHECK}({entry_point})\n"
+    return f"_named = {CHECK}\n{test}\n\n_judge, {CHECK} = {CHECK}, _named\n_judge({entry_point})\n"
+
+
+def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
+    """A test with a check function as one test per statement that judges the program; empty where it can't be split.
+
+    Each is the whole source of a check: what stands before the statement, but for the other judging statements.
+    """
+    tree = ast.parse(test)
+    check = check_of(tree)
+    if check is None or any(isinstance(node, ast.Return | ast.Nonlocal | ast.Global) for node in ast.walk(check)):
+        return []
+    candidate = check.args.args[0].arg
+    head = ast.unparse(ast.Module([node for node in tree.body if node is not check], []))
+    tests, setup = [], [f"{candidate} = {entry_point}"]
+    for statement, judges in _statements(check, {candidate, *names}):
+        text = ast.unparse(statement)
+        if judges:
+            tests.append("\n".join([head, *setup, text]))
+        else:
+            setup.append(text)
+    return tests
+
+
+def _statements(check: ast.FunctionDef, touched: set[str]) -> Iterator[tuple[ast.stmt, bool]]:
+    """The statements of a check that set something up or judge what came from the program, which has these names."""
+    for statement in check.body:
+        touches = uses(statement, touched)
+        asserts = any(isinstance(node, ast.Assert) for node in ast.walk(statement))
+        calls = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+        if touches and (asserts or calls) and not isinstance(statement, ast.FunctionDef):
+            yield statement, True
+        elif not isinstance(statement, ast.Assert):
+            touched |= set(defined(statement)) if touches else set()
+            yield statement, False

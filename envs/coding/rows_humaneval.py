@@ -1,0 +1,80 @@
+"""Rows of programming data: the formats of the code environment, and HumanEval's own."""
+
+import ast
+from typing import Any
+
+from envs.coding import rows_assertions, rows_stdio
+from envs.coding.exercises import ENV
+from envs.coding.row_source import (
+    CHECK,
+    check_of,
+    defined,
+    entry_point_of,
+    is_completed_by,
+    parsed,
+    taken,
+    uses,
+    wanted,
+)
+from envs.core.jsonl import field
+from envs.core.row_format import Row, RowFormat
+from envs.core.task import Task
+from rewards.program_text import completed, defines, joined, preamble
+
+COMPLETE = "Complete this Python function. Answer with the whole function in a code block.\n\n```python\n{}\n```"
+OTHERS = "\n\nThe program must also define `{}`.{}"
+EXAMPLE = " For example this must hold:\n\n{}"
+WRITE = "{}\n\nAnswer with the whole Python program in a code block. It must define `{}`."
+
+
+def load(row: dict[str, Any], key: str) -> Task:
+    """A HumanEval row: `prompt`, `entry_point`, `test` (defines `check(candidate)`), optionally `canonical_solution`.
+
+    The prompt is code to be completed where it defines the entry point, else it is the request in words. HumanEval+
+    has the same fields. The check may take other functions from the program by name, which the request then names too.
+    """
+    prompt, test = field(row, "prompt", str), field(row, "test", str)
+    entry_point = entry_point_of(row)
+    tree = parsed(test, "test")
+    check = check_of(tree)
+    if check is None:
+        raise ValueError("field 'test' defines no function check(candidate)")
+    completes = defines(prompt, entry_point) and is_completed_by(prompt, "    pass")
+    setup = preamble(prompt, entry_point) if completes else ""
+    solution = _solution(row.get("canonical_solution"), prompt, entry_point, completes=completes)
+    missing = [name for name in wanted(tree) if name not in defined(parsed(setup, "prompt"))]
+    names, imports = taken([*missing, *[CHECK] * uses(ast.Module(check.body, []), {CHECK})], solution)
+    others = [name for name in names if name != entry_point]
+    spec: dict[str, Any] = {"entry_point": entry_point, "check": test, "names": [entry_point, *others]}
+    spec["setup"] = imports + setup
+    if completes:
+        spec["prompt"] = prompt
+    if solution is not None:
+        spec["solution"] = solution
+    request = COMPLETE.format(prompt.rstrip()) if completes else WRITE.format(prompt.rstrip(), entry_point)
+    if others:
+        examples = [node for node in ast.walk(check) if isinstance(node, ast.Assert) and uses(node, others)]
+        request += OTHERS.format("`, `".join(others), "".join(map(EXAMPLE.format, map(ast.unparse, examples[:1]))))
+    return Task(env=ENV, key=key, messages=({"role": "user", "content": request},), spec=spec)
+
+
+def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:
+    """A solution as a whole program; None where there is none, or only a body without the code that it continues."""
+    if not isinstance(given, str):
+        return None
+    if defines(given, entry_point):
+        return joined(preamble(prompt, entry_point) if completes else "", given)
+    return completed(prompt, given) if completes else None
+
+
+def matches(row: Row) -> bool:
+    """Whether a row is one of HumanEval's."""
+    return all(name in row for name in ("prompt", "test", "entry_point"))
+
+
+FORMATS = (
+    RowFormat(name="humaneval", matches=matches, load=load),
+    *rows_stdio.FORMATS,
+    *rows_assertions.FORMATS,
+)
+"""In the order in which they are tried; MBPP's rows are also lists of assertions."""

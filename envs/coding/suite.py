@@ -1,0 +1,93 @@
+"""The tests of a coding task, executed one by one, each in a process of its own that never sees what is expected.
+
+The spec of a task holds one of
+- `tests`: `args` and `expected` of a function, compared with their types, or with `json` by the rules of JSON;
+- `stdio`: `input` and `output` of a program;
+- `checks`: sources that judge what the program defines (`envs.coding.checks`), after a common `setup`;
+- `check`: a source with a function `check(candidate)`: one test, or one for each statement that judges.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from envs.coding.checks import run_checks
+from envs.coding.row_source import split, whole
+from envs.coding.test_result import Tested, call_text, failed, short, shown
+from envs.sandbox.sandbox import Sandbox
+from envs.sandbox.sealed_process import Kind, Limits
+from rewards.program_output import json_equal, same_output, strictly_equal
+
+CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
+MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)
+METHOD = "\n\nif {0!r} not in globals():\n    {0} = Solution().{0}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """The tests of a task: their kind, how many there are, and their results in order, executed as they are asked for."""
+
+    kind: str
+    count: int
+    results: Generator[Tested, None, None]
+
+
+def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool) -> Suite:
+    """The tests of a task for a program; `one_by_one` splits a check function into its statements."""
+    if "stdio" in spec:
+        return Suite(kind="stdio", count=len(spec["stdio"]), results=_outputs(sandbox, source, spec["stdio"]))
+    if "tests" in spec:
+        return Suite(kind="values", count=len(spec["tests"]), results=_calls(sandbox, source, spec))
+    name, setup = spec["entry_point"], spec.get("setup", "")
+    names = spec.get("names", [name])
+    if "check" in spec:
+        parts = split(spec["check"], name, names) if one_by_one else []
+        bodies = parts or [whole(spec["check"], name, names)]
+        texts = [body.rpartition("\n")[2] for body in parts] or [f"check({name})"]
+    else:
+        bodies = texts = spec["checks"]
+    checks = [f"{setup}\n\n{body}" for body in bodies]
+    results = run_checks(sandbox, source, checks, names)
+    return Suite(kind="check" if "check" in spec else "assertions", count=len(bodies), results=_named(results, texts))
+
+
+def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tested, None, None]:
+    name, tests = spec["entry_point"], spec["tests"]
+    equal, limits = (_equals_json, MAIN_LIMITS) if spec.get("json") else (strictly_equal, CALL_LIMITS)
+    source = source + METHOD.format(name) if spec.get("method") else source
+    replies = sandbox.results(source, name, [test["args"] for test in tests], limits)
+    for test, reply in zip(tests, replies, strict=True):
+        call = call_text(name, test["args"])
+        if reply.kind is not Kind.VALUE:
+            yield failed(reply, call)
+        elif equal(reply.value, test["expected"]):
+            yield Tested(passed=True)
+        else:
+            detail = f"{call} returned {shown(reply.value)}, expected {shown(test['expected'])}"
+            yield Tested(passed=False, detail=detail)
+
+
+def _equals_json(result: Any, expected: Any) -> bool:
+    """Equality by the rules of JSON; a list of one result, as APPS wraps it, stands for the result too."""
+    wrapped = isinstance(expected, list) and len(expected) == 1
+    return json_equal(result, expected) or (wrapped and json_equal(result, expected[0]))
+
+
+def _outputs(sandbox: Sandbox, source: str, tests: list[dict[str, str]]) -> Generator[Tested, None, None]:
+    for test in tests:
+        given = f"input:\n{short(test['input'])}\n"
+        reply = sandbox.main(source, test["input"], MAIN_LIMITS)
+        if reply.kind is not Kind.VALUE:
+            yield failed(reply, f"{given}the program")
+        elif same_output(reply.value, test["output"]):
+            yield Tested(passed=True)
+        else:
+            detail = f"{given}output:\n{short(reply.value)}\nexpected:\n{short(test['output'])}"
+            yield Tested(passed=False, detail=detail)
+
+
+def _named(results: Generator[Tested, None, None], texts: list[str]) -> Generator[Tested, None, None]:
+    """The results, of failed tests with the text of the test."""
+    for tested, text in zip(results, texts, strict=True):
+        failed_text = f"{short(text)} failed: {tested.detail}"
+        yield tested if tested.passed else replace(tested, detail=failed_text)

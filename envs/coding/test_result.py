@@ -1,0 +1,64 @@
+"""What became of one test of a program, in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envs.sandbox.border import MARK
+from envs.sandbox.sealed_process import Kind, Reply
+
+MAX_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """What became of one test; `detail` says it for people, and for the model where the test may be shown."""
+
+    passed: bool
+    detail: str = ""
+    policy_fault: bool = False
+    out_of_time: bool = False
+
+
+def failed(reply: Reply, what: str) -> Tested:
+    """The result of a test whose program gave no value."""
+    said = {Kind.RAISED: "raised", Kind.TIME: "ran", Kind.OUTPUT: "gave too much output:"}.get(reply.kind, "ended:")
+    detail = f"{what} {said} {reply.detail}".strip()
+    return Tested(passed=False, detail=detail, policy_fault=reply.policy_fault, out_of_time=reply.kind is Kind.TIME)
+
+
+def short(text: str, limit: int = MAX_SHOWN) -> str:
+    """A text of at most this many characters."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def shown(value: Any) -> str:
+    """A plain value or packed form as short Python."""
+    return short(_python(value, 0))
+
+
+def call_text(name: str, arguments: Sequence[Any], keywords: dict[str, Any] | None = None) -> str:
+    """A call as short Python."""
+    parts = [*map(shown, arguments), *(f"{key}={shown(value)}" for key, value in (keywords or {}).items())]
+    return short(f"{name}({', '.join(parts)})")
+
+
+def _python(value: Any, depth: int) -> str:
+    """The value as Python, marked forms as calls of their type; no longer than is needed to be cut."""
+    if depth > 5:
+        return "..."
+    if isinstance(value, str | bytes):
+        return repr(value[: MAX_SHOWN + 1])
+    if isinstance(value, tuple) and value and value[0] == MARK:
+        if value[1:2] in (("kept",), ("own",)):
+            return "<object>"
+        inner = ", ".join(_python(part, depth + 1) for part in value[2 : 2 + MAX_SHOWN])
+        return f"{value[1]}({inner})" if len(value) > 1 and isinstance(value[1], str) else "..."
+    if isinstance(value, dict):
+        items = list(value.items())[:MAX_SHOWN]
+        return "{" + ", ".join(f"{_python(k, depth + 1)}: {_python(v, depth + 1)}" for k, v in items) + "}"
+    if isinstance(value, list | tuple | set | frozenset) and value:
+        brackets = {list: "[]", tuple: "()"}.get(type(value), "{}")
+        inner = ", ".join(_python(item, depth + 1) for item in list(value)[:MAX_SHOWN])
+        return f"{brackets[0]}{inner}{',' * (type(value) is tuple and len(value) == 1)}{brackets[1]}"
+    return repr(value)

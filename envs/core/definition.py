@@ -1,0 +1,49 @@
+"""What an environment is: how it is made, where its tasks come from, who solves them."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envs.core.row_format import RowFormat
+from envs.core.task import Message, Task
+
+PARTS = ("correct", "format", "length")
+"""The reward parts that every environment gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """One environment. What it does not have is None, or empty.
+
+    `generate(rng, level)` makes a task, `formats` read rows of data, `demonstrate` solves a generated task with a
+    thought. `gold(task)` gives the model's turns of a right answer (texts, reasoning off; ValueError where the task
+    holds none) and `corruptions(task)` named wrong ones, for `envcheck`.
+    """
+
+    id: str
+    entry_point: str
+    """The `gymnasium.Env`, as `module:Class`."""
+    generate: Callable[[random.Random, int], Task] | None = None
+    formats: tuple[RowFormat, ...] = ()
+    demonstrate: Callable[[Task], list[Message]] | None = None
+    gold: Callable[[Task], list[str]] | None = None
+    corruptions: Callable[[Task], Iterator[tuple[str, list[str]]]] | None = None
+    configure: Callable[[Mapping[str, Any]], "Environment"] | None = None
+    """For a family of environments: the member that `envs.NAME.options` chooses; ValueError for wrong options."""
+    beside: Callable[[Path], "Environment"] | None = None
+    """For rows that need further files: the environment that finds these in the folder of the data file."""
+    companions: tuple[str, ...] = ()
+    """Names of those files."""
+    parts: tuple[str, ...] = PARTS
+    """The reward parts that it gives, which `envs.NAME.weights` may weigh."""
+    max_turns: int | None = None
+    """Most turns of an episode where the run sets no `envs.NAME.max_turns`; None where the environment does not say."""
+    runs_programs: bool = False
+    """Whether it executes programs that the model wrote, in the sandbox."""
+
+    @property
+    def gym_id(self) -> str:
+        """The id under which gymnasium knows it."""
+        return f"temper/{self.id}-v0"

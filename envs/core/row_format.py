@@ -1,0 +1,48 @@
+"""The row formats of public data sets: how a row is recognised and made a task."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envs.core.task import Task
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFormat:
+    """One format: `load` makes a task of a row that `matches`; ValueError for a row that is broken."""
+
+    name: str
+    matches: Callable[[Row], bool]
+    load: Callable[[Row, str], Task]
+
+
+def has_fields(*names: str) -> Callable[[Row], bool]:
+    """Recognises a row by fields that it must have."""
+    return lambda row: all(name in row for name in names)
+
+
+def own_id(row: Row) -> str | int | None:
+    """The data set's own id of a row: `task_id`, else `id`; None where it has neither."""
+    for name in ("task_id", "id"):
+        if isinstance(row.get(name), str | int):
+            return row[name]
+    return None
+
+
+def load_row(formats: Sequence[RowFormat], row: Row, key: str, *, name: str | None = None) -> Task:
+    """The task of a row, by the format of this name, else by the first that matches.
+
+    Raises ValueError for an unknown name, for a row that no format matches, and for a broken row.
+    """
+    if name is not None:
+        named = [known for known in formats if known.name == name]
+        if not named:
+            raise ValueError(f"no row format {name!r} here; there are {', '.join(known.name for known in formats)}")
+        return named[0].load(row, key)
+    for known in formats:
+        if known.matches(row):
+            return known.load(row, key)
+    names = ", ".join(known.name for known in formats)
+    raise ValueError(f"the row is of no known format ({names}); it has the fields {sorted(row)}")

@@ -1,0 +1,51 @@
+"""A task: one prompt with everything that its verifier needs."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from envs.core.thinking_mode import UNLIMITED, Thinking
+
+Message = dict[str, Any]
+"""A chat message in the Hugging Face format: `role`, `content`, and where they apply `reasoning_content`, `tool_calls`."""
+
+Tool = dict[str, Any]
+"""A tool in the Hugging Face format: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem for one environment.
+
+    `key` is stable over restarts and unique within `env`. `spec` is what the verifier needs (the expected answer,
+    tests, a database); it is plain JSON data and never shown to the model. `env` is the name that a run gives to the
+    environment, `kind` the id of the environment that plays the task; without a kind the two are the same. `thinking`
+    says how long the model may think about it. `fault` says why it could not be made, where it could not: nobody can play it.
+    """
+
+    env: str
+    key: str
+    messages: tuple[Message, ...]
+    spec: dict[str, Any]
+    tools: tuple[Tool, ...] = field(default=())
+    thinking: Thinking = UNLIMITED
+    kind: str = ""
+    fault: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.kind:
+            object.__setattr__(self, "kind", self.env)
+        if not self.messages:
+            raise ValueError(f"task {self.env}/{self.key} has no messages; give at least one user message")
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether the model thinks before it answers."""
+        return self.thinking.on
+
+
+class TaskSource(Protocol):
+    """Where tasks come from: addressable by position, so that a restart continues where it stopped."""
+
+    def task(self, index: int) -> Task:
+        """The task at `index` (0 or more). A finite source starts again from its first task when it is exhausted."""
+        ...

@@ -1,0 +1,117 @@
+"""How a model may think about a task: without a limit, up to a budget, briefly, or not at all."""
+
+import math
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+from envs.core.setting import scheduled
+
+
+class Mode(Enum):
+    """How long the model may think before it answers."""
+
+    UNLIMITED = "unlimited"  # until it closes the thought itself
+    BUDGET = "budget"  # up to a number of tokens; then the thought is closed for it
+    LOW_EFFORT = "low_effort"  # a marker in the prompt asks for little; nothing is enforced
+    OFF = "off"  # the prompt leaves no room for a thought
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thinking:
+    """The mode of one task, with its budget in tokens where it has one."""
+
+    mode: Mode
+    budget: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.mode is Mode.BUDGET) != (self.budget is not None):
+            raise ValueError(f"mode {self.mode.value} with budget {self.budget}: a budget belongs to mode budget alone")
+        if self.budget is not None and self.budget < 0:
+            raise ValueError(f"a thinking budget of {self.budget} tokens: it must be 0 or more")
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a thought at all."""
+        return self.mode is not Mode.OFF
+
+    @property
+    def label(self) -> str:
+        """One word for tables and file names: the mode, or `budget-64`."""
+        return self.mode.value if self.budget is None else f"{self.mode.value}-{self.budget}"
+
+
+UNLIMITED = Thinking(mode=Mode.UNLIMITED)
+LOW_EFFORT = Thinking(mode=Mode.LOW_EFFORT)
+OFF = Thinking(mode=Mode.OFF)
+
+
+def up_to(tokens: int) -> Thinking:
+    """Thinking with a budget. Raises `ValueError` for one below 0."""
+    return Thinking(mode=Mode.BUDGET, budget=tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinkingMix:
+    """Shares of the modes among tasks; what is left over thinks without a limit."""
+
+    budget: float = scheduled(0.0)
+    """Share that thinks up to a budget."""
+    low_effort: float = scheduled(0.0)
+    """Share whose prompt asks for little thought."""
+    no_thought: float = scheduled(0.0)
+    """Share that answers without a thought."""
+    budgets: list[int] = scheduled([])
+    """Budgets in tokens, drawn with equal chance; one entry is a fixed budget."""
+    budget_range: list[int] = scheduled([])
+    """Lowest and highest budget in tokens, drawn log-uniformly; in place of `budgets`."""
+
+    def __post_init__(self) -> None:
+        shares = {"budget": self.budget, "low_effort": self.low_effort, "no_thought": self.no_thought}
+        for name, share in shares.items():
+            if not share >= 0:
+                raise ValueError(f"thinking.{name}={share}: a share must be 0 or more")
+        if sum(shares.values()) > 1 + 1e-9:
+            raise ValueError(f"the shares of thinking are {shares}: together they may be at most 1")
+        for value in (*self.budgets, *self.budget_range):
+            if value < 0:
+                raise ValueError(f"a thinking budget of {value} tokens: it must be 0 or more")
+        if self.budget_range and (len(self.budget_range) != 2 or self.budget_range[0] > self.budget_range[1]):
+            raise ValueError(f"thinking.budget_range={self.budget_range}: give the lowest and the highest budget")
+        if self.budgets and self.budget_range:
+            raise ValueError("thinking has both budgets and budget_range: give one of them")
+
+    @property
+    def names_budgets(self) -> bool:
+        """Whether it says which budgets there are."""
+        return bool(self.budgets or self.budget_range)
+
+    @property
+    def largest_budget(self) -> int:
+        """The largest budget that can be drawn, 0 where there is none."""
+        return max((*self.budgets, *self.budget_range), default=0)
+
+    def draw_mode(self, rng: random.Random) -> Mode:
+        """A mode, by the shares."""
+        lot = rng.random()
+        for mode, share in (
+            (Mode.OFF, self.no_thought),
+            (Mode.BUDGET, self.budget),
+            (Mode.LOW_EFFORT, self.low_effort),
+        ):
+            if lot < share:
+                return mode
+            lot -= share
+        return Mode.UNLIMITED
+
+    def draw_budget(self, rng: random.Random) -> int:
+        """A budget in tokens; there must be some."""
+        if self.budgets:
+            return rng.choice(self.budgets)
+        low, high = self.budget_range
+        return round(math.exp(rng.uniform(math.log(low + 1), math.log(high + 1)))) - 1
+
+    def draw(self, rng: random.Random) -> Thinking:
+        """A mode, with a budget where it needs one."""
+        mode = self.draw_mode(rng)
+        return up_to(self.draw_budget(rng)) if mode is Mode.BUDGET else Thinking(mode=mode)

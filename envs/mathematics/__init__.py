@@ -1,0 +1,1 @@
+"""One question, one final answer, compared exactly."""

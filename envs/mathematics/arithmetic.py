@@ -1,0 +1,116 @@
+"""Generated arithmetic and small algebra, with the column-by-column thought of an expert.
+
+Levels: 1 sums and `x-a=b` of two-digit numbers; 2 adds differences, `x+a=b`, three digits, three summands and mixed
+chains; 3 adds products and `ax+b=c`. A level draws from all levels up to it, so that difficulty is mixed.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from envs.core.task import Message, Task
+from envs.mathematics.rows import ENV
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A question, the steps that solve it and its answer."""
+
+    question: str
+    steps: str
+    answer: int
+
+
+def _number(rng: random.Random, digits: int) -> int:
+    """A number of 1 to `digits` digits; longer ones are likelier."""
+    length = max(rng.randint(1, digits), rng.randint(1, digits))
+    return rng.randint(10 ** (length - 1) if length > 1 else 1, 10**length - 1)
+
+
+def sum_steps(numbers: list[int]) -> str:
+    """Columns from the right with the carry as last summand: 47+38 -> `7+8=15 4+3+1=8`."""
+    columns, carry, steps = [str(n)[::-1] for n in numbers], 0, []
+    for place in range(max(map(len, columns))):
+        digits = [int(column[place]) for column in columns if place < len(column)] + [carry] * (carry > 0)
+        total = sum(digits)
+        steps.append("+".join(map(str, digits)) + f"={total}")
+        carry = total // 10
+    return " ".join(steps)
+
+
+def difference_steps(a: int, b: int) -> str:
+    """Columns from the right, the borrow shown: 52-17 -> `12-7=5 4-1=3`. Needs a >= b >= 0."""
+    top, bottom, borrow, steps = str(a)[::-1], str(b)[::-1], 0, []
+    for place, digit in enumerate(top):
+        upper = int(digit) - borrow
+        lower = int(bottom[place]) if place < len(bottom) else 0
+        borrow = int(upper < lower)
+        steps.append(f"{upper + 10 * borrow}-{lower}={upper + 10 * borrow - lower}")
+    return " ".join(steps)
+
+
+def _sum(rng: random.Random, digits: int) -> Problem:
+    numbers = [_number(rng, digits) for _ in range(2 if digits < 3 else rng.choice((2, 2, 3)))]
+    return Problem(question="+".join(map(str, numbers)) + "=?", steps=sum_steps(numbers), answer=sum(numbers))
+
+
+def _difference(rng: random.Random, digits: int) -> Problem:
+    small, large = sorted(_number(rng, digits) for _ in range(2))
+    return Problem(question=f"{large}-{small}=?", steps=difference_steps(large, small), answer=large - small)
+
+
+def _sum_equation(rng: random.Random, digits: int) -> Problem:
+    a, b = _number(rng, digits), _number(rng, digits)
+    return Problem(question=f"x-{a}={b}, x=?", steps=f"{b}+{a} {sum_steps([b, a])}", answer=a + b)
+
+
+def _difference_equation(rng: random.Random, digits: int) -> Problem:
+    a, b = sorted(_number(rng, digits) for _ in range(2))
+    return Problem(question=f"x+{a}={b}, x=?", steps=f"{b}-{a} {difference_steps(b, a)}", answer=b - a)
+
+
+def _chain(rng: random.Random, digits: int) -> Problem:
+    a, b = _number(rng, digits), _number(rng, digits)
+    c = rng.randint(1, a + b)
+    steps = f"{sum_steps([a, b])} {a + b}-{c} {difference_steps(a + b, c)}"
+    return Problem(question=f"{a}+{b}-{c}=?", steps=steps, answer=a + b - c)
+
+
+def _product(rng: random.Random, digits: int) -> Problem:
+    a, b = _number(rng, digits), rng.randint(2, 9)
+    parts = [int(digit) * 10**place * b for place, digit in enumerate(str(a)[::-1])]
+    return Problem(question=f"{a}*{b}=?", steps=f"{'+'.join(map(str, parts))} {sum_steps(parts)}", answer=a * b)
+
+
+def _linear(rng: random.Random, _digits: int) -> Problem:
+    a, x, b = rng.randint(2, 9), rng.randint(1, 20), rng.randint(1, 50)
+    c = a * x + b
+    steps = f"{c}-{b} {difference_steps(c, b)} {c - b}/{a}={x}"
+    return Problem(question=f"{a}x+{b}={c}, x=?", steps=steps, answer=x)
+
+
+Kind = Callable[[random.Random, int], Problem]
+LEVELS: dict[int, tuple[tuple[Kind, int], ...]] = {
+    1: ((_sum, 2), (_sum, 2), (_sum_equation, 2)),
+    2: ((_sum, 3), (_sum_equation, 3), (_difference, 3), (_difference_equation, 3), (_chain, 2)),
+    3: ((_product, 2), (_linear, 2), (_chain, 3)),
+}
+
+
+def generate(rng: random.Random, level: int) -> Task:
+    """A generated task of this level; its key is set by the source."""
+    kinds = [kind for step in range(1, level + 1) for kind in LEVELS.get(step, ())]
+    if not kinds:
+        raise ValueError(f"math has levels {min(LEVELS)} to {max(LEVELS)}, not {level}")
+    kind, digits = rng.choice(kinds)
+    problem = kind(rng, digits)
+    spec = {"answer": str(problem.answer), "steps": problem.steps}
+    return Task(env=ENV, key="generated", messages=({"role": "user", "content": problem.question},), spec=spec)
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """The expert's answer to a generated task."""
+    if "steps" not in task.spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
+    content = f"\\boxed{{{task.spec['answer']}}}"
+    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": content}]

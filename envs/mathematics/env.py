@@ -1,0 +1,71 @@
+"""The math environment: one question, one final answer, checked exactly."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from envs.core.task import Task
+from envs.mathematics import arithmetic
+from envs.mathematics.grader import shared_grader
+from envs.mathematics.rows import REQUEST
+from envs.task_env import StepReturn, TaskEnv, last_user_text
+from rewards.answers import equal_numbers, final_answer
+from rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
+from rewards.plain_numbers import plain_number
+from rewards.verdict import Verdict, policy_fault, verdict
+
+ECHO = "echo"
+"""Part of a verdict: whether the answer did nothing but repeat the question."""
+
+
+class MathEnv(TaskEnv):
+    """Single turn: the final answer must equal the task's."""
+
+    env_id = arithmetic.ENV
+
+    def draw(self, rng: random.Random) -> Task:
+        return arithmetic.generate(rng, 1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        observed = super().reset(seed=seed, options=options)
+        if self.task is not None and plain_number(self.task.spec["answer"]) is None:
+            shared_grader().start()  # warm by the time the answer is there
+        return observed
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        return self.end(grade(answer, gold=task.spec["answer"], question=last_user_text(task)))
+
+
+def grade(text: str, *, gold: str, question: str = "") -> Verdict:
+    """Judges the answer part of a turn: plain numbers exactly, other expressions by math-verify in its own process.
+
+    An answer that only repeats text of the question is wrong and has the part `echo`; a question that is repeated ahead
+    of the answer does not count as a part of it. GraderError where the gold answer itself can't be checked.
+    """
+    if repeats(text, question):
+        return _judged(False, "echo", "repeats the question")
+    found = final_answer(without(question.removesuffix(REQUEST), text))
+    if found is None:
+        return _judged(False, "extraction", "no final answer, or several that differ", well_formed=False)
+    said = f"answered {found[:80]}"
+    if repeats(found, question) and not same_text(found, gold):
+        return _judged(False, "echo", f"{said}: repeats the question")
+    equal = equal_numbers(found, gold, percent=asks_percentage(question))
+    if equal is not None:
+        return _judged(equal, "numbers", said)
+    equal = same_text(found, gold)
+    if equal is not None:
+        return _judged(equal, "text", said)
+    refused = refusal(found, gold=gold)
+    if refused is not None:
+        return _judged(False, "bounds", f"{said}: {refused}")
+    equal = shared_grader().equal(gold=formula(gold), answer=formula(found))
+    if equal is None:
+        return policy_fault(f"{said}: over the time limit")
+    return _judged(equal, "math-verify", said)
+
+
+def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = True) -> Verdict:
+    judged = verdict(correct, well_formed=well_formed, detail=detail)
+    echo = {ECHO: float(comparator == "echo")}
+    return replace(judged, parts=judged.parts | echo, evidence={"comparator": comparator})

@@ -1,0 +1,207 @@
+"""Equality of mathematical expressions with a deadline: processes that may be killed run math-verify (`grader_child`)."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from envs.core.clock import off_the_clock
+from envs.core.errors import GraderError
+from envs.sandbox.seal_probe import require_seal
+
+SCRIPT = Path(__file__).with_name("grader_child.py")
+START_S = 120.0
+WORKERS = 8
+GOLD_S, ANSWER_S, LEAST_CPU_S, BACKSTOP_S = 10.0, 1.2, 0.2, 30.0
+POLL_S = 0.02
+MAX_REPLY_BYTES = 4096
+
+
+class MathWorker:
+    """One worker: a channel to it, and a hold on its process that no other process can slip into.
+
+    OSError where there is no worker at the other end.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.said = b""
+        self.clock = time.CLOCK_MONOTONIC
+        hello = self.hear(BACKSTOP_S)
+        if hello is None:
+            channel.close()
+            raise ProcessLookupError("no worker was forked")
+        self.seal: dict[str, Any] = hello["seal"]
+        self.process = os.pidfd_open(hello["pid"])
+        self.clock = ~hello["pid"] << 3 | 2  # its CPU time: CPUCLOCK_SCHED in the kernel's posix-timers.h
+
+    def ask(self, gold: str, answer: str) -> bool:
+        """Starts a check; whether the gold answer could be read. False too where the worker is gone."""
+        try:
+            self.channel.sendall(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
+        except OSError:
+            return False
+        reply = self.hear(GOLD_S)
+        return reply is not None and bool(reply["gold"])
+
+    def hear(self, seconds: float) -> dict[str, Any] | None:
+        """The next reply; None where none comes in time. A worker that was hardly run meanwhile is waited for longer."""
+        try:
+            start, used = time.monotonic(), time.clock_gettime(self.clock)
+            while b"\n" not in self.said:
+                waited = time.monotonic() - start
+                if waited > BACKSTOP_S or (waited > seconds and time.clock_gettime(self.clock) - used > LEAST_CPU_S):
+                    return None
+                self.channel.settimeout(max(seconds - waited, POLL_S))
+                with contextlib.suppress(TimeoutError):
+                    part = self.channel.recv(MAX_REPLY_BYTES)
+                    if not part:
+                        return None
+                    self.said += part
+        except OSError:
+            return None
+        line, _, self.said = self.said.partition(b"\n")
+        return dict(json.loads(line))
+
+    def end(self) -> None:
+        """Ends the worker, whatever it does."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.process, signal.SIGKILL)
+        os.close(self.process)
+        self.channel.close()
+
+
+class MathGrader:
+    """Workers forked by one mother process, which is started when first needed and again where it died.
+
+    Each check has a worker to itself, from any thread; checks beyond `WORKERS` at a time wait. A worker that is ended for
+    its answer is replaced by a fork, so that nobody waits for a start.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.slots = threading.BoundedSemaphore(WORKERS)
+        self.idle: list[MathWorker] = []
+        self.mother: subprocess.Popen[bytes] | None = None
+        self.control: socket.socket | None = None
+        self.warm = False
+
+    def equal(self, *, gold: str, answer: str) -> bool | None:
+        """Whether gold and answer are equal; None where the answer ran over the deadline or broke the worker.
+
+        GraderError where no worker can be started, or where a fresh one can't read the gold answer.
+        """
+        with off_the_clock(), self.slots:
+            readable, same = self._check(gold, answer, self._idle())
+            if not readable:
+                readable, same = self._check(gold, answer, None)
+            if not readable:
+                raise GraderError(f"math-verify can't read the gold answer {gold[:80]!r}")
+            return same
+
+    def _check(self, gold: str, answer: str, worker: MathWorker | None) -> tuple[bool, bool | None]:
+        """(whether the gold answer could be read, whether the answer equals it: None where the worker broke)."""
+        worker = worker or self._fork()
+        readable = worker.ask(gold, answer)
+        reply = worker.hear(ANSWER_S) if readable else None
+        if reply is None or reply["worn"]:
+            worker.end()
+        else:
+            with self.lock:
+                self.idle.append(worker)
+        return readable, None if reply is None else bool(reply["equal"])
+
+    def _idle(self) -> MathWorker | None:
+        with self.lock:
+            return self.idle.pop() if self.idle else None
+
+    def _fork(self) -> MathWorker:
+        """A new worker. A mother that died meanwhile is replaced, once."""
+        for _ in range(2):
+            with self.lock:
+                control = self._warm()
+                ours, theirs = socket.socketpair()
+                with theirs, contextlib.suppress(OSError):
+                    socket.send_fds(control, [b"fork"], [theirs.fileno()])
+            with contextlib.suppress(OSError):
+                return self._sealed(MathWorker(ours))
+            with self.lock:
+                if self.control is control:
+                    self._stop()
+        raise GraderError("the process that runs math-verify died twice")
+
+    def _sealed(self, worker: MathWorker) -> MathWorker:
+        """The worker, where its seal is what `sandbox.min_level` asks for; else GraderError."""
+        try:
+            require_seal(worker.seal, "math-verify")
+        except GraderError:
+            worker.end()
+            raise
+        return worker
+
+    def start(self) -> None:
+        """Starts the mother where there is none, without waiting until it is warm (some seconds)."""
+        with self.lock:
+            self._started()
+
+    def _started(self) -> socket.socket:
+        if self.control is None:
+            self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self.mother = subprocess.Popen(
+                    [sys.executable, "-I", str(SCRIPT)],
+                    env={},
+                    cwd="/",
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+        return self.control
+
+    def _warm(self) -> socket.socket:
+        """The control socket of a mother that is warm."""
+        control = self._started()
+        if not self.warm:
+            control.settimeout(START_S)
+            try:
+                ready = control.recv(MAX_REPLY_BYTES)
+            except OSError:
+                ready = b""
+            if ready != b'{"warm": true}':
+                self._stop()
+                raise GraderError(f"math-verify could not be started ({ready!r}); is math-verify installed?")
+            self.warm = True
+        return control
+
+    def _stop(self) -> None:
+        for worker in self.idle:
+            worker.end()
+        self.idle.clear()
+        if self.mother is not None and self.control is not None:
+            self.control.close()
+            self.mother.kill()
+            self.mother.wait()
+            self.mother = self.control = None
+        self.warm = False
+
+    def close(self) -> None:
+        """Ends all processes; the next check would start them again."""
+        with self.lock:
+            self._stop()
+
+
+SHARED_LOCK = threading.Lock()
+SHARED: dict[int, MathGrader] = {}
+
+
+def shared_grader() -> MathGrader:
+    """The grader of this process, by process id so that a fork does not share its parent's."""
+    with SHARED_LOCK:
+        return SHARED.setdefault(os.getpid(), MathGrader())

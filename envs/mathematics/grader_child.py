@@ -1,0 +1,145 @@
+"""The computer algebra of the math environment: a mother process that forks workers which may be killed at any time.
+
+Run as `python -I grader_child.py` with the control socket as standard input. The mother imports and warms math-verify,
+says `{"warm": bool}`, and then forks a worker for each descriptor that it is sent; it never sees an answer. A worker
+says `{"pid": int, "seal": {...}}` on its descriptor, then takes lines `{"gold": LaTeX, "answer": LaTeX}` and answers each
+by two lines, `{"gold": bool}` (whether the gold answer could be read) and `{"equal": bool, "worn": bool}`. A worker that is
+worn (a check was slow or took much memory) is to be replaced. Whoever asked ends a worker that runs over its time; the kernel
+does where nobody is left to.
+
+Workers read nothing but their libraries, and can't open sockets, fork or execute (`envs.sandbox.seal`), which each of
+them tries out (`envs.sandbox.seal_probe`). Where the mother is root she becomes nobody, if her libraries can then be read.
+"""
+
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Add, preorder_traversal
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, ROOT)
+from envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
+
+sys.path.remove(ROOT)
+
+CPU_S = 10.0
+MEMORY_BYTES = 2 * 2**30
+WORN_KIB, WORN_S = 512 * 2**10, 0.3
+MAX_REQUEST_BYTES = 64 * 2**10
+LATEX = (LatexExtractionConfig(),)
+DECIMALS = 12
+WARM_UP = (
+    ("\\frac{1}{2}", "0.5"),
+    ("x+\\sqrt{4}", "2+x"),
+    ("x^2-1", "(x-1)(x+1)"),
+    ("(-\\infty,1)\\cup[2,\\infty)", "[2,\\infty)\\cup(-\\infty,1)"),
+    ("\\{1,2\\}", "\\{2,1\\}"),
+    ("(1,2,3)", "(1,2,3)"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\begin{bmatrix}1&2\\\\3&4\\end{bmatrix}"),
+    ("y=2x+1", "2x+1=y"),
+    ("1<x<2", "(1,2)"),
+    ("3x+2y=6", "6x+4y=12"),
+    ("x>3", "3<x"),
+    ("2,-2", "\\pm 2"),
+    ("\\log_2 8+\\sin x+e^{2}", "3+e^2+\\sin(x)"),
+    ("2\\sqrt{3}\\pi", "\\sqrt{12}\\pi"),
+    ("\\text{yes}", "\\text{yes}"),
+)
+
+
+def parsed(text: str) -> list[Any]:
+    """What math-verify reads in a LaTeX expression; empty where it can't."""
+    return list(parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None, fallback_mode="no_fallback"))
+
+
+def equal(golds: list[Any], answer: str) -> bool:
+    """Whether an answer equals the gold answer as read. A sum of numbers that was left unadded equals nothing."""
+    answers = parsed(answer)
+    if not golds or not answers or (any(map(unadded, answers)) and not any(map(unadded, golds))):
+        return False
+    return bool(verify(golds, answers, float_rounding=DECIMALS, timeout_seconds=None))
+
+
+def unadded(expression: Any) -> bool:
+    """Whether an expression has a sum with two or more rational numbers, as in `x+1+0`."""
+    return any(
+        isinstance(node, Add) and sum(bool(term.doit().is_Rational) for term in terms(node)) > 1
+        for node in preorder_traversal(expression)
+    )
+
+
+def terms(node: Any) -> list[Any]:
+    """The terms of a sum whose terms may be sums."""
+    return [term for part in node.args for term in (terms(part) if isinstance(part, Add) else [part])]
+
+
+def serve(channel: int) -> None:
+    """A worker: answers requests until its channel closes."""
+    seal.seal_library_user(memory_bytes=MEMORY_BYTES)
+    say(channel, {"pid": os.getpid(), "seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES)})
+    while line := read_line(channel):
+        request, start = json.loads(line), time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)
+        golds = parsed(request["gold"])
+        say(channel, {"gold": bool(golds)})
+        try:
+            same = equal(golds, request["answer"])
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            NotImplementedError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
+            same = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        worn = time.process_time() - start > WORN_S or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > WORN_KIB
+        say(channel, {"equal": same, "worn": worn})
+
+
+def say(channel: int, reply: dict[str, Any]) -> None:
+    """One line of an answer."""
+    os.write(channel, json.dumps(reply).encode() + b"\n")
+
+
+def read_line(channel: int) -> bytes:
+    """The next request; empty where the channel is closed. There is never more than one under way."""
+    line = b""
+    while not line.endswith(b"\n") and (part := os.read(channel, MAX_REQUEST_BYTES)):
+        line += part
+    return line
+
+
+def main() -> None:
+    """The mother: forks workers until the control socket closes."""
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control = socket.socket(fileno=os.dup(0))
+    os.dup2(1, 0)
+    namespaces.leave_root(seal.library_folders())
+    warm = {equal(parsed(gold), answer) for gold, answer in WARM_UP} == {True}
+    control.send(json.dumps({"warm": warm}).encode())
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
+        if not message:
+            return
+        forked = os.fork()
+        if forked == 0:
+            control.close()
+            serve(descriptors[0])
+            os._exit(0)
+        os.close(descriptors[0])
+
+
+if __name__ == "__main__":
+    main()

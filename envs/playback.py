@@ -1,0 +1,108 @@
+"""Given turns played through an environment: grading without a model, by the code that training uses."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from envs.core.failure import Failure, failure_of
+from envs.core.task import Message, Task
+from envs.core.thinking_mode import UNLIMITED
+from envs.core.turn_text import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, call_message, turn_text
+from envs.play import Play
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """What a script was worth. `reward` is None exactly where `failure` says why."""
+
+    reward: float | None
+    outcome: str | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    detail: str = ""
+    failure: Failure | None = None
+    seconds: float = 0.0
+
+
+def score(task: Task, turns: Sequence[str]) -> Scored:
+    """Plays the turns as an episode that may have no others. Never raises: a fault becomes a typed failure.
+
+    A turn may hold a thought, with or without its opening tag; turns after the end of the episode are not played.
+    """
+    start = time.monotonic()
+    try:
+        scored = _play(task, turns)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever an environment raises, SystemExit too
+        scored = Scored(reward=None, failure=failure_of(error))
+    return replace(scored, seconds=time.monotonic() - start)
+
+
+def _play(task: Task, turns: Sequence[str]) -> Scored:
+    spec = task.spec | {"max_turns": len(turns), "user_replies": len(turns)}
+    play = Play(replace(task, thinking=UNLIMITED, spec=spec))
+    try:
+        play.begin()
+        for text in turns:
+            tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
+            result = play.turn(text if tagged else CLOSE_THOUGHT + text)
+            if result.done:
+                break
+        else:
+            result = play.cut(f"after the {len(turns)} turns that were given")
+    finally:
+        play.close()
+    return Scored(
+        reward=result.reward,
+        outcome=None if result.outcome is None else result.outcome.value,
+        parts=result.parts,
+        detail=result.detail,
+    )
+
+
+def turns_of(response: dict[str, Any]) -> list[str]:
+    """The model's turns in a response row: `response` (text), `messages`, or `calls` and then `response`.
+
+    ValueError where the row has none of them or one is malformed.
+    """
+    text, calls, messages = response.get("response"), response.get("calls"), response.get("messages")
+    if messages is not None:
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise ValueError("field 'messages' must be a list of chat messages")
+        said = [_said(message) for message in messages if message.get("role") == "assistant"]
+        if not said:
+            raise ValueError("field 'messages' has no assistant's message")
+        return said
+    turns = []
+    if calls is not None:
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise ValueError("field 'calls' must be a list of {name, arguments}")
+        turns.append(_said({"content": "", "tool_calls": [{"function": call} for call in calls]}))
+    if text is not None or not turns:
+        if not isinstance(text, str):
+            raise ValueError(f"give 'response' (text), 'messages' or 'calls'; the row has {sorted(response)}")
+        turns.append(text)
+    return turns
+
+
+def _said(message: Message) -> str:
+    """An assistant's message as the text that a model would have written."""
+    content, calls = message.get("content") or "", message.get("tool_calls") or []
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    if not isinstance(content, str) or not isinstance(calls, list):
+        raise ValueError("an assistant's message needs text as 'content' and a list as 'tool_calls'")
+    written = []
+    for call in calls:
+        function = call.get("function", call) if isinstance(call, dict) else {}
+        name, arguments = str(function.get("name", "")), function.get("arguments", function.get("kwargs", {}))
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except ValueError:
+                written.append(f"{OPEN_CALL}{arguments}{CLOSE_CALL}")
+                continue
+        written.append(turn_text({"content": "", "tool_calls": [call_message(name, arguments)]}, reasoning=False))
+    return content + "".join(written)

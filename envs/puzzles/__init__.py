@@ -1,0 +1,1 @@
+"""The generators and scores of reasoning-gym."""

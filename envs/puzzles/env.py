@@ -1,0 +1,150 @@
+"""reasoning-gym (https://github.com/open-thought/reasoning-gym): its generators as tasks, its scores as rewards.
+
+Options: `dataset` (a name, or a list of names; without it all of them take part) and, for one data set, `config` with
+the settings of that data set, which also set its difficulty. Scores are the library's own, from 0 to 1, except where it
+would take wrong answers (`envs.puzzles.library_child.CONDITIONS`).
+
+The answer is what stands between `<answer>` and `</answer>`, else in `\\boxed{}`, else the whole text; several of them
+that differ are no answer.
+"""
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from envs.core.definition import Environment
+from envs.core.errors import GraderError
+from envs.core.options import only_known
+from envs.core.task import Task
+from envs.puzzles.library import Origin, shared_library
+from envs.task_env import StepReturn, TaskEnv
+from rewards.answers import boxes
+from rewards.parts import CORRECT, FORMAT
+from rewards.verdict import Outcome, Verdict, policy_fault, verdict
+
+ENV = "reasoning_gym"
+REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+WHOLE_NUMBER = re.compile(r"-?\d{1,15}")
+MAX_CHARACTERS = 20_000
+
+
+class ReasoningEnv(TaskEnv):
+    """Single turn: reasoning-gym scores the answer."""
+
+    env_id = ENV
+
+    def draw(self, rng: random.Random) -> Task:
+        return generate(rng, 1)
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        found, marked = answer_of(answer)
+        if not found:
+            return self.end(verdict(False, well_formed=False, detail="no answer, several that differ, or too long"))
+        score = _library_score(task, found)
+        if score is None:
+            return self.end(policy_fault(f"answered {found[:80]}: over the time limit"))
+        outcome = Outcome.OK if score >= 1.0 else Outcome.WRONG
+        parts = {CORRECT: score, FORMAT: float(marked)}
+        return self.end(Verdict(outcome=outcome, parts=parts, detail=f"answered {found[:80]}"))
+
+
+def _library_score(task: Task, text: str) -> float | None:
+    origin = _origin(task)
+    library = shared_library("scoring")
+    try:
+        question = library.make(origin).question
+    except ValueError as error:
+        raise GraderError(str(error)) from error
+    if REQUEST.format(question) != task.messages[0]["content"]:
+        raise GraderError(f"{origin} is another question here; was it made by another version of reasoning-gym?")
+    return library.score(origin, text)
+
+
+def _origin(task: Task) -> Origin:
+    return Origin(dataset=task.spec["dataset"], config=task.spec["config"], seed=task.spec["seed"])
+
+
+def answer_of(text: str) -> tuple[str, bool]:
+    """The answer by the rule above, empty where there is none; and whether it was marked as one."""
+    if len(text) > MAX_CHARACTERS:
+        return "", False
+    marked = ANSWER.findall(text) or boxes(text) or []
+    distinct = {answer.strip() for answer in marked} or {text.strip()}
+    return distinct.pop() if len(distinct) == 1 else "", bool(marked)
+
+
+def generate(
+    rng: random.Random, level: int, *, datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None
+) -> Task:
+    """A task of one of the data sets, of all without a name; its key is set by the source."""
+    if level != 1:
+        raise ValueError(f"{ENV} has level 1 only, not {level}; options.config sets the difficulty of a data set")
+    library = shared_library("making")
+    name = rng.choice(datasets or tuple(library.datasets()))
+    origin = Origin(dataset=name, config=dict(config or {}), seed=rng.getrandbits(31))
+    entry = library.make(origin)
+    spec = {"dataset": origin.dataset, "config": origin.config, "seed": origin.seed, "answer": entry.answer}
+    messages = ({"role": "user", "content": REQUEST.format(entry.question)},)
+    return Task(env=ENV, key="generated", messages=messages, spec=spec)
+
+
+def gold(task: Task) -> list[str]:
+    """The answer that the data set gives; ValueError where it gives none (boxnet, rush_hour, some integrals)."""
+    if task.spec["answer"] is None:
+        raise ValueError(f"data set {task.spec['dataset']} gives no answer to seed {task.spec['seed']}")
+    return [_marked(task.spec["answer"])]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Wrong answers. Data sets may give some of them partial credit, never 1."""
+    yield "empty", [_marked("")]
+    yield "other text", [_marked("no answer")]
+    right = task.spec["answer"]
+    if right is not None:
+        yield "two answers", [_marked(right) + _marked("no answer")]
+        if WHOLE_NUMBER.fullmatch(right):
+            yield "number beside", [_marked(str(int(right) + 1))]
+
+
+def _marked(answer: str) -> str:
+    return f"<answer>{answer}</answer>"
+
+
+def configure(options: Mapping[str, Any]) -> Environment:
+    """The environment over the data sets that the options choose; ValueError for wrong options."""
+    if find_spec("reasoning_gym") is None:
+        raise ValueError("reasoning-gym is not installed: its pycosat needs a C compiler; then `make clean setup`")
+    known = ("dataset", "config")
+    only_known(options, known, "options")
+    named, config = options.get("dataset", []), options.get("config", {})
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"options.dataset is {named!r}; it must be the name of a data set, or a list of names")
+    if not isinstance(config, Mapping):
+        raise ValueError(f"options.config is {config!r}; it must be a mapping")
+    if config and len(names) != 1:
+        raise ValueError("options.config needs options.dataset to name one data set")
+    keys = shared_library("making").datasets()
+    only_known(names, tuple(keys), "options.dataset")
+    if config:
+        only_known(config, tuple(keys[names[0]]), f"options.config of {names[0]}")
+    return _environment(tuple(names), dict(config))
+
+
+def _environment(datasets: tuple[str, ...], config: dict[str, Any]) -> Environment:
+    return Environment(
+        id=ENV,
+        entry_point="envs.puzzles.env:ReasoningEnv",
+        generate=partial(generate, datasets=datasets, config=config),
+        gold=gold,
+        corruptions=corruptions,
+        configure=configure,
+        max_turns=1,
+    )
+
+
+ENVIRONMENT = _environment((), {})

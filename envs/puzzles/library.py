@@ -1,0 +1,114 @@
+"""reasoning-gym as seen from outside its process (`envs.puzzles.library_child`): entries and scores by data set and seed."""
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envs.core.clock import off_the_clock
+from envs.core.errors import GraderError
+from envs.sandbox.line_process import LineProcess
+from envs.sandbox.seal_probe import require_seal
+
+SCRIPT = Path(__file__).with_name("library_child.py")
+MAKE_S, SCORE_S = 120.0, 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What an entry is made from: the same on every machine with the same version of the library."""
+
+    dataset: str
+    config: Mapping[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A question, and a right answer to it, None where the data set gives none."""
+
+    question: str
+    answer: str | None
+
+
+class ReasoningLibrary:
+    """One child process. Requests go one at a time, from any thread; they have deadlines of their own, off any other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = LineProcess(SCRIPT)
+
+    def datasets(self) -> dict[str, list[str]]:
+        """The names of the data sets, each with the keys of its configuration."""
+        with self._lock:
+            self._started()
+            return dict(self._process.ready["datasets"])
+
+    def seal(self) -> dict[str, Any]:
+        """What the process says of its seal."""
+        with self._lock:
+            self._started()
+            return dict(self._process.ready["seal"])
+
+    def make(self, origin: Origin) -> Entry:
+        """The entry. ValueError where it can't be made from that configuration, GraderError where it takes too long."""
+        with off_the_clock(), self._lock:
+            return self._make(origin)
+
+    def score(self, origin: Origin, text: str) -> float | None:
+        """The score of an answer, from 0 to 1; 0 where the scorer raised, None where the answer took too long.
+
+        GraderError where a right answer is no better off.
+        """
+        with off_the_clock(), self._lock:
+            answer = self._make(origin).answer
+            reply = self._score(origin, text)
+            if (reply is None or reply["score"] is None) and answer is not None:
+                self._make(origin)
+                right = self._score(origin, answer)
+                if right is None or right["score"] != 1.0:
+                    raise GraderError(f"{origin}: its own answer can't be scored ({right})")
+            return None if reply is None else float(reply["score"] or 0.0)
+
+    def _started(self) -> None:
+        """Starts the process where it does not run. GraderError where it can't, or is sealed too little."""
+        if self._process.start():
+            try:
+                require_seal(self._process.ready["seal"], "reasoning-gym")
+            except GraderError:
+                self._process.close()
+                raise
+
+    def _make(self, origin: Origin) -> Entry:
+        self._started()
+        reply = self._process.ask(_request(origin), seconds=MAKE_S)
+        if reply is None:
+            raise GraderError(f"{origin} could not be made in {MAKE_S:.0f} s")
+        if "error" in reply:
+            raise ValueError(f"reasoning-gym can't make {origin}: {reply['error']}")
+        return Entry(question=reply["question"], answer=reply["answer"])
+
+    def _score(self, origin: Origin, text: str) -> dict[str, Any] | None:
+        self._started()
+        return self._process.ask(_request(origin) | {"text": text}, seconds=SCORE_S)
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self._lock:
+            self._process.close()
+
+
+def _request(origin: Origin) -> dict[str, Any]:
+    return {"dataset": origin.dataset, "config": dict(origin.config), "seed": origin.seed}
+
+
+SHARED_LOCK = threading.Lock()
+SHARED: dict[tuple[int, str], ReasoningLibrary] = {}
+
+
+def shared_library(purpose: str) -> ReasoningLibrary:
+    """The library of this process for one purpose, so that entries are not made where answers were scored."""
+    with SHARED_LOCK:
+        return SHARED.setdefault((os.getpid(), purpose), ReasoningLibrary())

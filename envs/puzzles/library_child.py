@@ -1,0 +1,158 @@
+"""reasoning-gym in a process of its own, which may be killed at any time: it makes entries and scores answers.
+
+Takes lines `{"dataset", "config", "seed"}` and answers `{"question", "answer"}` (the answer is null where the data set
+gives none) or `{"error"}`; with a `text` too it answers `{"score"}`, null where the scorer raised. Its first line names
+the data sets with the keys of their configurations, and what its seal stops (`seal_probe`). It reads nothing but its
+libraries, and can't open sockets, fork or execute (`envs.sandbox.seal`).
+
+Some scorers evaluate the answer as Python. Here they get a function instead that takes literals only, or formulas only,
+so that no answer is ever executed.
+"""
+
+import ast
+import functools
+import importlib
+import json
+import os
+import random
+import re
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import numpy
+import reasoning_gym
+from reasoning_gym.factory import DATASETS
+from sympy.parsing.sympy_parser import parse_expr
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, ROOT)
+from envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
+
+sys.path.remove(ROOT)
+
+ALARM_S = 300
+SCORE_CPU_S = 4.0
+"""Processor time for one score, in seconds, however busy the machine is; who needs more ends the process."""
+MEMORY_BYTES = 4 * 2**30
+Entry = dict[str, Any]
+
+LEFT_OUT = ("composite",)
+"""A mixture of the others has no questions of its own."""
+LAID_OUT_WHEN_MADE = ("acre", "gsm_symbolic", "list_functions", "word_ladder")
+"""Data sets whose entries depend on their size; those of all others are a function of seed plus index."""
+
+FORMULA = re.compile(
+    r"(?:\d++(?:\.\d*+)?|\.\d++|[-+*/^(),\s]|"
+    r"(?:a?sinh?|a?cosh?|a?tanh?|sec|csc|cot|exp|log|ln|sqrt|pi|Abs|[A-Za-z])(?![A-Za-z_\d]))*+"
+)
+
+
+def formula(text: str, local_dict: dict[str, Any] | None = None) -> Any:
+    """sympy's `parse_expr` for numbers, operators, single letters and elementary functions; ValueError for all else."""
+    if not FORMULA.fullmatch(text):
+        raise ValueError("not a plain formula")
+    return parse_expr(text, local_dict=local_dict)
+
+
+EVALUATES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "reasoning_gym.algorithmic.binary_matrix": ("eval", ast.literal_eval),
+    "reasoning_gym.algorithmic.spiral_matrix": ("eval", ast.literal_eval),
+    "reasoning_gym.algorithmic.string_insertion": ("eval", ast.literal_eval),
+    "reasoning_gym.games.n_queens": ("eval", ast.literal_eval),
+    "reasoning_gym.games.countdown": ("parse_expr", formula),
+    "reasoning_gym.games.puzzle24": ("parse_expr", formula),
+    "sympy": ("parse_expr", formula),
+}
+"""Modules whose scorers would evaluate an answer: the name that they call, and what it means here."""
+
+CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
+    "complex_arithmetic": lambda text, entry: "nan" not in text.lower(),
+    "game_of_life_halting": lambda text, entry: text == entry["answer"],
+    "puzzle24": lambda text, entry: sorted(re.findall(r"\d+", text)) == sorted(map(str, entry["metadata"]["numbers"])),
+}
+"""What an answer must also fulfil where the library's scorer would take wrong ones: nan is near to every number, any text
+is true, numbers need not be the given ones."""
+
+ANSWERS: dict[str, Callable[[Entry], str | None]] = {
+    "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
+    "intermediate_integration": lambda entry: None if "Integral" in entry["answer"] else entry["answer"],
+    "propositional_logic": lambda entry: str(entry["metadata"]["example_answer"]),
+    "rubiks_cube": lambda entry: str(entry["metadata"]["example_correct_answer"]),
+}
+"""Right answers that are in the metadata, because there are many; and where the library's answer is the question again."""
+
+
+@functools.lru_cache(maxsize=16)
+def dataset(name: str, config: str, seed: int) -> Any:
+    """The data set with this configuration (JSON)."""
+    return reasoning_gym.create_dataset(name, size=1, seed=seed, **json.loads(config))
+
+
+@functools.lru_cache(maxsize=64)
+def entry(name: str, config: str, seed: int) -> Entry:
+    """The entry of this seed. A few generators (codeio) draw from the global generators, hence their seeds."""
+    random.seed(seed)
+    numpy.random.seed(seed)
+    alone = name in LAID_OUT_WHEN_MADE
+    return dict(dataset(name, config, seed)[0] if alone else dataset(name, config, 0)[seed])
+
+
+def made(name: str, config: str, seed: int) -> dict[str, Any]:
+    """The question, and the answer where there is one."""
+    found = entry(name, config, seed)
+    answer = ANSWERS[name](found) if name in ANSWERS else found["answer"]
+    return {"question": found["question"], "answer": answer}
+
+
+def score(name: str, config: str, seed: int, text: str) -> float | None:
+    """The library's score of an answer; None where its scorer raised or gave no number from 0 to 1."""
+    right = entry(name, config, seed)
+    try:
+        if name in CONDITIONS and not CONDITIONS[name](text, right):
+            return 0.0
+        value = float(dataset(name, config, seed if name in LAID_OUT_WHEN_MADE else 0).score_answer(text, right))
+    except Exception:
+        return None
+    return value if 0.0 <= value <= 1.0 else None
+
+
+def answered(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request."""
+    key = request["dataset"], json.dumps(request["config"]), request["seed"]
+    if "text" in request:
+        signal.setitimer(signal.ITIMER_PROF, SCORE_CPU_S)
+        found = score(*key, request["text"])
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        return {"score": found}
+    try:
+        return made(*key)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main() -> None:
+    """Serves until standard input ends."""
+    out, sys.stdout = sys.stdout, sys.stderr
+    for module, (name, instead) in EVALUATES.items():
+        vars(importlib.import_module(module))[name] = instead
+    namespaces.leave_root(seal.library_folders())
+    seal.seal_library_user(memory_bytes=MEMORY_BYTES)
+    keys = {
+        name: [field.name for field in fields(config) if field.name not in ("seed", "size")]
+        for name, (_, config) in sorted(DATASETS.items())
+        if name not in LEFT_OUT
+    }
+    print(
+        json.dumps({"seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES), "datasets": keys}), file=out, flush=True
+    )
+    for line in sys.stdin:
+        signal.alarm(ALARM_S)
+        print(json.dumps(answered(json.loads(line))), file=out, flush=True)
+        signal.alarm(0)
+
+
+if __name__ == "__main__":
+    main()

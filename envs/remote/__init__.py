@@ -1,0 +1,1 @@
+"""Environments behind HTTP servers."""

@@ -1,0 +1,168 @@
+"""POST requests to an environment server: deadlines, retries with backoff, typed faults.
+
+What is repeated, after a growing pause with jitter: a request that never reached the server (connection refused), and one
+that it turned away (429, 503). A request whose fate is unknown (time-out, broken connection, 5xx) is repeated only on a
+route where that does no harm: `seed_session`, `reset`, `verify`; never a tool call or a `step`.
+
+Redirects are not followed, the proxy settings and credentials of this machine are not used, compression is not asked
+for. Cookies are kept for the life of a session.
+"""
+
+import functools
+import ipaddress
+import json
+import random
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from envs.core.errors import EnvironmentFault
+
+TURNED_AWAY = (429, 503)
+NOT_REACHED = (429, 502, 503, 504)
+IDLE_S = 2.0
+"""Idle connections are given up after this many seconds: before servers close them, mostly after 5."""
+HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where an environment server is, and how patient we are with it."""
+
+    url: str
+    hosts: tuple[str, ...] = ()
+    """Hosts that may be asked beside this machine."""
+    timeout_s: float = 30.0
+    """Deadline of one request, in seconds."""
+    retries: int = 3
+    """Repetitions of a request that may be repeated."""
+    backoff_s: float = 0.5
+    """Pause before the first repetition, in seconds; each further one is twice as long."""
+    max_bytes: int = 2**20
+    """Largest reply, in bytes."""
+
+    def __post_init__(self) -> None:
+        try:
+            url = httpx.URL(self.url)
+        except (httpx.InvalidURL, TypeError) as error:
+            raise ValueError(f"options.url is {self.url!r}: {error}") from error
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
+            raise ValueError(
+                f"options.url is {self.url!r}; it must be like http://127.0.0.1:8000, without user or query"
+            )
+        if url.host not in self.hosts and not _loopback(url.host):
+            raise ValueError(f"options.url: {url.host!r} is not this machine; name it in options.hosts to allow it")
+        for name in ("retries", "max_bytes"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
+                raise ValueError(f"options.{name} is {getattr(self, name)!r}; it must be a whole number, 0 or more")
+        for name in ("timeout_s", "backoff_s"):
+            if not isinstance(getattr(self, name), int | float) or not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"options.{name} is {getattr(self, name)!r}; it must be a number of seconds above 0")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a server answered; `whole` is False where the body was cut off at `max_bytes`."""
+
+    status: int
+    body: bytes
+    whole: bool
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode("utf-8", "replace")
+
+
+class Session:
+    """One episode's requests, with its cookies."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._client = httpx.Client(
+            verify=_tls(),
+            timeout=server.timeout_s,
+            headers=HEADERS,
+            follow_redirects=False,
+            trust_env=False,
+            limits=httpx.Limits(keepalive_expiry=IDLE_S),
+        )
+
+    def post(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> Reply:
+        """The reply, of any status below 500 but 429; where the request is not `repeatable`, of 500 too.
+
+        `EnvironmentFault` where the server can't be reached, takes too long, fails, or redirects.
+        """
+        for attempt in range(self.server.retries + 1):
+            if attempt:
+                time.sleep(self.server.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+            try:
+                reply = self._once(route, body)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                problem, again = f"no connection: {error}", True
+            except httpx.TimeoutException:
+                problem, again = f"no reply in {self.server.timeout_s:g} s", repeatable
+            except httpx.HTTPError as error:
+                problem, again = f"{type(error).__name__}: {error}", repeatable
+            else:
+                if reply.status not in NOT_REACHED and not (repeatable and reply.status >= 500):
+                    return reply
+                problem = f"status {reply.status}: {reply.text[:200]}"
+                again = repeatable or reply.status in TURNED_AWAY
+            if not again:
+                break
+        raise EnvironmentFault(f"POST {self._url(route)}: {problem} (attempts: {attempt + 1})")
+
+    def post_json(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> dict[str, Any]:
+        """The object in a reply of status 2xx; anything else is an `EnvironmentFault`."""
+        reply = self.post(route, body, repeatable=repeatable)
+        if not 200 <= reply.status < 300:
+            raise EnvironmentFault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:200]}")
+        if not reply.whole:
+            raise EnvironmentFault(f"POST {self._url(route)}: the reply is longer than {self.server.max_bytes} bytes")
+        try:
+            found = json.loads(reply.body)
+        except (ValueError, RecursionError) as error:
+            raise EnvironmentFault(f"POST {self._url(route)}: the reply is not JSON: {reply.text[:200]!r}") from error
+        if not isinstance(found, dict):
+            raise EnvironmentFault(f"POST {self._url(route)}: the reply is no object: {reply.text[:200]!r}")
+        return found
+
+    def _once(self, route: str, body: Mapping[str, Any]) -> Reply:
+        deadline = time.monotonic() + self.server.timeout_s
+        received, whole = bytearray(), True
+        with self._client.stream("POST", self._url(route), content=json.dumps(body).encode()) as response:
+            if 300 <= response.status_code < 400:
+                where = response.headers.get("location", "")
+                raise EnvironmentFault(f"POST {self._url(route)}: redirected to {where[:200]!r}, which is not followed")
+            for chunk in response.iter_raw():
+                received += chunk
+                if len(received) > self.server.max_bytes:
+                    whole = False
+                    break
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("the reply did not end in time")
+        return Reply(status=response.status_code, body=bytes(received[: self.server.max_bytes]), whole=whole)
+
+    def _url(self, route: str) -> str:
+        return f"{self.server.url.rstrip('/')}/{route}"
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -1,0 +1,212 @@
+"""Environments on a server, spoken to over HTTP (the protocol of NeMo-Gym's resource servers).
+
+Options: `url`, `protocol`, and those of `envs.remote.client.Server`. Tasks are rows of data: `responses_create_params` with
+`input` (and `tools`), and whatever fields the server wants; the whole row goes to it.
+
+- `verify`: `POST /seed_session` with the row; each tool call of the model as `POST /<tool>` with its arguments, whose reply
+  is shown to the model; `POST /verify` with the row and `response` (all turns) at the end, which answers `reward`.
+- `step`: `POST /reset` with the row, which may answer a first `observation`; each turn as `POST /step` with the row,
+  `response` (this turn), `action` (its text) and the `session_id` that `reset` gave, if it did; the answer has
+  `observation`, `reward`, `terminated`, `truncated`, and in `info.tool_outputs` the results of calls. Rewards add up.
+
+A session's cookies go with each of its requests. What the model does wrong (an unknown tool, arguments that a tool refuses
+with status 4xx, or fails on with 500) is answered to the model; every other failure is an `EnvironmentFault`. The reward
+becomes the part `correct`; 1 or more is right.
+"""
+
+import json
+import math
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+from envs.core.definition import PARTS, Environment
+from envs.core.errors import EnvironmentFault
+from envs.core.jsonl import field
+from envs.core.options import only_known
+from envs.core.row_format import RowFormat, has_fields
+from envs.core.task import Message, Task
+from envs.core.turn_text import CALL_BLOCK, BadCall, Call, parse_calls
+from envs.remote.client import Server, Session
+from envs.remote.responses_api import Turn, messages_of, response, tools_of
+from envs.task_env import StepReturn, TaskEnv
+from rewards.parts import CORRECT, FORMAT, TOOL_ERRORS, share_of
+from rewards.verdict import Outcome, Verdict
+
+ENV = "http"
+PARAMS = "responses_create_params"
+PROTOCOLS = ("verify", "step")
+ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics", "reverify_mode", "mcp")
+"""Routes of the servers themselves: no tool may be called so."""
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384
+
+
+class HttpEnv(TaskEnv):
+    """Plays one session of a server. After `max_turns` turns (16) the episode is cut off."""
+
+    env_id = ENV
+    session: Session | None = None
+
+    def draw(self, rng: random.Random) -> Task:
+        raise ValueError("a server's tasks are rows of data; give options={'task': Task}, made of a row")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """`info["messages"]` has what the server says before the first turn. `EnvironmentFault` where it fails."""
+        observation, info = super().reset(seed=seed, options=options)
+        assert self.task is not None
+        spec = self.task.spec
+        self.close()
+        self.session = Session(_server(spec["server"]))
+        self.said: list[Turn] = []
+        self.calls = self.refused = self.unreadable = 0
+        self.total, self.ids = 0.0, {}
+        if spec["protocol"] == "verify":
+            self.session.post_json("seed_session", spec["row"], repeatable=True)
+            return observation, info
+        first = self.session.post_json("reset", spec["row"], repeatable=True)
+        if first.get("session_id") is not None:
+            self.ids = {"session_id": first["session_id"]}
+        shown = _shown(first)
+        return (shown[-1]["content"] if shown else observation), info | {"messages": shown}
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        answer = answer.encode("utf-8", "replace").decode()
+        parsed = parse_calls(answer)
+        if len(parsed) > MAX_CALLS:
+            parsed = [*parsed[:MAX_CALLS], BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")]
+        self.unreadable += sum(isinstance(call, BadCall) for call in parsed)
+        calls = tuple(
+            (f"call_{self.calls + number}", call) for number, call in enumerate(parsed) if isinstance(call, Call)
+        )
+        self.calls += len(parsed)
+        text = CALL_BLOCK.sub("", answer).strip()
+        if task.spec["protocol"] == "step":
+            return self._step(task, answer, Turn(text=text, calls=calls))
+        results = [call.error if isinstance(call, BadCall) else self._call(task, call) for call in parsed]
+        outputs = tuple(result for call, result in zip(parsed, results, strict=True) if isinstance(call, Call))
+        self.said.append(Turn(text=text, calls=calls, outputs=outputs))
+        if parsed and self.turns < task.spec.get("max_turns", MAX_TURNS):
+            return self.go_on([{"role": "tool", "content": result} for result in results])
+        self._verify(task)
+        return self.cut(f"after {self.turns} turns") if parsed else self.end(self.standing(task))
+
+    def _call(self, task: Task, call: Call) -> str:
+        assert self.session is not None
+        names = [tool["function"]["name"] for tool in task.tools]
+        if call.name not in names:
+            self.refused += 1
+            return f"error: unknown tool; there are {', '.join(names) or 'none'}"
+        reply = self.session.post(call.name, call.arguments, repeatable=False)
+        self.refused += reply.status >= 400
+        return reply.text[:MAX_RESULT_CHARACTERS]
+
+    def standing(self, task: Task) -> Verdict:
+        """The sum of the rewards that the server has given so far."""
+        errors = share_of(self.refused + self.unreadable, self.calls)
+        parts = {CORRECT: self.total, FORMAT: float(not self.unreadable), TOOL_ERRORS: errors}
+        outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
+        return Verdict(outcome=outcome, parts=parts, detail=f"reward {self.total:g}")
+
+    def _verify(self, task: Task) -> None:
+        assert self.session is not None
+        row = task.spec["row"]
+        judged = self.session.post_json("verify", row | {"response": response(self.said, row[PARAMS])}, repeatable=True)
+        if judged.get("_ng_failure_class"):
+            raise EnvironmentFault(f"verify failed: {judged['_ng_failure_class']}")
+        self.total = _number(judged, "reward")
+
+    def _step(self, task: Task, answer: str, turn: Turn) -> StepReturn:
+        assert self.session is not None
+        row = task.spec["row"]
+        body = row | {"response": response([turn], row[PARAMS]), "action": answer} | self.ids
+        reply = self.session.post_json("step", body, repeatable=False)
+        self.total += _number(reply, "reward")
+        terminated, truncated = reply.get("terminated", False), reply.get("truncated", False)
+        if not isinstance(terminated, bool) or not isinstance(truncated, bool):
+            raise EnvironmentFault(
+                f"step: terminated is {terminated!r}, truncated {truncated!r}; both must be booleans"
+            )
+        if terminated or truncated:
+            return self.end(self.standing(task), truncated=not terminated)
+        if self.turns >= task.spec.get("max_turns", MAX_TURNS):
+            return self.cut(f"after {self.turns} turns")
+        shown = _shown(reply)
+        if not shown:
+            raise EnvironmentFault("step: the episode has not ended, and there is no observation")
+        return self.go_on(shown)
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
+
+def _number(reply: dict[str, Any], name: str) -> float:
+    value = reply.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise EnvironmentFault(f"the server's {name} is {str(value)[:100]}; it must be a finite number")
+    return float(value)
+
+
+def _shown(reply: dict[str, Any]) -> list[Message]:
+    """What a reply of `reset` or `step` shows the model: results of tools, then the observation."""
+    info = reply.get("info")
+    outputs = info.get("tool_outputs") if isinstance(info, dict) else None
+    messages = [{"role": "tool", "content": _text(output.get("output"))} for output in outputs or () if output]
+    if reply.get("observation") not in (None, ""):
+        messages.append({"role": "user", "content": _text(reply["observation"])})
+    return messages
+
+
+def _text(value: Any) -> str:
+    return (value if isinstance(value, str) else json.dumps(value))[:MAX_RESULT_CHARACTERS]
+
+
+def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: str) -> Task:
+    """A row of NeMo-Gym's data as a task for this server; ValueError for a prompt or a tool that can't be shown."""
+    params = field(row, PARAMS, dict)
+    tools = tools_of(params)
+    for tool in tools:
+        name = tool["function"]["name"]
+        if not TOOL_NAME.fullmatch(name) or name in ROUTES:
+            raise ValueError(f"field '{PARAMS}.tools' has a tool {name!r}, which is no route of its own on the server")
+    spec = {"server": dict(server), "protocol": protocol, "row": row}
+    return Task(env=ENV, key=key, messages=messages_of(params), spec=spec, tools=tools)
+
+
+def configure(options: Mapping[str, Any]) -> Environment:
+    """The environment of one server; ValueError for wrong options."""
+    known = [setting.name for setting in fields(Server)]
+    only_known(options, ("protocol", *known), "options")
+    protocol = options.get("protocol", "verify")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"options.protocol is {protocol!r}; it must be {' or '.join(PROTOCOLS)}")
+    if "url" not in options:
+        raise ValueError("options.url is missing; give the server's address, for example http://127.0.0.1:8000")
+    hosts = options.get("hosts", [])
+    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        raise ValueError(f"options.hosts is {hosts!r}; it must be a list of host names")
+    server = {name: options[name] for name in known if name in options}
+    _server(server)
+    rows = RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=partial(load, server=server, protocol=protocol))
+    return Environment(
+        id=ENV,
+        entry_point="envs.remote.env:HttpEnv",
+        formats=(rows,),
+        configure=configure,
+        parts=(*PARTS, TOOL_ERRORS),
+        max_turns=MAX_TURNS,
+    )
+
+
+def _server(settings: Mapping[str, Any]) -> Server:
+    return Server(**{**settings, "hosts": tuple(settings.get("hosts", ()))})
+
+
+ENVIRONMENT = Environment(
+    id=ENV, entry_point="envs.remote.env:HttpEnv", configure=configure, parts=(*PARTS, TOOL_ERRORS)
+)

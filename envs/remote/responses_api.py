@@ -1,0 +1,104 @@
+"""Prompts, tools and turns in the form of OpenAI's Responses API, which environment servers speak."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envs.core.jsonl import field
+from envs.core.task import Message, Tool
+from envs.core.turn_text import Call, call_message
+
+Item = dict[str, Any]
+ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+
+
+def messages_of(params: dict[str, Any]) -> tuple[Message, ...]:
+    """The chat messages of `responses_create_params`: `instructions`, and `input` as text or as a list of items.
+
+    ValueError for an item that is no text message, function call or output of one.
+    """
+    said = params.get("input")
+    if not isinstance(said, str | list) or not said:
+        raise ValueError("field 'responses_create_params.input' must be text or a list of messages, and not empty")
+    messages: list[Message] = []
+    if isinstance(params.get("instructions"), str):
+        messages.append({"role": "system", "content": params["instructions"]})
+    if isinstance(said, str):
+        return (*messages, {"role": "user", "content": said})
+    return (*messages, *map(_message, said))
+
+
+def _message(item: Any) -> Message:
+    kind = item.get("type", "message") if isinstance(item, dict) else None
+    if kind == "message" and item.get("role") in ROLES:
+        return {"role": ROLES[item["role"]], "content": _text(item.get("content"))}
+    if kind == "function_call":
+        call = call_message(field(item, "name", str), json.loads(field(item, "arguments", str)))
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+    if kind == "function_call_output":
+        return {"role": "tool", "content": _text(item.get("output"))}
+    raise ValueError(f"field 'responses_create_params.input' has an item that can't be shown: {str(item)[:100]}")
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
+    ):
+        return "".join(part["text"] for part in content)
+    raise ValueError(f"the content of a message must be text, not {str(content)[:100]}")
+
+
+def tools_of(params: dict[str, Any]) -> tuple[Tool, ...]:
+    """The tools of `responses_create_params` in the Hugging Face format; ValueError for one that is no function."""
+    tools = []
+    for tool in params.get("tools") or ():
+        if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
+            raise ValueError(f"field 'responses_create_params.tools' has one that is no function: {str(tool)[:100]}")
+        function = {
+            "name": tool["name"],
+            "description": tool.get("description") or "",
+            "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
+        }
+        tools.append({"type": "function", "function": function})
+    return tuple(tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn of the model: the text beside its calls, the calls with their ids, and what came back."""
+
+    text: str
+    calls: tuple[tuple[str, Call], ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def items(self, number: int) -> list[Item]:
+        """The turn as output items of a response."""
+        items: list[Item] = []
+        if self.text or not self.calls:
+            content = [{"type": "output_text", "text": self.text, "annotations": []}]
+            message = {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed"}
+            items.append(message | {"content": content})
+        for call_id, call in self.calls:
+            arguments = json.dumps(call.arguments)
+            function = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": arguments}
+            items.append(function | {"id": call_id, "status": "completed"})
+        for (call_id, _), output in zip(self.calls, self.outputs, strict=False):
+            items.append({"type": "function_call_output", "call_id": call_id, "output": output})
+        return items
+
+
+def response(turns: Sequence[Turn], params: dict[str, Any]) -> dict[str, Any]:
+    """These turns as one response to `responses_create_params`."""
+    return {
+        "id": "resp_0",
+        "object": "response",
+        "created_at": 0.0,
+        "model": "policy",
+        "output": [item for number, turn in enumerate(turns) for item in turn.items(number)],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": params.get("tools") or [],
+    }

@@ -1,0 +1,1 @@
+"""A shop with a database, sixteen tools and one user (tau-bench, retail)."""

@@ -1,0 +1,101 @@
+"""The shop: an agent serves one user with sixteen tools, and is judged by what it leaves in the database."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from envs.core.errors import EnvironmentFault
+from envs.core.task import Message, Task
+from envs.core.turn_text import CALL_BLOCK, BadCall, Call, parse_calls
+from envs.retail import rows
+from envs.retail.database import Database, Shop, open_shop
+from envs.retail.tools import TRANSFER, replay, run_tool
+from envs.retail.tools_read import Refusal
+from envs.task_env import StepReturn, TaskEnv
+from rewards.parts import TOOL_ERRORS, share_of
+from rewards.verdict import Verdict, verdict
+
+MAX_CALLS = 64
+MAX_RESULT_CHARACTERS = 16_384
+USER_REPLY = "Yes, please go ahead. I have nothing to add."
+STATE, OUTPUTS = "state", "outputs"
+
+
+class RetailEnv(TaskEnv):
+    """Turns with calls are answered by one tool message a call; a turn without, by a user who agrees to everything.
+
+    The user answers `user_replies` times (1); the next turn without calls ends the episode. So does a transfer to a
+    human, and `max_turns` turns (30); the calls of the last turn are carried out.
+
+    Right is an episode that leaves the database as the gold actions leave a fresh one, and in which the agent's text
+    (its answers, without thoughts and calls) holds every output, commas and letter case ignored. Parts: `state` (0 or
+    1), `outputs` (the share that was said), `tool_errors` (the share of calls that were refused), `format` (0 where a
+    call could not be read).
+    """
+
+    env_id = rows.ENV
+
+    def draw(self, rng: random.Random) -> Task:
+        raise ValueError("the shop has no generated tasks; give options={'task': Task}, made of a row of data")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Raises `EnvironmentFault` where the task's database can't be read."""
+        observation = super().reset(seed=seed, options=options)
+        assert self.task is not None
+        self.database = Database(_shop(self.task))
+        self.replies = self.task.spec.get("user_replies", rows.USER_REPLIES)
+        self.said: list[str] = []
+        self.transferred = False
+        self.calls = self.refused = self.unreadable = 0
+        return observation
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        self.said.append(CALL_BLOCK.sub("", answer))
+        calls = parse_calls(answer)
+        results = [self._answer(call) for call in calls[:MAX_CALLS]]
+        if len(calls) > MAX_CALLS:
+            results.append(f"Error: more than {MAX_CALLS} calls in a turn; the others were not carried out")
+        if self.transferred or (not calls and self.replies <= 0):
+            return self.end(self.standing(task))
+        if self.turns >= task.spec.get("max_turns", rows.MAX_TURNS):
+            return self.cut(f"after {self.turns} turns")
+        if calls:
+            messages: list[Message] = [{"role": "tool", "content": it[:MAX_RESULT_CHARACTERS]} for it in results]
+            return self.go_on(messages)
+        self.replies -= 1
+        return self.go_on([{"role": "user", "content": USER_REPLY}])
+
+    def _answer(self, call: Call | BadCall) -> str:
+        self.calls += 1
+        self.unreadable += isinstance(call, BadCall)
+        try:
+            result = run_tool(self.database, call)
+        except Refusal as refusal:
+            self.refused += 1
+            return f"Error: {refusal}"
+        self.transferred |= isinstance(call, Call) and call.name == TRANSFER
+        return result
+
+    def standing(self, task: Task) -> Verdict:
+        """The database as it is now, and what has been said."""
+        wanted = Database(self.database.shop)
+        replay(wanted, task.spec["actions"])
+        same = self.database.same_state(wanted)
+        text, outputs = "\n".join(self.said), task.spec["outputs"]
+        said = sum(rows.says(text, output) for output in outputs)
+        judged = verdict(
+            same and said == len(outputs),
+            well_formed=self.unreadable == 0,
+            detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs said",
+        )
+        judged.parts[STATE] = float(same)
+        judged.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0
+        judged.parts[TOOL_ERRORS] = share_of(self.refused, self.calls)
+        return judged
+
+
+def _shop(task: Task) -> Shop:
+    try:
+        return open_shop(Path(task.spec["database"]))
+    except ValueError as error:
+        raise EnvironmentFault(str(error)) from error

@@ -1,0 +1,75 @@
+"""The shop's tools that change nothing. A refused call raises `Refusal` with what the model is told."""
+
+import json
+
+from envs.retail.database import Database
+from envs.tools.calculator import calculate as value_of
+
+
+class Refusal(Exception):
+    """A call that a tool does not carry out; nothing was changed."""
+
+
+def find_user_id_by_email(database: Database, *, email: str) -> str:
+    """The id of the user, letter case ignored."""
+    user_id = database.shop.emails.get(email.lower())
+    if user_id is None:
+        raise Refusal("user not found")
+    return user_id
+
+
+def find_user_id_by_name_zip(database: Database, *, first_name: str, last_name: str, zip: str) -> str:
+    """The id of the user of this name, letter case ignored, whose present zip code this is."""
+    for user_id in database.shop.names.get((first_name.lower(), last_name.lower()), ()):
+        user = database.user(user_id)
+        if user is not None and user["address"]["zip"] == zip:
+            return user_id
+    raise Refusal("user not found")
+
+
+def get_user_details(database: Database, *, user_id: str) -> str:
+    """The user as JSON."""
+    user = database.user(user_id)
+    if user is None:
+        raise Refusal("user not found")
+    return json.dumps(user)
+
+
+def get_order_details(database: Database, *, order_id: str) -> str:
+    """The order as JSON."""
+    order = database.order(order_id)
+    if order is None:
+        raise Refusal("order not found")
+    return json.dumps(order)
+
+
+def get_product_details(database: Database, *, product_id: str) -> str:
+    """The product with all its variants as JSON."""
+    product = database.shop.products.get(product_id)
+    if product is None:
+        raise Refusal("product not found")
+    return json.dumps(product)
+
+
+def list_all_product_types(database: Database) -> str:
+    """The product ids by name, in the order of the names, as JSON."""
+    products = database.shop.products.values()
+    return json.dumps(dict(sorted((product["name"], product["product_id"]) for product in products)))
+
+
+def calculate(database: Database, *, expression: str) -> str:
+    """The value rounded to cents, always with a decimal point."""
+    try:
+        return str(round(float(value_of(expression)), 2))
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+
+
+def think(database: Database, *, thought: str) -> str:
+    """Nothing: the thought stays in the dialogue."""
+    return ""
+
+
+def transfer_to_human_agents(database: Database, *, summary: str) -> str:
+    """Ends the dialogue, which the environment sees to."""
+    return "Transfer successful"

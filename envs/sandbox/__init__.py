@@ -1,0 +1,1 @@
+"""Sealed processes for model-written programs. They know no environment."""

@@ -1,0 +1,1 @@
+"""Attacks on the sandbox, run against it, and its speed."""

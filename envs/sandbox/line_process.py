@@ -1,0 +1,80 @@
+"""A child process that answers lines of JSON, under a deadline."""
+
+import json
+import selectors
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from envs.core.errors import GraderError
+
+START_S = 120.0
+ENVIRONMENT_VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""All that a child sees. Sets have one order in every process, so that what is made from a seed is always the same."""
+
+
+class LineProcess:
+    """Runs a Python script that writes a line when it is ready and one for each line that it reads; for one thread.
+
+    It is started when first needed, and again after it was lost.
+    """
+
+    def __init__(self, script: Path) -> None:
+        self.script = script
+        self.ready: dict[str, Any] = {}
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> bool:
+        """Starts it where it does not run; `ready` is then its first line. Whether it did. GraderError where it can't."""
+        if self._process is not None:
+            return False
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-s", str(self.script)],
+            env=ENVIRONMENT_VARIABLES,
+            cwd="/",
+            text=True,
+            encoding="utf-8",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        line = self._line(self._process, START_S)
+        if not line:
+            self.close()
+            raise GraderError(f"{self.script.name} did not start; are the packages that it imports installed?")
+        self.ready = json.loads(line)
+        return True
+
+    def ask(self, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any] | None:
+        """The answer to a request; None where none came in time or the process died, which ends it."""
+        self.start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = self._line(process, seconds)
+        except OSError:
+            line = ""
+        if not line:
+            self.close()
+            return None
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    @staticmethod
+    def _line(process: subprocess.Popen[str], seconds: float) -> str:
+        """The next line of its output, empty where none begins in time."""
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            return process.stdout.readline() if selector.select(seconds) else ""

@@ -1,0 +1,91 @@
+"""Finds out by doing what the sandbox stops: a program that tries what must not work."""
+
+import platform
+import sys
+from dataclasses import dataclass
+
+from envs.core.errors import SandboxError
+from envs.sandbox.sealed_process import Kind, Limits, Program
+from envs.sandbox.zygote_client import Zygote
+
+LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mb=256)
+ATTACKS = """
+import colorsys, os
+
+def memory():
+    return len(bytearray(1 << 30)) > 0
+
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+    return True
+
+def execute():
+    return os.posix_spawn("/bin/true", ["true"], {}) > 0
+
+def network():
+    import _socket
+    return _socket.socket() is not None
+
+def signal_parent():
+    return os.kill(os.getppid(), 0) is None
+
+def read_files():
+    return len(open("/etc/passwd").read()) > 0
+
+def list_files():
+    return len(os.listdir("/")) > 0
+
+def write_files():
+    return os.open("/dev/shm/probe", os.O_CREAT | os.O_RDWR) >= 0 and os.unlink("/dev/shm/probe") is None
+
+def read_processes():
+    return len(open("/proc/1/cmdline").read()) > 0
+
+def find_files():
+    return os.lstat(EXECUTABLE) is not None
+
+def see_processes():
+    return os.getpid() > 1 or os.getppid() > 0
+
+def see_host():
+    return os.uname().nodename == HOST
+"""
+LIMITS_AND_CALLS = ("memory", "fork", "execute", "network", "signal_parent")
+FILES = ("read_files", "list_files", "write_files", "read_processes")
+SIGHT = ("find_files", "see_processes", "see_host")
+GROUPS = (LIMITS_AND_CALLS, FILES, SIGHT)  # what gets through group n leaves the sandbox at level n
+NOT_ISOLATED = "the kernel, the machine's clock, load and memory size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """What the sandbox holds against: its level, the layers that were set, the attacks that got through."""
+
+    level: int
+    layers: tuple[str, ...]
+    succeeded: tuple[str, ...]
+
+    def line(self) -> str:
+        """One line for people."""
+        through = f"; NOT STOPPED: {', '.join(self.succeeded)}" if self.succeeded else ""
+        return f"sandbox level {self.level} of 3 ({', '.join(self.layers)}); not isolated: {NOT_ISOLATED}{through}"
+
+
+def probe(zygote: Zygote) -> Isolation:
+    """Runs every attack once."""
+    succeeded = []
+    with Program(zygote, LIMITS) as program:
+        if (
+            program.load(f"EXECUTABLE, HOST = {sys.executable!r}, {platform.node()!r}\n{ATTACKS}").kind
+            is not Kind.VALUE
+        ):
+            raise SandboxError("the sandbox could not run its own probe")
+        for attack in (*LIMITS_AND_CALLS, *FILES, *SIGHT):
+            reply = program.call(attack, [])
+            if reply.kind not in (Kind.VALUE, Kind.RAISED, Kind.MEMORY):
+                raise SandboxError(f"the sandbox's probe {attack!r} ended by {reply.kind.value} {reply.detail}")
+            if reply.kind is Kind.VALUE and reply.value:
+                succeeded.append(attack)
+    level = next((level for level, attacks in enumerate(GROUPS) if set(succeeded) & set(attacks)), len(GROUPS))
+    return Isolation(level=level, layers=zygote.layers, succeeded=tuple(succeeded))

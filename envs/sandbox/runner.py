@@ -1,0 +1,124 @@
+"""What runs inside a sealed process: a program is loaded and called; nothing is judged.
+
+It speaks over its channel in frames (4 bytes of length, then JSON, `envs.sandbox.literals`):
+
+    {"source"}                      loads a program
+    {"call": name, "arguments"}     calls a function of it; may come together with the source
+    {"check": [name, entry point]}  calls a check function with a stand-in for the candidate
+    {"main": source}                runs a whole program as `__main__`
+
+The answer is `{"value"}`, `{"raised"}`, `{"unfit"}` or `{"output"}`. During a check it asks for the candidate's results
+by `{"ask": arguments}` and is told `{"value"}`. A program can send frames of its own: they are its own answers.
+"""
+
+import atexit
+import json
+import os
+import struct
+import sys
+import types
+from typing import Any
+
+from envs.sandbox import literals
+
+PROGRAM = "<program>"
+ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once, not in each fork
+MAX_REQUEST_BYTES = 8 * 2**20
+MAX_REPLY_BYTES, MAX_ASK_BYTES = 64 * 2**10, 2**20
+MAX_MESSAGE_CHARACTERS = 200
+
+
+def run(channel: int) -> None:
+    """Loads a program and answers calls until the channel closes."""
+    module = types.ModuleType("solution")
+    while (request := read(channel)) is not None:
+        try:
+            reply = {"value": literals.encode(serve_program(channel, request, module))}
+        except literals.NotPlain as error:
+            reply = {"unfit": str(error)[:MAX_MESSAGE_CHARACTERS]}
+        except BaseException as error:
+            reply = {"raised": f"{type(error).__name__}: {error}"[:MAX_MESSAGE_CHARACTERS] + place(error)}
+        write(channel, reply)
+
+
+def serve_program(channel: int, request: dict[str, Any], module: types.ModuleType) -> Any:
+    """The value of what is asked for."""
+    if "main" in request:
+        return run_main(request["main"])
+    namespace, value = module.__dict__, None
+    if "source" in request:
+        sys.modules[module.__name__] = module
+        exec(compile(request["source"], PROGRAM, "exec", dont_inherit=True), namespace)
+    if "call" in request:
+        value = namespace[request["call"]](*request["arguments"])
+    if "check" in request:
+        name, entry_point = request["check"]
+        namespace[entry_point] = lambda *arguments: ask(channel, arguments)
+        value = namespace[name](namespace[entry_point])
+    return value
+
+
+def run_main(source: str) -> None:
+    """Runs a whole program as the interpreter would; an exception leaves it after what it has written is sent."""
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        exec(compile(source, PROGRAM, "exec", dont_inherit=True), module.__dict__)
+    except SystemExit:
+        pass
+    finally:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.__stdout__):
+            if stream is not None:
+                stream.flush()
+
+
+def place(error: BaseException) -> str:
+    """The last line of the program that the exception went through."""
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == PROGRAM else line
+        trace = trace.tb_next
+    return "" if line is None else f" (line {line})"
+
+
+def ask(channel: int, arguments: tuple[Any, ...]) -> Any:
+    """The candidate's result for these arguments, from the other sandbox."""
+    write(channel, {"ask": literals.encode(list(arguments))}, limit=MAX_ASK_BYTES)
+    reply = read(channel)
+    if reply is None or "value" not in reply:
+        raise RuntimeError("the candidate gave no result")
+    return reply["value"]
+
+
+def read(channel: int) -> dict[str, Any] | None:
+    """The next frame, its literals decoded; None at the end."""
+    head = read_exactly(channel, 4)
+    if head is None:
+        return None
+    body = read_exactly(channel, min(struct.unpack(">I", head)[0], MAX_REQUEST_BYTES))
+    return None if body is None else {name: literals.decode(form) for name, form in json.loads(body).items()}
+
+
+def read_exactly(channel: int, count: int) -> bytes | None:
+    """`count` bytes, or None where the channel ends before."""
+    parts = []
+    while count:
+        part = os.read(channel, min(count, 2**16))
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def write(channel: int, reply: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> None:
+    """Sends one frame; a reply over the size limit becomes an `output`."""
+    try:
+        body = ENCODER.encode(reply).encode()
+    except (ValueError, RecursionError) as error:
+        body = json.dumps({"unfit": str(error)[:MAX_MESSAGE_CHARACTERS]}).encode()
+    if len(body) > limit:
+        body = json.dumps({"output": f"result longer than {limit} bytes"}).encode()
+    view = memoryview(struct.pack(">I", len(body)) + body)
+    while view:
+        view = view[os.write(channel, view) :]

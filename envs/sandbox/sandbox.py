@@ -1,0 +1,179 @@
+"""The sandbox for model-written programs: warm, sealed, probed when it starts.
+
+A program runs in its own process (`sealed_process`), forked by a warm zygote (`zygote_main`) and sealed
+(`seal`, `namespaces`). Expected values never enter it: inputs go in, results come out as
+size-capped JSON literals and are compared by the caller. `results` gives every call its own process, which sees only
+this call's arguments. Programs can write no file at all, so no disk can be filled. The exit code means nothing.
+
+Levels, found by trying attacks (`probe`); all attacks are in `conformance.attacks`:
+
+    3   all of 2, and namespaces: a program sees no other process, no file but the standard library, no host name
+    2   limits, seccomp and Landlock hold
+    1   limits and seccomp hold
+    0   neither
+
+Where namespaces can't be made the sandbox says so and is of level 2. The least that is accepted is 2, or the value of
+TEMPER_SANDBOX_MIN_LEVEL; a level once reached is kept. Programs that import numpy run under a second zygote that has it
+imported.
+"""
+
+import logging
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from envs.core.clock import off_the_clock
+from envs.core.errors import SandboxError
+from envs.core.setting import running
+from envs.sandbox.probe import Isolation, probe
+from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from envs.sandbox.sealed_process import Limits, Program, Reply
+from envs.sandbox.stdin_process import MainProgram
+from envs.sandbox.zygote_client import Zygote
+
+LOG = logging.getLogger(__name__)
+MIN_LEVEL, MAX_LEVEL = 2, 3
+AT_ONCE = 4
+STARTED_AHEAD = 2  # processes of one program at the same time
+KERNEL = "a Linux kernel of 5.13 or later, for level 3 one that allows user namespaces"
+REMEDY = f"use {KERNEL}, or accept less by setting {MIN_LEVEL_VARIABLE}"
+NUMPY = re.compile(r"\b(?:import|from)\b[^\n#]*\bnumpy\b")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxConfig:
+    """The sandbox of programs that the model writes."""
+
+    min_level: int = running(MIN_LEVEL)
+    """The least isolation that is accepted: 3 all layers, 2 without process namespaces, 1 limits and calls only, 0 none."""
+
+    def __post_init__(self) -> None:
+        if self.min_level not in range(4):
+            raise ValueError(f"sandbox.min_level={self.min_level} must be 0, 1, 2 or 3")
+
+
+class Sandbox:
+    """Starts programs; replaces its zygote where that died. Usable from several threads."""
+
+    def __init__(self, *, min_level: int = MIN_LEVEL, max_level: int = MAX_LEVEL) -> None:
+        self.min_level, self.max_level = min_level, max_level
+        self.lock = threading.Lock()
+        self.zygotes: dict[str | None, Zygote] = {}  # by the folder of numpy that is warm in it, or None
+        self.isolation: Isolation | None = None
+        self.admit(AT_ONCE)
+
+    def admit(self, programs: int) -> None:
+        """From now on `attempt` runs so many actions at once."""
+        self.places = threading.BoundedSemaphore(programs)
+
+    def program(self, limits: Limits, source: str = "") -> Program:
+        """A new empty program; it can import numpy where the source that it will be given does."""
+        return Program(self.warm(source), limits)
+
+    def results(self, source: str, name: str, calls: Sequence[list[Any]], limits: Limits) -> Iterator[Reply]:
+        """One reply per call of a function, in order, each from a process of its own that sees only this call.
+
+        What comes of loading the source, where that fails, is the reply to the call. The limits hold for each process.
+        The process of the next call is started while the one before runs.
+        """
+        left = iter(calls)
+        started: deque[Program] = deque()
+        try:
+            for _ in calls:
+                for arguments in islice(left, STARTED_AHEAD - len(started)):
+                    started.append(self.program(limits, source))
+                    started[-1].send(source, name, arguments)
+                reply = started[0].reply()
+                started.popleft().close()
+                yield reply
+        finally:
+            for program in started:
+                program.close()
+
+    def main(self, source: str, stdin: str, limits: Limits) -> Reply:
+        """Runs a whole program as `__main__`: `VALUE` with its standard output, or why it has none."""
+        with MainProgram(self.warm(source), limits, stdin=stdin) as program:
+            return program.run(source)
+
+    def attempt(self, action: Callable[["Sandbox"], T]) -> T:
+        """Runs an action; where the sandbox fails, once more on a fresh zygote. SandboxError where that fails too.
+
+        The action must read all the replies that it needs: what it returns is not looked after. Waiting for a place and the
+        programs' own time, which has limits of its own, are off the clock of the episode.
+        """
+        with off_the_clock(), self.places:
+            try:
+                return action(self)
+            except SandboxError as error:
+                LOG.warning("%s; trying again on a fresh zygote", error)
+                return action(self)
+
+    def warm(self, source: str = "") -> Zygote:
+        """The zygote for a source, started and probed where there is none; SandboxError where it isolates too little."""
+        site = _numpy_folder() if NUMPY.search(source) else None
+        with self.lock:
+            if site in self.zygotes and self.zygotes[site].broken:
+                self.zygotes.pop(site).close()
+            if site not in self.zygotes:
+                self.zygotes[site] = self._start(site)
+            return self.zygotes[site]
+
+    def _start(self, site: str | None) -> Zygote:
+        zygote = self._highest(site)
+        try:
+            self.isolation = probe(zygote)
+            if self.isolation.level < self.min_level:
+                raise SandboxError(f"{self.isolation.line()}; {REMEDY}")
+        except SandboxError:
+            zygote.close()
+            raise
+        self.min_level = max(self.min_level, self.isolation.level)
+        return zygote
+
+    def _highest(self, site: str | None) -> Zygote:
+        if self.max_level >= 3:
+            try:
+                return Zygote(level=3, site=site)
+            except SandboxError as error:
+                LOG.warning("the sandbox can't make namespaces, so it is of level 2 at most: %s", error)
+        return Zygote(level=2, site=site)
+
+    def close(self) -> None:
+        """Ends the zygotes."""
+        with self.lock:
+            while self.zygotes:
+                self.zygotes.popitem()[1].close()
+
+
+@cache
+def _numpy_folder() -> str | None:
+    """The folder that holds the installed numpy; None where there is none."""
+    spec = find_spec("numpy")
+    return None if spec is None or spec.origin is None else str(Path(spec.origin).resolve().parents[1])
+
+
+SHARED_LOCK = threading.Lock()
+SHARED: dict[int, Sandbox] = {}
+
+
+def shared_sandbox() -> Sandbox:
+    """The sandbox of this process, by process id so that a fork does not share its parent's."""
+    with SHARED_LOCK:
+        return SHARED.setdefault(os.getpid(), Sandbox(min_level=int(os.environ.get(MIN_LEVEL_VARIABLE, MIN_LEVEL))))
+
+
+def sandbox_report() -> str:
+    """One line that says which isolation is in force and what is not isolated; starts the sandbox."""
+    sandbox = shared_sandbox()
+    sandbox.warm()
+    assert sandbox.isolation is not None
+    return sandbox.isolation.line()

@@ -1,0 +1,210 @@
+"""Locks a Linux process down by raw system calls: limits, capabilities, Landlock, seccomp. Standard library only.
+
+`seal_zygote` is applied once and inherited by every fork: no capabilities, read access to the standard library only
+(Landlock), nothing that could be written. `seal_child` is applied in each fork: limits on memory and time, and a list
+of the system calls that are allowed; all others fail with EPERM: sockets, fork, exec, signals, ptrace, mounts.
+Namespaces are made by `envs.sandbox.namespaces`. What really holds is probed afterwards by `envs.sandbox.probe`.
+"""
+
+import ctypes
+import os
+import platform
+import resource
+import struct
+import sys
+from collections.abc import Callable, Sequence
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 1, 4, 22, 38, 24
+NOBODY = 65_534
+MACHINE = platform.machine()
+Instruction = tuple[int, int, int, int]  # operation, jump if true, jump if false, operand
+LANDLOCK_CREATE, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT = 444, 445, 446
+READ_FILE, READ_DIR = 1 << 2, 1 << 3
+# file-system and network access rights and scopes that each version of the Landlock interface can govern
+FS_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+NET_RIGHTS_FROM, SCOPES_FROM = 4, 6
+
+# fmt: off
+ALLOWED = {
+    "x86_64": (
+        0, 1, 19, 20, 17, 18, 8, 3, 5, 262, 4, 6, 332, 2, 257, 21, 269, 439, 89, 267, 217, 79,  # read .. getcwd
+        32, 33, 292, 7, 271, 23, 270,  # dup, dup2, dup3, poll, ppoll, select, pselect6
+        9, 11, 25, 10, 28, 12, 202, 449, 273, 334, 324, 24, 204,  # mmap .. brk, futex, rseq, membarrier, sched_*
+        13, 14, 15, 131, 38, 36, 37, 35, 230, 228, 229, 96, 201, 100, 98, 318,  # own signals, timers, clocks, getrandom
+        39, 110, 186, 102, 107, 104, 108, 115, 111, 63, 99, 219, 60, 231, 95,  # get*id, uname, exit, umask
+    ),
+    "aarch64": (
+        63, 64, 65, 66, 67, 68, 62, 57, 80, 79, 291, 56, 48, 439, 78, 61, 17,
+        23, 24, 73, 72,
+        222, 215, 216, 226, 233, 214, 98, 449, 99, 293, 283, 124, 123,
+        134, 135, 139, 132, 103, 102, 101, 115, 113, 114, 169, 153, 165, 278,
+        172, 173, 178, 174, 175, 176, 177, 158, 160, 179, 128, 93, 94, 166,
+    ),
+}
+# calls allowed for some values of their second argument: fcntl without owners and signals, ioctl without async
+FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030)
+IOCTL_REQUESTS = (0x5401, 0x5413, 0x5450, 0x5451)
+CONDITIONAL = {
+    "x86_64": ((72, FCNTL_COMMANDS), (16, IOCTL_REQUESTS)),
+    "aarch64": ((25, FCNTL_COMMANDS), (29, IOCTL_REQUESTS)),
+}
+# fmt: on
+AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+ALLOW, DENY, KILL = 0x7FFF0000, 0x00050001, 0x80000000  # DENY is SECCOMP_RET_ERRNO with EPERM
+
+
+# made once, since each fork would else make classes for them
+CAPABILITY_HEADER = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0))
+NO_CAPABILITIES = ctypes.create_string_buffer(24)
+
+
+def checked(result: int, what: str) -> int:
+    """The result of a system call; OSError where it failed."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option: int, argument: int, what: str) -> None:
+    """Sets a property of this process; OSError where it failed."""
+    checked(LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), what)
+
+
+def seal_zygote(folders: Sequence[str], *, keep: int = 0) -> list[str]:
+    """Everything that forks inherit; returns the names of the layers that could be set.
+
+    The folders may be read; `keep` is a mask of the capabilities that the zygote itself needs on.
+    """
+    steps = {
+        "no new privileges": no_new_privileges,
+        "capabilities": lambda: drop_capabilities(keep),
+        "limits": _limits,
+        "landlock": lambda: _landlock(folders),
+    }
+    return [name for name, step in steps.items() if could_be_set(name, step)]
+
+
+def could_be_set(name: str, step: Callable[[], None]) -> bool:
+    """Sets one layer; says so on standard error where the kernel refuses."""
+    try:
+        step()
+    except OSError as error:
+        print(f"sandbox: no {name}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def no_new_privileges() -> None:
+    """No set-uid program gives rights, and no other process may look into this one."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1, "no_new_privs")
+    prctl(PR_SET_DUMPABLE, 0, "dumpable")
+
+
+def drop_uid() -> None:
+    """Another uid than root's, and no capabilities to regain."""
+    for capability in range(64):
+        LIBC.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def drop_capabilities(keep: int = 0) -> None:
+    """All capabilities but those of the mask."""
+    sets = ctypes.create_string_buffer(struct.pack("6I", keep, keep, 0, 0, 0, 0)) if keep else NO_CAPABILITIES
+    checked(LIBC.capset(CAPABILITY_HEADER, sets), "capset")
+
+
+def _limits() -> None:
+    for kind, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 64)):
+        resource.setrlimit(kind, (value, value))
+
+
+def _landlock(folders: Sequence[str]) -> None:
+    """Read access to these folders, nothing else; no TCP, no abstract sockets, no signals to the outside."""
+    abi = checked(LIBC.syscall(LANDLOCK_CREATE, None, 0, 1), "landlock version")
+    files = FS_RIGHTS[max(version for version in FS_RIGHTS if version <= abi)]
+    attributes = struct.pack("QQQ", files, 3 if abi >= NET_RIGHTS_FROM else 0, 3 if abi >= SCOPES_FROM else 0)
+    size = 24 if abi >= SCOPES_FROM else 16 if abi >= NET_RIGHTS_FROM else 8
+    ruleset = checked(
+        LIBC.syscall(LANDLOCK_CREATE, ctypes.create_string_buffer(attributes), size, 0), "landlock ruleset"
+    )
+    for folder in folders:
+        descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+        rule = ctypes.create_string_buffer(struct.pack("=Qi", READ_FILE | READ_DIR, descriptor))
+        checked(LIBC.syscall(LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), "landlock rule")
+        os.close(descriptor)
+    checked(LIBC.syscall(LANDLOCK_RESTRICT, ruleset, 0), "landlock restrict")
+    os.close(ruleset)
+
+
+def seccomp_program(machine: str = MACHINE) -> ctypes.Array[ctypes.c_char]:
+    """The filter as the kernel's array of instructions; OSError on a machine whose system calls are not listed.
+
+    Numbers are looked up by halving, which the kernel prepares in half the time that a chain of comparisons takes.
+    """
+    if machine not in ALLOWED:
+        raise OSError(f"no list of system calls for {machine}")
+    allowed = {number: [(RETURN, 0, 0, ALLOW)] for number in ALLOWED[machine]}
+    conditional = {number: _argument_check(values) for number, values in CONDITIONAL[machine]}
+    leaves = {**allowed, **conditional}
+    denied = [(RETURN, 0, 0, DENY)]
+    ranges: list[tuple[int, list[Instruction]]] = []
+    for number in range(max(leaves) + 2):
+        leaf = leaves.get(number, denied)
+        if not ranges or ranges[-1][1] != leaf:
+            ranges.append((number, leaf))
+    code = [
+        (LOAD, 0, 0, 4),
+        (JUMP_EQUAL, 1, 0, AUDIT_ARCH[machine]),
+        (RETURN, 0, 0, KILL),
+        (LOAD, 0, 0, 0),
+        *_lookup(ranges),
+    ]
+    return ctypes.create_string_buffer(b"".join(struct.pack("HBBI", op, yes, no, k) for op, yes, no, k in code))
+
+
+def _argument_check(values: tuple[int, ...]) -> list[Instruction]:
+    """Allows a call for some values of its second argument."""
+    tests = [(JUMP_EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
+    return [(LOAD, 0, 0, 24), *tests, (RETURN, 0, 0, DENY), (RETURN, 0, 0, ALLOW)]
+
+
+def _lookup(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
+    """Finds the range that a number lies in, by the ranges' first numbers."""
+    if len(ranges) == 1:
+        return ranges[0][1]
+    middle = len(ranges) // 2
+    below, above = _lookup(ranges[:middle]), _lookup(ranges[middle:])
+    return [(JUMP_AT_LEAST, len(below), 0, ranges[middle][0]), *below, *above]
+
+
+def seal_child(*, cpu_s: int, memory_bytes: int, program: ctypes.Array[ctypes.c_char] | None) -> None:
+    """The limits of one execution and the system-call filter; OSError where one can't be set."""
+    drop_capabilities()
+    prctl(PR_SET_PDEATHSIG, 9, "pdeathsig")
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    if program is not None:
+        _filter(program)
+
+
+def _filter(program: ctypes.Array[ctypes.c_char]) -> None:
+    head = struct.pack("HxxxxxxP", (len(program) - 1) // 8, ctypes.addressof(program))
+    buffer = ctypes.create_string_buffer(head)
+    checked(LIBC.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(ctypes.addressof(buffer)), 0, 0), "seccomp")
+
+
+def seal_library_user(*, memory_bytes: int) -> list[str]:
+    """Seals a process that needs its installed libraries but nothing else; returns the layers that could be set."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    return [*seal_zygote(library_folders()), *["seccomp"] * could_be_set("seccomp", lambda: _filter(seccomp_program()))]
+
+
+def library_folders() -> list[str]:
+    """The folders of `sys.path` that exist and lie in no other of them."""
+    folders = [os.path.realpath(folder) for folder in sys.path if folder and os.path.isdir(folder)]
+    return [f for f in dict.fromkeys(folders) if not any(f.startswith(f"{other}/") for other in folders)]

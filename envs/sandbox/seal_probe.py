@@ -1,0 +1,71 @@
+"""Finds out in a sealed process what its seal stops, by trying it; and, on the other side, whether that is enough.
+
+For the processes that run computer algebra and the scorers of reasoning-gym (`grader_child`, `library_child`).
+Their levels are those of the sandbox; they have no namespaces of their own, so that 2 is all that they reach. Standard
+library only.
+"""
+
+import logging
+import mmap
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from envs.core.errors import GraderError
+
+LOG = logging.getLogger(__name__)
+FULL = 2
+MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
+"""The environment variable that holds `sandbox.min_level`."""
+
+
+def seal_found(*, memory_bytes: int) -> dict[str, Any]:
+    """What a sealed process says of itself: its level, and what it could do all the same."""
+    calls = _through(
+        {"memory": lambda: _allocate(memory_bytes), "fork": _fork, "network": _open_socket, "signal": _signal}
+    )
+    files = _through({"read_files": lambda: os.open("/etc/passwd", os.O_RDONLY), "list_files": lambda: os.listdir("/")})
+    return {"level": 0 if calls else 1 if files else FULL, "not_stopped": [*calls, *files], "uid": os.getuid()}
+
+
+def require_seal(found: Mapping[str, Any], who: str) -> None:
+    """Raises `GraderError` where a process is sealed less than `sandbox.min_level` asks for; says so where it asks for less."""
+    level, least = int(found["level"]), min(FULL, int(os.environ.get(MIN_LEVEL_VARIABLE, FULL)))
+    if level == FULL:
+        return
+    line = f"the process of {who} is of sandbox level {level} of {FULL}, NOT STOPPED: {', '.join(found['not_stopped'])}"
+    if level < least:
+        raise GraderError(f"{line}; use a Linux kernel of 5.13 or later, or accept less by sandbox.min_level={level}")
+    LOG.warning("%s", line)
+
+
+def _through(attempts: Mapping[str, Callable[[], Any]]) -> list[str]:
+    """The names of the attempts that succeeded."""
+    succeeded = []
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except OSError:
+            continue
+        succeeded.append(name)
+    return succeeded
+
+
+def _allocate(memory_bytes: int) -> None:
+    mmap.mmap(-1, memory_bytes).close()
+
+
+def _fork() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _open_socket() -> None:
+    socket.socket().close()
+
+
+def _signal() -> None:
+    os.kill(os.getppid(), 0)

@@ -1,0 +1,283 @@
+"""One model-written program in its sealed process: requests go in, replies come out, nothing is judged.
+
+What a program does to itself (time, memory, output, crash) is a `Reply`. `SandboxError` is raised only for what it
+can't bring about: the zygote died, could not fork or could not seal.
+"""
+
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self
+
+from envs.core.errors import EnvironmentFault, SandboxError
+from envs.sandbox import literals
+from envs.sandbox.zygote_client import ANSWER_S, Zygote
+
+MAX_REQUEST_BYTES = 8 * 2**20
+MAX_REPLY_BYTES, MAX_ASK_BYTES = 64 * 2**10, 2**20
+MAX_SENT_AHEAD_BYTES = 32 * 2**10
+LEAST_QUEUED_S, MAX_QUEUED_S = 0.05, 120.0  # of waiting for a CPU: what counts, and what is granted at most
+CREDENTIALS = struct.Struct("iII")  # process, user and group, as the kernel gives them beside a message
+EXIT_S, EXIT_POLL_S = 0.2, 0.001  # a process that ends closes its channel a little before
+
+
+class Waits(threading.local):
+    """Seconds for which the programs that this thread has ended had waited for a CPU."""
+
+    seconds = 0.0
+
+
+WAITS = Waits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one program may use, over all its calls."""
+
+    wall_s: float = 4.0  # seconds that we wait for it while it runs or sleeps, enforced from outside
+    cpu_s: int = 1  # CPU seconds
+    memory_mb: int = 512  # address space, MiB
+
+
+class Kind(Enum):
+    """What came of a request."""
+
+    VALUE = "value"  # a plain value
+    RAISED = "raised"  # an exception left the program
+    UNFIT = "unfit"  # the result is not plain data
+    OUTPUT = "output"  # the result is longer than 64 KiB
+    ASK = "ask"  # a check asks for a result of the candidate
+    TIME = "time"  # over the wall-clock or CPU limit
+    MEMORY = "memory"  # over the memory limit
+    CRASH = "crash"  # the process ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer of a program to one request."""
+
+    kind: Kind
+    value: Any = None
+    detail: str = ""
+
+    @property
+    def policy_fault(self) -> bool:
+        """Whether the program broke a limit or did what is forbidden, rather than being just wrong."""
+        forbidden = self.kind is Kind.RAISED and self.detail.startswith("PermissionError")
+        return forbidden or self.kind in (Kind.TIME, Kind.MEMORY, Kind.OUTPUT, Kind.CRASH)
+
+
+class Program:
+    """One sealed process that holds one program. Use as a context manager; leaving it kills the process.
+
+    `streams` are the descriptors of its standard input and output; without them both are /dev/null.
+    """
+
+    def __init__(self, zygote: Zygote, limits: Limits, *, streams: Sequence[int] = ()) -> None:
+        self.zygote, self.limits = zygote, limits
+        self.left_s, self.deadline, self.queued_s = ANSWER_S, 0.0, 0.0
+        self.sealed = False
+        self.channel, theirs = socket.socketpair()
+        self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.process = 0  # its process id as we see it; `pid` is the zygote's, who may live in another namespace
+        with theirs:
+            self.pid: int | None = zygote.spawn([theirs.fileno(), *streams], limits.cpu_s, limits.memory_mb * 2**20)
+
+    def load(self, source: str) -> Reply:
+        """Runs the source of the program."""
+        return self._request(frame({"source": unicode(source)}))
+
+    def call(self, name: str, arguments: list[Any]) -> Reply:
+        """Calls a function that the source defined, with plain arguments."""
+        return self._request(frame({"call": name, "arguments": arguments}))
+
+    def results(self, source: str, name: str, calls: Sequence[list[Any]]) -> Iterator[Reply]:
+        """The reply to loading the source, then to each call, until one has no value. Small calls are sent ahead."""
+        frames = [
+            frame({"source": unicode(source)}),
+            *(frame({"call": name, "arguments": arguments}) for arguments in calls),
+        ]
+        if sum(map(len, frames)) <= MAX_SENT_AHEAD_BYTES:
+            frames = [b"".join(frames)] + [b""] * len(calls)
+        for sent in frames:
+            reply = self._request(sent)
+            yield reply
+            if reply.kind is not Kind.VALUE:
+                return
+
+    def send(self, source: str, name: str, arguments: list[Any]) -> None:
+        """Sends the source and the only call ahead; `reply` gives what came of them.
+
+        The process reads them before it runs any of the source, so that a program can't block the sender.
+        """
+        try:
+            self.channel.settimeout(ANSWER_S)
+            self.channel.sendall(frame({"source": unicode(source), "call": name, "arguments": arguments}))
+        except OSError as error:
+            self.zygote.broken = True
+            raise SandboxError(f"a program's process could not be given its source: {error!r}") from error
+
+    def reply(self) -> Reply:
+        """The next reply to what was sent ahead."""
+        return self._request(b"")
+
+    def check(self, name: str, *, entry_point: str) -> Reply:
+        """Calls a check function with a stand-in for the candidate, which it may also call by its own name.
+
+        Every `ASK` that comes back must be met by `answer`.
+        """
+        return self._request(frame({"check": [name, entry_point]}), may_ask=True)
+
+    def answer(self, value: Any) -> Reply:
+        """Answers an `ASK` and goes on with the check."""
+        return self._request(frame({"value": value}), may_ask=True)
+
+    def _request(self, sent: bytes, *, may_ask: bool = False) -> Reply:
+        """Sends a frame and reads the next reply, within the seconds that are left."""
+        try:
+            if not self.sealed:
+                self._confirm_seal()
+            self.deadline = time.monotonic() + self.left_s
+            try:
+                self.channel.settimeout(max(self.left_s, 0.001))
+                if sent:  # an empty send would fail where the program has answered and ended
+                    self.channel.sendall(sent)
+                return _reply(self._read(MAX_ASK_BYTES if may_ask else MAX_REPLY_BYTES), may_ask=may_ask)
+            finally:
+                self.left_s = self.deadline - time.monotonic()
+        except TimeoutError:
+            return Reply(kind=Kind.TIME, detail=f"over {self.limits.wall_s} s")
+        except ValueError as error:
+            return Reply(kind=Kind.OUTPUT, detail=str(error)[:200])
+        except OSError:
+            return self._ended()
+
+    def _confirm_seal(self) -> None:
+        """Reads the first frame, which is written before any foreign code runs; the program's time starts after it."""
+        self.deadline = time.monotonic() + self.left_s
+        try:
+            self.channel.settimeout(self.left_s)
+            for *_, credentials in self.channel.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size), socket.MSG_PEEK)[1]:
+                self.process = CREDENTIALS.unpack(credentials)[0]
+            hello = self._read()
+        except OSError as error:
+            self.zygote.broken = True
+            raise SandboxError(f"a program's process could not be sealed: {error!r}") from error
+        if b"sealed" not in hello:
+            self.zygote.broken = True
+            raise SandboxError(f"a program's process answered {hello[:80]!r} when it should have been sealed")
+        self.sealed, self.left_s = True, self.limits.wall_s
+
+    def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
+        """The next frame. ValueError where it is longer than `most` bytes."""
+        (length,) = struct.unpack(">I", self._exactly(4))
+        if length > most:
+            raise ValueError(f"a reply of {length} bytes")
+        return self._exactly(length)
+
+    def _exactly(self, count: int) -> bytes:
+        parts = []
+        while count:
+            self.channel.settimeout(max(self.deadline - time.monotonic(), 0.001))
+            try:
+                part = self.channel.recv(count)
+            except TimeoutError:
+                self._extend()
+                continue
+            if not part:
+                raise ConnectionError("the channel was closed")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def _extend(self) -> None:
+        """Moves the deadline by the time that the process has waited for a CPU; TimeoutError where it has not waited."""
+        queued_s = self._queued()
+        more_s = min(queued_s - self.queued_s, MAX_QUEUED_S - self.queued_s)
+        if more_s < LEAST_QUEUED_S:
+            raise TimeoutError
+        self.queued_s = queued_s
+        self.deadline += more_s
+
+    def _queued(self) -> float:
+        """Seconds for which the process was ready to run and had no CPU; 0 where the kernel does not say."""
+        try:
+            with open(f"/proc/{self.process}/schedstat", encoding="ascii") as file:
+                return int(file.read().split()[1]) / 1e9
+        except (OSError, IndexError):
+            return 0.0
+
+    def _ended(self) -> Reply:
+        """The channel was closed: the process ended, by its CPU limit or by its own doing, or goes on without one."""
+        self.channel.close()
+        if self.pid is None:
+            return Reply(kind=Kind.CRASH, detail="it had ended before")
+        waited_s = self._queued()  # the kernel knows it until the process is reaped
+        deadline = time.monotonic() + EXIT_S
+        while (ending := self.zygote.reap(self.pid)) is None:
+            if time.monotonic() > deadline:
+                return Reply(kind=Kind.CRASH, detail="it closed its channel")
+            time.sleep(EXIT_POLL_S)
+        self.pid, (status, cpu_s) = None, ending
+        WAITS.seconds += waited_s
+        code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGKILL and cpu_s >= self.limits.cpu_s / 2:
+            return Reply(kind=Kind.TIME, detail=f"over {self.limits.cpu_s} s of CPU")
+        ended_by = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+        return Reply(kind=Kind.CRASH, detail=f"ended by {ended_by}")
+
+    def close(self) -> None:
+        """Kills the process. A zygote that is gone took it along."""
+        self.channel.close()
+        if self.pid is not None:
+            WAITS.seconds += self._queued()
+            self.zygote.end(self.pid)
+            self.pid = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def unicode(source: str) -> str:
+    """A source as Unicode text: what a model wrote must not keep us from sending it."""
+    return source.encode(errors="replace").decode()
+
+
+def frame(message: dict[str, Any]) -> bytes:
+    """A message to a program's process: its length in 4 bytes, then JSON. EnvironmentFault where it can't be given."""
+    try:
+        forms = {name: literals.encode(value) for name, value in message.items()}
+    except literals.NotPlain as error:
+        raise EnvironmentFault(f"a program can't be given this: {error}") from error
+    body = json.dumps(forms, separators=(",", ":")).encode()
+    if len(body) > MAX_REQUEST_BYTES:
+        raise EnvironmentFault(f"a program can't be given {len(body)} bytes, at most {MAX_REQUEST_BYTES}")
+    return struct.pack(">I", len(body)) + body
+
+
+def _reply(body: bytes, *, may_ask: bool) -> Reply:
+    """A frame of a program, which is free to send rubbish."""
+    try:
+        ((name, content),) = json.loads(body).items()
+        kind = Kind(name)
+        if kind is Kind.ASK and not may_ask:
+            raise ValueError("it asks outside of a check")
+        if kind in (Kind.VALUE, Kind.ASK):
+            return Reply(kind=kind, value=literals.decode(content))
+    except (ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
+        return Reply(kind=Kind.UNFIT, detail=f"a broken reply: {error}"[:200])
+    detail = str(content)[:200].encode(errors="replace").decode()
+    return Reply(kind=Kind.MEMORY if detail.startswith("MemoryError") else kind, detail=detail)

@@ -1,0 +1,77 @@
+"""A whole program with a text on its standard input, in its sealed process."""
+
+import fcntl
+import os
+import select
+import time
+
+from envs.sandbox.sealed_process import MAX_REPLY_BYTES, Kind, Limits, Program, Reply, frame, unicode
+from envs.sandbox.zygote_client import Zygote
+
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+class MainProgram(Program):
+    """One sealed process that runs a program as `__main__`; what it writes is read up to 64 KiB."""
+
+    def __init__(self, zygote: Zygote, limits: Limits, *, stdin: str) -> None:
+        self.written: list[bytes] = []
+        given = _sealed_file(stdin)
+        self.output, theirs = os.pipe()
+        try:
+            super().__init__(zygote, limits, streams=(given, theirs))
+        except BaseException:
+            os.close(self.output)
+            raise
+        finally:
+            os.close(given)
+            os.close(theirs)
+
+    def run(self, source: str) -> Reply:
+        """`VALUE` with the standard output where the program came to its end, by itself or by SystemExit."""
+        reply = self._request(frame({"main": unicode(source)}))
+        if reply.kind is not Kind.VALUE:
+            return reply
+        return Reply(kind=Kind.VALUE, value=b"".join(self.written).decode(errors="replace"))
+
+    def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
+        if self.sealed:
+            self._gather()
+        return super()._read(most)
+
+    def _gather(self) -> None:
+        """Reads the output until the channel has something to read and the output has not."""
+        length, poll = 0, select.poll()
+        poll.register(self.channel, select.POLLIN)
+        poll.register(self.output, select.POLLIN)
+        while True:
+            readable = dict(poll.poll(max(self.deadline - time.monotonic(), 0) * 1000))
+            if not readable:
+                self._extend()
+                continue
+            if self.output not in readable:
+                return
+            part = os.read(self.output, MAX_REPLY_BYTES)
+            self.written.append(part)
+            length += len(part)
+            if length > MAX_REPLY_BYTES:
+                raise ValueError(f"more than {MAX_REPLY_BYTES} bytes of output")
+            if not part:
+                poll.unregister(self.output)
+
+    def close(self) -> None:
+        """Kills the process and closes its output."""
+        super().close()
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1
+
+
+def _sealed_file(text: str) -> int:
+    """A descriptor of an unnamed file that holds this text and that nobody can change."""
+    descriptor = os.memfd_create("stdin", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(text.encode(errors="replace"))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+    return descriptor

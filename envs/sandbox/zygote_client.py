@@ -1,0 +1,95 @@
+"""The parent's side of the zygote process: start it, ask it to fork, kill and reap."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from envs.core.errors import SandboxError
+
+SCRIPT = Path(__file__).with_name("zygote_main.py")
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""All that the zygote gets: the order of sets is the same every time, and one thread, or forks would not be safe."""
+START_S = 30.0
+ANSWER_S = 20.0
+MAX_ANSWER_BYTES = 4096
+
+
+class Zygote:
+    """One zygote process. Requests go one at a time, from any thread; SandboxError where it is gone or stuck."""
+
+    def __init__(self, *, level: int = 2, site: str | None = None) -> None:
+        """At level 3 with namespaces; with numpy imported where `site`, the folder that holds it, is given."""
+        self.lock = threading.Lock()
+        self.broken = False  # it failed once, so it is to be replaced
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-s", "-S", "-P", str(SCRIPT), str(level), *([site] if site else [])]
+        with theirs:
+            self.process = subprocess.Popen(
+                command, env=ENVIRONMENT, cwd="/", stdin=theirs.fileno(), stdout=subprocess.DEVNULL
+            )
+        try:
+            ready = self._answer(START_S)
+            if "error" in ready:
+                raise SandboxError(f"the sandbox's zygote could not seal itself: {ready['error']}")
+            self.layers, self.pid = tuple(map(str, ready["ready"])), int(ready["pid"])
+        except SandboxError:
+            self.close()
+            raise
+
+    def spawn(self, descriptors: list[int], cpu_s: int, memory_bytes: int) -> int:
+        """Forks a process that serves the first descriptor, a channel; further ones are its input and output."""
+        request = {"spawn": {"cpu_s": cpu_s, "memory_bytes": memory_bytes}}
+        with self.lock:
+            self._send(request, descriptors)
+            answer = self._answer(ANSWER_S)
+        if "pid" not in answer:
+            self.broken = True
+            raise SandboxError(f"the zygote could not start a program: {answer.get('error')}")
+        return int(answer["pid"])
+
+    def reap(self, pid: int) -> tuple[int, float] | None:
+        """The wait status of a forked process that ended by itself, and its CPU seconds; None where it goes on."""
+        with self.lock:
+            self._send({"reap": pid}, [])
+            answer = self._answer(ANSWER_S)
+        return None if answer["status"] is None else (int(answer["status"]), float(answer["cpu_s"]))
+
+    def end(self, pid: int) -> None:
+        """Has a forked process killed and reaped, without waiting for it; a zygote that is gone took it along."""
+        with self.lock:
+            try:
+                self._send({"end": pid}, [])
+            except SandboxError:
+                return
+
+    def _send(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        try:
+            self.control.settimeout(ANSWER_S)
+            socket.send_fds(self.control, [json.dumps(request).encode()], descriptors)
+        except OSError as error:
+            self.broken = True
+            raise SandboxError(f"the sandbox's zygote is gone: {error!r}") from error
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        """The next answer. After a time-out answers would be out of step, so the zygote is ended."""
+        try:
+            self.control.settimeout(seconds)
+            answer = self.control.recv(MAX_ANSWER_BYTES)
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"the sandbox's zygote does not answer: {error!r}") from error
+        if not answer:
+            self.broken = True
+            raise SandboxError(f"the sandbox's zygote ended with status {self.process.poll()}")
+        return dict(json.loads(answer))
+
+    def close(self) -> None:
+        """Ends the zygote and with it everything it forked."""
+        self.broken = True
+        self.control.close()
+        self.process.kill()
+        self.process.wait()

@@ -1,0 +1,200 @@
+"""The zygote: a child program that is started once, seals itself, and forks one sealed process per execution.
+
+Run as `python -s -S -P zygote_main.py LEVEL [FOLDER OF NUMPY]` with an environment of a few settings and the control
+socket as standard input. It has one thread. Over the control socket it takes `{"spawn": {"cpu_s", "memory_bytes"}}` with
+descriptors (the program's channel; its input and output), `{"reap": pid}` and `{"end": pid}`; it answers the first two.
+It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started
+it ends).
+
+What a forked process takes and answers is told in `envs.sandbox.runner`.
+"""
+
+import gc
+import importlib
+import json
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, ROOT)
+# programs load `border` themselves; it is imported here so that no fork has to
+from envs.sandbox import border, namespaces, runner, seal  # noqa: E402, F401
+
+sys.path.remove(ROOT)
+
+# what programs import most; the rest of the standard library can be read. Each page held here makes a fork slower
+# fmt: off
+MODULES = (
+    "bisect", "collections.abc", "copy", "datetime", "decimal", "fractions", "functools", "hashlib", "heapq",
+    "itertools", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
+    "binascii", "bz2", "lzma", "zlib",  # these need libraries of the system, which can't be read later
+)
+# fmt: on
+NUMPY_FOLDERS = ("numpy", "numpy.libs")
+CHANNEL = 3
+POLL_MS = 2000
+REHEARSALS = 16
+
+
+def main() -> None:
+    """Serves until the parent is gone."""
+    level, *site = int(sys.argv[1]), *sys.argv[2:]
+    control = socket.socket(fileno=os.dup(0))
+    os.dup2(1, 0)
+    folders = warm_up(site)
+    try:
+        layers, forks = seal_this(level, folders)
+    except OSError as error:
+        control.send(json.dumps({"error": str(error)}).encode())
+        return
+    prepare()
+    control.send(json.dumps({"ready": layers, "pid": forks.zygote}).encode())
+    parent = os.getppid()
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    while True:
+        readable = poll.poll(POLL_MS)
+        if os.getppid() != parent:
+            return
+        if readable:
+            message, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
+            if not message:
+                return
+            answer = serve(json.loads(message), descriptors, control, forks)
+            if answer is not None:
+                control.send(json.dumps(answer).encode())
+
+
+def warm_up(site: list[str]) -> list[str]:
+    """Imports what programs need most, numpy too where its folder is given; the folders that programs may read."""
+    folders = seal.library_folders()
+    for name in MODULES:
+        importlib.import_module(name)
+    for folder in site:
+        sys.path.append(folder)
+        try:
+            importlib.import_module("numpy")
+        except ImportError as error:
+            print(f"sandbox: no numpy: {error}", file=sys.stderr)
+        sys.path.remove(folder)
+        folders += [path for name in NUMPY_FOLDERS if os.path.isdir(path := os.path.join(folder, name))]
+    return folders
+
+
+def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
+    """Seals the zygote; the names of the layers that hold, and what every fork is to get.
+
+    At level 3 OSError where a namespace can't be made; at level 2 a layer that can't be set is left out, loudly.
+    """
+    proc, layers, reachable = os.open("/proc", os.O_PATH), [], True
+    with open("/proc/self/statm") as file:
+        forks = Forks(base_bytes=int(file.read().split()[0]) * resource.getpagesize())
+    if level >= 3:
+        namespaces.private_root(folders)
+    elif os.geteuid() == 0:
+        reachable = seal.could_be_set("library for another uid", lambda: namespaces.uncover(folders))
+    if os.geteuid() == 0 and reachable and seal.could_be_set("other uid", seal.drop_uid):
+        layers.append("uid")
+    if level >= 3:
+        forks.process_ids = namespaces.enter_namespaces(proc)
+        layers.append("namespaces")
+    forks.zygote = int(os.readlink("self", dir_fd=proc))
+    os.close(proc)
+    layers += seal.seal_zygote(folders, keep=namespaces.CAP_SYS_ADMIN if level >= 3 else 0)
+    try:
+        forks.program = seal.seccomp_program()
+        layers.append("seccomp")
+    except OSError as error:
+        print(f"sandbox: no seccomp: {error}", file=sys.stderr)
+    return layers, forks
+
+
+class Forks:
+    """What every fork gets."""
+
+    def __init__(self, *, base_bytes: int) -> None:
+        self.base_bytes = base_bytes  # address space of the interpreter and the warm libraries
+        self.zygote = 0  # process id of the zygote, as others see it
+        self.program: Any = None  # system-call filter
+        self.process_ids: int | None = None  # descriptor of the zygote's process-id namespace
+
+
+def prepare() -> None:
+    """Does once what every fork would have to do: streams, seed, and a rehearsal, so that its code is warm (3 ms)."""
+    os.dup2(0, 2)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__ = sys.stdin, sys.stdout  # type: ignore[misc]
+    random.seed(0)
+    left, right = socket.socketpair()
+    for request in (
+        {"source": "def f(x):\n    return [x + 1 for _ in range(2)]", "call": "f", "arguments": [1]},
+        {"call": "f", "arguments": []},
+    ) * REHEARSALS:
+        body = json.dumps(request).encode()
+        left.send(struct.pack(">I", len(body)) + body)
+    left.shutdown(socket.SHUT_WR)
+    runner.run(right.fileno())
+    left.close()
+    right.close()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def serve(
+    request: dict[str, Any], descriptors: list[int], control: socket.socket, forks: Forks
+) -> dict[str, Any] | None:
+    """Answers one request of the parent; None where it wants no answer."""
+    if "end" in request:
+        os.kill(request["end"], signal.SIGKILL)
+        reap(request["end"], 0)
+        return None
+    if "reap" in request:
+        return reap(request["reap"], os.WNOHANG)
+    try:
+        if forks.process_ids is not None:
+            namespaces.own_process_ids(forks.process_ids)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                enter(descriptors, control, request["spawn"], forks)
+                runner.run(CHANNEL)
+            finally:
+                os._exit(0)
+        return {"pid": pid}
+    except OSError as error:
+        return {"error": f"fork: {error}"}
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def reap(pid: int, options: int) -> dict[str, Any]:
+    """The wait status of a forked process that has ended, None where it has not, and the CPU seconds that it used."""
+    ended, status, usage = os.wait4(pid, options)
+    return {"status": status if ended else None, "cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def enter(descriptors: list[int], control: socket.socket, limits: dict[str, int], forks: Forks) -> None:
+    """Seals the fork: its own session, nothing open but its channel, its input and output or /dev/null."""
+    os.setsid()
+    control.close()
+    for number, descriptor in zip((CHANNEL, 0, 1), descriptors, strict=False):
+        os.dup2(descriptor, number)
+    os.closerange(CHANNEL + 1, 64)
+    gc.enable()
+    memory_bytes = forks.base_bytes + limits["memory_bytes"]
+    seal.seal_child(cpu_s=limits["cpu_s"], memory_bytes=memory_bytes, program=forks.program)
+    runner.write(CHANNEL, {"sealed": forks.program is not None})
+
+
+if __name__ == "__main__":
+    main()

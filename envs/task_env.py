@@ -1,0 +1,137 @@
+"""What the environments share: a task set at reset, turns judged in step, one episode per instance."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+
+from envs.core.task import Message, Task
+from envs.core.turn_text import BadCall, Call, parse_calls, split_thought
+from envs.text_space import AnyText
+from envs.tools.shared_tools import MAX_RESULT_CHARACTERS, lent
+from envs.tools.text_tool import answer_call
+from rewards.parts import CORRECT, FORMAT, LENGTH, WEIGHTS, brevity, weighted
+from rewards.verdict import Outcome, Verdict, verdict
+
+DEFAULT_TURNS = 4
+"""Most turns of an episode with tools, where neither the run nor the environment says otherwise."""
+MAX_CALLS = 8
+StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+class TaskEnv(gymnasium.Env[str, str]):
+    """An environment over tasks. Subclasses give `env_id`, `draw` and `turn`, and `standing` where a part may be negative
+    or an episode without an answer may be worth something.
+
+    `reset(options={"task": Task})` sets the task; without it one is drawn from `self.np_random`.
+    The observation is text; `info` of a step has `parts`, `outcome` and `detail`; `messages` while the
+    episode goes on, `evidence` when it has ended.
+    """
+
+    metadata = {"render_modes": []}
+    env_id: str
+
+    def __init__(self) -> None:
+        self.observation_space = AnyText()
+        self.action_space = AnyText()
+        self.task: Task | None = None
+        self.turns = 0
+        self.characters = 0
+
+    def draw(self, rng: random.Random) -> Task:
+        """A generated task."""
+        raise NotImplementedError
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        """Judges the answer of one well-formed turn."""
+        raise NotImplementedError
+
+    def standing(self, task: Task) -> Verdict:
+        """What the episode is worth as it stands, without an answer."""
+        return verdict(False)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        unknown = set(options or ()) - {"task"}
+        if unknown:
+            raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'task'")
+        task = (options or {}).get("task")
+        if task is None:
+            task = self.draw(random.Random(int(self.np_random.integers(2**62))))
+        if not isinstance(task, Task) or task.kind != self.env_id:
+            raise ValueError(f"options['task'] must be a Task of environment {self.env_id!r}, not {task!r}")
+        self.task, self.turns, self.characters = task, 0, 0
+        return last_user_text(task), {"key": task.key}
+
+    def step(self, action: str) -> StepReturn:
+        if self.task is None:
+            raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
+        self.turns += 1
+        self.characters += len(action)
+        _, answer, well_formed = split_thought(action, reasoning=self.task.reasoning)
+        if not well_formed:
+            detail = "the thought was not closed" if self.task.reasoning else "a thought where reasoning is off"
+            return self.end(malformed(self.standing(self.task), detail))
+        names = self.task.spec.get("tools", ())
+        calls = parse_calls(answer) if names else []
+        if any(isinstance(call, Call) and call.name in names for call in calls):
+            return self.use_lent_tools(calls, names)
+        return self.turn(self.task, answer)
+
+    def use_lent_tools(self, calls: list[Call | BadCall], names: Sequence[str]) -> StepReturn:
+        """Answers a turn that calls one of the tools which the run lends; the episode's last turn may not."""
+        assert self.task is not None
+        if self.turns >= self.task.spec.get("max_turns", DEFAULT_TURNS):
+            return self.cut(f"after {self.turns} turns without an answer")
+        answers = [answer_call(call, lent(names)) for call in calls[:MAX_CALLS]]
+        return self.go_on([{"role": "tool", "content": text[:MAX_RESULT_CHARACTERS]} for text in answers])
+
+    def cut(self, limit: str, text: str = "") -> StepReturn:
+        """The return of an episode that a limit ends: between two turns, or inside one that came to no answer (`text`).
+
+        `limit` says where that was.
+        """
+        if self.task is None:
+            raise RuntimeError("there is no episode to be cut off")
+        self.turns += bool(text)
+        self.characters += len(text)
+        judged = self.standing(self.task)
+        parts = judged.parts | ({FORMAT: 0.0} if text else {})
+        detail = ": ".join(part for part in (f"cut off {limit}", judged.detail) if part)
+        return self.end(replace(judged, parts=parts, detail=detail), truncated=True)
+
+    def end(self, judged: Verdict, *, truncated: bool = False) -> StepReturn:
+        """The return of the last step: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
+        assert self.task is not None
+        spec, self.task = self.task.spec, None
+        parts = dict(judged.parts)
+        if "length_limit" in spec:
+            parts[LENGTH] = brevity(self.characters, limit=spec["length_limit"])
+        info = {
+            "parts": parts,
+            "outcome": (Outcome.CUT if truncated else judged.outcome).value,
+            "detail": judged.detail,
+            "evidence": judged.evidence,
+        }
+        return "", weighted(parts, spec.get("weights", WEIGHTS)), not truncated, truncated, info
+
+    def go_on(self, messages: list[Message]) -> StepReturn:
+        """The return of a step after which the episode goes on."""
+        info = {"parts": {}, "outcome": "ok", "detail": "", "messages": messages}
+        return "\n".join(message["content"] for message in messages), 0.0, False, False, info
+
+
+def malformed(judged: Verdict, detail: str) -> Verdict:
+    """The verdict on a turn that can't be read, given what the episode was worth before it: no answer is right."""
+    parts = judged.parts | {CORRECT: min(judged.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
+    return replace(judged, outcome=Outcome.WRONG, parts=parts, detail=detail)
+
+
+def last_user_text(task: Task) -> str:
+    """The text of the task's last user message."""
+    for message in reversed(task.messages):
+        if message["role"] == "user":
+            return str(message["content"])
+    raise ValueError(f"task {task.env}/{task.key} has no user message")

@@ -1,0 +1,63 @@
+"""The tool-use environment: look-ups and a calculator over several turns, or function calls matched in one."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from envs.core.task import Message, Task
+from envs.core.turn_text import BadCall, Call, has_calls, parse_calls
+from envs.task_env import DEFAULT_TURNS, MAX_CALLS, StepReturn, TaskEnv
+from envs.tool_use import function_rows, lookups
+from envs.tools.text_tool import answer_call
+from rewards.answers import equal_numbers, final_answer
+from rewards.parts import TOOL_ERRORS, share_of
+from rewards.verdict import Verdict, verdict
+
+MAX_RESULT_CHARACTERS = 256
+
+
+class ToolEnv(TaskEnv):
+    """Generated tasks: a turn with tool calls is answered by one tool message per call, a turn without is the answer.
+
+    The final answer follows the rule of `rewards.answers`. After `max_turns` turns the episode is cut off as wrong.
+    Rows of function-calling data end after their first turn: only its calls count.
+    """
+
+    env_id = lookups.ENV
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.calls = self.errors = 0
+        return super().reset(seed=seed, options=options)
+
+    def with_tool_errors(self, judged: Verdict) -> Verdict:
+        """The verdict with the share of this episode's calls that went wrong as a part."""
+        return replace(judged, parts=judged.parts | {TOOL_ERRORS: share_of(self.errors, self.calls)})
+
+    def draw(self, rng: random.Random) -> Task:
+        return lookups.generate(rng, 1)
+
+    def standing(self, task: Task) -> Verdict:
+        return self.with_tool_errors(verdict(False))
+
+    def turn(self, task: Task, answer: str) -> StepReturn:
+        if "accepted" in task.spec:
+            return self.end(function_rows.judge(task, parse_calls(answer)))
+        if not has_calls(answer):
+            found = final_answer(answer)
+            correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
+            judged = verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
+            return self.end(self.with_tool_errors(judged))
+        if self.turns >= task.spec.get("max_turns", DEFAULT_TURNS):
+            return self.cut(f"after {self.turns} turns without an answer")
+        calls = parse_calls(answer)
+        results = [run_tool(call, task.spec["database"]) for call in calls[:MAX_CALLS]]
+        results += ["error: too many calls"] * (len(calls) > MAX_CALLS)
+        self.calls += len(results)
+        self.errors += sum(result.startswith("error:") for result in results)
+        messages: list[Message] = [{"role": "tool", "content": result[:MAX_RESULT_CHARACTERS]} for result in results]
+        return self.go_on(messages)
+
+
+def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
+    """What one of the look-ups' tools answers."""
+    return answer_call(call, lookups.tools(database))

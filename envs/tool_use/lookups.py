@@ -1,0 +1,94 @@
+"""Generated tool-use tasks: numbers that only a look-up reveals, combined by a calculator.
+
+Levels: 1 keys of one letter, one or two look-ups, plus or minus; 2 names as keys, up to three look-ups, and products.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from envs.core.task import Message, Task
+from envs.core.turn_text import call_message, turn_text
+from envs.tools.calculator import calculate
+from envs.tools.text_tool import TextTool, schemas
+
+ENV = "tool_use"
+# fmt: off
+NAMES = (
+    "amy", "ann", "ava", "ben", "bob", "cal", "dan", "dee", "don", "eli", "eva", "fay", "gus", "guy", "hal",
+    "ian", "ida", "ivy", "jan", "jay", "jim", "joe", "kai", "kim", "lee", "leo", "lia", "liz", "lou", "mae",
+    "max", "may", "meg", "mia", "ned", "nia", "pam", "pat", "ray", "rex", "rob", "ron", "roy", "sal", "sam",
+    "sid", "sue", "ted", "tim", "tom", "una", "val", "vic", "wes", "zoe",
+)
+# fmt: on
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+MAX_VALUE = 99
+
+
+def tools(database: Mapping[str, int]) -> dict[str, TextTool]:
+    """The tools over a database."""
+
+    def get(key: str) -> str:
+        if key not in database:
+            raise ValueError("unknown key")
+        return str(database[key])
+
+    return {"get": TextTool(argument="key", run=get), "calc": TextTool(argument="expr", run=calculate)}
+
+
+TOOLS = schemas(tools({}))
+
+
+def generate(rng: random.Random, level: int) -> Task:
+    """A generated task of this level; its key is set by the source."""
+    if level not in (1, 2):
+        raise ValueError(f"tool_use has levels 1 and 2, not {level}")
+    names = rng.sample(LETTERS if level == 1 else NAMES, 4)
+    database = {name: rng.randint(1, MAX_VALUE) for name in names}
+    operands: list[str] = names[: rng.randint(1, 2 if level == 1 else 3)]
+    if len(operands) == 1:
+        operands.append(str(rng.randint(1, MAX_VALUE)))
+    signs = [rng.choice("+-" if level == 1 else "+-*") for _ in operands[1:]]
+    question = operands[0] + "".join(sign + operand for sign, operand in zip(signs, operands[1:], strict=True))
+    values = [str(database.get(operand, operand)) for operand in operands]
+    expression = values[0] + "".join(sign + value for sign, value in zip(signs, values[1:], strict=True))
+    spec: dict[str, Any] = {
+        "database": {name: database[name] for name in sorted(database)},
+        "keys": [operand for operand in operands if operand in database],
+        "expression": expression,
+        "answer": calculate(expression),
+    }
+    messages = ({"role": "user", "content": f"{question}=?"},)
+    return Task(env=ENV, key="generated", messages=messages, spec=spec, tools=TOOLS)
+
+
+def gold(task: Task) -> list[str]:
+    """The expert's turns without their thoughts."""
+    return [turn_text(message, reasoning=False) for message in demonstrate(task) if message["role"] == "assistant"]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Wrong scripts, by what was done to the right one."""
+    *asked, answered = gold(task)
+    value = int(task.spec["answer"])
+    yield "neighbour", [*asked, f"\\boxed{{{value + 1}}}"]
+    yield "contradicting boxes", [*asked, f"\\boxed{{{value}}} \\boxed{{{value + 1}}}"]
+    yield "no answer", asked
+    yield "empty answer", [*asked, ""]
+    yield "a call that never ends", [*asked, f"<tool_call>{answered}"]
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """The expert's turns with the tools' results: look up every key at once, calculate, answer."""
+    spec = task.spec
+    if "keys" not in spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
+    gets = [call_message("get", {"key": key}) for key in spec["keys"]]
+    calc = [call_message("calc", {"expr": spec["expression"]})]
+    return [
+        {"role": "assistant", "reasoning_content": "get " + " ".join(spec["keys"]), "content": "", "tool_calls": gets},
+        *({"role": "tool", "content": str(spec["database"][key])} for key in spec["keys"]),
+        {"role": "assistant", "reasoning_content": spec["expression"], "content": "", "tool_calls": calc},
+        {"role": "tool", "content": spec["answer"]},
+        {"role": "assistant", "reasoning_content": "done", "content": f"\\boxed{{{spec['answer']}}}"},
+    ]

@@ -1,0 +1,1 @@
+"""Tools of text that several environments lend."""
