@@ -1,1 +1,12 @@
-"""Learner: turns groups of trajectories into new weights."""
+"""Learner: turns groups of trajectories into new weights.
+
+From the bottom up; each room imports itself and those above it in this list:
+
+    config        what the learner can be told
+    losses        losses and advantages as pure functions, and their settings
+    batches       from groups to the arrays of micro-batches; numpy only
+    models        models: loading, log-probabilities of tokens, shared prompts, experts
+    engine        the model under training; the home of DeepSpeed
+    publishing    the sending side of a weight push
+    worker        one rank of the trainer; a plain class
+"""

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import torch
 
-from rollout.gpu_memory import segment_name
-from rollout.manifest import map_segment, own_path, reserve
+from rollout.weights.gpu_memory import segment_name
+from rollout.weights.manifest import map_segment, own_path, reserve
 
 CPU = torch.device("cpu")
 

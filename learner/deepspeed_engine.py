@@ -31,7 +31,7 @@ from learner.optimizer import GradientGuard, GuardedAdamW, muon_groups, paramete
 from learner.optimizer_state import OptimizerState
 from learner.prompt_cache import require_shareable
 from learner.scorer import Scorer
-from rollout.weight_group import Seat, open_store
+from rollout.weights.process_group import Seat, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from learner.carriers import Carrier
-from rollout.checksum import checksum, tensor_checksum
-from rollout.manifest import (
+from rollout.weights.checksum import checksum, tensor_checksum
+from rollout.weights.delta import changes
+from rollout.weights.manifest import (
     ALIGNMENT,
     STAMP_BYTES,
     WeightDelta,
@@ -23,7 +24,6 @@ from rollout.manifest import (
     unstamp,
     wire_dtype,
 )
-from rollout.manifest_delta import changes
 
 
 class WeightPublisher:

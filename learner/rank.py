@@ -34,8 +34,8 @@ from learner.routing import Routing
 from learner.scorer import Scorer
 from learner.sums import means, sum_over_ranks
 from learner.updates import over_updates
-from rollout.manifest import WeightManifest
-from rollout.weight_group import Seat, WeightGroup
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.process_group import Seat, WeightGroup
 
 
 class Rank:

@@ -22,10 +22,10 @@ from orchestrator.bench_training import bench_training
 from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config
 from orchestrator.mixture import Mixture
-from rollout.manifest import read_weights
-from rollout.renderer import load_tokenizer, pad_id
-from rollout.thought import ThoughtTags
+from rollout.budget.rule import ThoughtTags
+from rollout.episodes.renderer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
+from rollout.weights.manifest import read_weights
 
 REPEATS = 3
 STEPPED = 64

@@ -26,9 +26,9 @@ from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config
 from orchestrator.figures import COLOURS, STYLE, svg_file
 from orchestrator.mixture import Mixture
-from rollout.renderer import load_tokenizer, pad_id
+from rollout.episodes.renderer import load_tokenizer, pad_id
+from rollout.episodes.worker import RolloutConfig
 from rollout.trajectory import WeightVersion
-from rollout.worker import RolloutConfig
 
 PROMPTS = (4, 8, 16, 32)
 WORKERS = (1, 2)

@@ -30,12 +30,12 @@ from learner.loss_config import LossConfig
 from learner.publish import WeightPublisher
 from learner.rank import Rank
 from orchestrator.cluster import LOOPBACK, free_port
-from rollout.engine import EngineConfig
-from rollout.manifest import WeightManifest
+from rollout.engines.protocol import EngineConfig
+from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
-from rollout.vllm_engine import VllmEngine
-from rollout.weight_group import Seat, WeightGroup
-from rollout.weight_inbox import WeightInbox
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.process_group import Seat, WeightGroup
+from rollout.weights.receiver import WeightInbox
 
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
 """Width and number of layers of the named tensors."""

@@ -9,8 +9,8 @@ from envs.core.thinking_mode import up_to
 from orchestrator.cluster import Fleet
 from orchestrator.config import Config
 from orchestrator.mixture import Mixture
+from rollout.episodes.worker import RolloutConfig
 from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.worker import RolloutConfig
 
 GROUPS = 48
 REPEATS = 3

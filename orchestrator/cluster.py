@@ -17,9 +17,9 @@ from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.actors import answer, close_all, ended_on_failure, gpu_share, together
 from orchestrator.parcel import Broadcast, Meeting, Parcel, RankActor
-from rollout.manifest import WeightManifest, WholeWeightsNeeded
+from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.worker import RolloutConfig, RolloutWorker
+from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 ROOT = Path(__file__).resolve().parent.parent
 CONCURRENT_CALLS = 4096

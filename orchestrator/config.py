@@ -22,7 +22,7 @@ from orchestrator.row_intake import require_positive
 from orchestrator.sft_data import DEMONSTRATED, SftDataConfig
 from orchestrator.shaping import require_buffer_fits
 from orchestrator.stage_list import Stage, instances, with_settings
-from rollout.worker import RolloutConfig
+from rollout.episodes.worker import RolloutConfig
 
 STAGES_USUAL: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
 

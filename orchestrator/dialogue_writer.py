@@ -5,8 +5,8 @@ from transformers import PreTrainedTokenizerBase
 from envs.core.task import Message
 from envs.core.turn_text import CLOSE_THOUGHT
 from orchestrator.dialogues import Dialogue
-from rollout.renderer import PARTS, Renderer
-from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import PARTS, Renderer
 
 
 class DialogueWriter:

@@ -11,7 +11,7 @@ from learner.loss_config import LossConfig
 from learner.prompt_cache import require_shareable
 from learner.weight_files import require_whole
 from orchestrator.loop_config import LoopConfig
-from rollout.renderer import load_tokenizer
+from rollout.episodes.renderer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

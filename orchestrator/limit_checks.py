@@ -13,9 +13,9 @@ from orchestrator.loop_config import LoopConfig
 from orchestrator.own_answers import SelfSftConfig
 from orchestrator.preferences import DpoConfig
 from orchestrator.stage_list import Stage
-from rollout.episode import EpisodeLimits
-from rollout.renderer import Renderer
-from rollout.worker import RolloutConfig
+from rollout.episodes.episode import EpisodeLimits
+from rollout.episodes.renderer import Renderer
+from rollout.episodes.worker import RolloutConfig
 
 SURELY_SHORT = 2
 """A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""

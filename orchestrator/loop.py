@@ -27,8 +27,8 @@ from learner.batch import TrainBatch
 from orchestrator.buffer import Buffer, Dropped, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture
-from rollout.manifest import WeightManifest
 from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.weights.manifest import WeightManifest
 
 
 class Rollouts(Protocol):

@@ -16,9 +16,9 @@ from orchestrator.rl_metrics import step_metrics
 from orchestrator.run import Run
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
-from rollout.record import write_groups
-from rollout.renderer import load_tokenizer, pad_id
+from rollout.episodes.renderer import load_tokenizer, pad_id
 from rollout.trajectory import Group
+from rollout.trajectory_json import write_groups
 
 STATE_FILE = "loop.json"
 FULL_TRAJECTORIES_EVERY = 10

@@ -12,8 +12,8 @@ from orchestrator.distillation import DistillConfig, check_teacher, known_ids
 from orchestrator.loop_config import LoopConfig
 from orchestrator.own_answers import SelfSftConfig
 from orchestrator.stage_list import Stage
-from rollout.renderer import Renderer, load_tokenizer
-from rollout.thought import ThoughtTags
+from rollout.budget.rule import ThoughtTags
+from rollout.episodes.renderer import Renderer, load_tokenizer
 
 
 def check_model(model: Path, config: Config) -> None:

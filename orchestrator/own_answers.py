@@ -15,10 +15,10 @@ from learner.config import OptimConfig
 from orchestrator.epochs import Epochs
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.row_intake import fits, own_counts, require_positive, too_long
-from rollout.record import turn_from_json, turn_to_json
-from rollout.renderer import Renderer
-from rollout.thought import Closed, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import Closed, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import Renderer
 from rollout.trajectory import Trajectory, Turn
+from rollout.trajectory_json import turn_from_json, turn_to_json
 
 
 @dataclass(frozen=True, kw_only=True)

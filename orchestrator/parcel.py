@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from rollout.trajectory import WeightVersion
-from rollout.weight_group import Seat
+from rollout.weights.process_group import Seat
 
 RankActor = Any
 

@@ -21,8 +21,8 @@ from orchestrator.epochs import Epochs
 from orchestrator.mixture import Draw
 from orchestrator.own_answers import own_rows, turns_of, usable, whole_ids
 from orchestrator.row_intake import RowIntake, fits, own_counts, require_positive, too_long
-from rollout.record import turn_to_json
 from rollout.trajectory import Group, Trajectory
+from rollout.trajectory_json import turn_to_json
 
 
 @dataclass(frozen=True, kw_only=True)

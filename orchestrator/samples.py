@@ -83,7 +83,7 @@ def _samples(file: Path) -> Iterator[Sample]:
 
 
 def to_sample(row: dict[str, Any], *, source: str) -> Sample:
-    """A row of `trajectories/` (see `rollout.record`) as people read it."""
+    """A row of `trajectories/` (see `rollout.trajectory_json`) as people read it."""
     said = [Said(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
     versions = [version for turn in row["turns"] for version in turn["versions"]]
     for turn in row["turns"]:

@@ -19,8 +19,8 @@ from orchestrator.preferences import DpoConfig, Preference, Preferences, pair_li
 from orchestrator.row_intake import RowIntake, limit_name
 from orchestrator.run import Run
 from orchestrator.supervised import tell_data, train_supervised
-from rollout.renderer import load_tokenizer, pad_id
-from rollout.thought import ThoughtConfig
+from rollout.budget.rule import ThoughtConfig
+from rollout.episodes.renderer import load_tokenizer, pad_id
 
 STAGE = "dpo"
 

@@ -36,8 +36,8 @@ from orchestrator.thinking_curve import (
     standard_error,
     task_accuracies,
 )
-from rollout.record import write_groups
 from rollout.trajectory import Group, Ticket, well_formed_share
+from rollout.trajectory_json import write_groups
 
 EVAL_TICKETS = 10**9
 """Tickets of evaluations start here, so that their seeds are never those of training."""

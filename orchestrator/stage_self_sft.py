@@ -13,8 +13,8 @@ from orchestrator.mixture import Draw
 from orchestrator.own_answers import OwnAnswers, SelfSftConfig, answer_line, read_answers, usable
 from orchestrator.run import Run
 from orchestrator.supervised import sequence_batches, tell_data, train_supervised
-from rollout.renderer import Renderer, load_tokenizer
-from rollout.thought import ThoughtTags
+from rollout.budget.rule import ThoughtTags
+from rollout.episodes.renderer import Renderer, load_tokenizer
 from rollout.trajectory import Group
 
 STAGE = "self_sft"

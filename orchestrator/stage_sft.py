@@ -14,8 +14,8 @@ from orchestrator.row_intake import RowIntake, limit_name
 from orchestrator.run import Run
 from orchestrator.sft_data import SftData
 from orchestrator.supervised import sequence_batches, tell_data, train_supervised
-from rollout.renderer import load_tokenizer
-from rollout.thought import ThoughtConfig
+from rollout.budget.rule import ThoughtConfig
+from rollout.episodes.renderer import load_tokenizer
 
 
 async def run_sft(run: Run, config: SftConfig, name: str) -> Path:

@@ -20,7 +20,7 @@ from orchestrator.preferences import DpoConfig
 from orchestrator.stage_dpo import read_pairs_of_data
 from orchestrator.stage_list import Stage
 from orchestrator.stage_sft import read_chats
-from rollout.renderer import load_tokenizer
+from rollout.episodes.renderer import load_tokenizer
 
 TRAINED_BYTES, FROZEN_BYTES = 12, 4
 """What a checkpoint has of a parameter: the weight in float32, and AdamW's two moments where it is trained."""

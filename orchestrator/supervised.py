@@ -14,7 +14,7 @@ from orchestrator.metrics import read_metrics
 from orchestrator.row_intake import ROWS, told
 from orchestrator.run import Run
 from orchestrator.skip_watch import SkipWatch
-from rollout.renderer import load_tokenizer, pad_id
+from rollout.episodes.renderer import load_tokenizer, pad_id
 
 NLL = LossConfig(objective="nll")
 LEFT_OUT = "data/left_out"

@@ -1,1 +1,11 @@
-"""Rollout: turns a task into scored token trajectories."""
+"""Rollout: turns a task into scored token trajectories.
+
+From the bottom up; each room imports itself and those above it in this list:
+
+    trajectory    what a rollout leaves; `trajectory_json` writes it, `expert_choices` is a part of it
+    budget        the limit of a thought: the rule, and how a request carries it
+    weights       the receiving side of a weight push, and what both sides agree on; no vLLM
+    engines       inference engines behind one protocol; the home of vLLM
+    episodes      a task, an environment and an engine make a trajectory; the rollout worker
+    serving       a model behind an OpenAI-compatible server
+"""

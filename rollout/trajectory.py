@@ -15,7 +15,7 @@ from envs.core.failure import Failure, FailureKind
 from envs.core.task import Message, Task
 from rewards.parts import correctness
 from rewards.verdict import Outcome
-from rollout.thought import Closed, Thought
+from rollout.budget.rule import Closed, Thought
 
 
 @total_ordering

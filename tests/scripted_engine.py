@@ -7,12 +7,12 @@ from envs.catalog import make_env
 from envs.core.task import Task
 from envs.play import MakeEnv
 from learner.fresh_model import byte_tokenizer
-from rollout.engine import Completion
-from rollout.episode import EpisodeLimits, EpisodeRunner
-from rollout.renderer import Renderer
-from rollout.replay_engine import ReplayEngine
-from rollout.speech import Speaker
-from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.engines.protocol import Completion
+from rollout.engines.replay import ReplayEngine
+from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from rollout.episodes.renderer import Renderer
+from rollout.episodes.turn_sampler import Speaker
 from rollout.trajectory import Trajectory
 
 TOKENIZER = byte_tokenizer()

@@ -14,7 +14,7 @@ from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue
 from orchestrator.row_intake import RowIntake, told
 from orchestrator.sft_data import SftData, SftDataConfig
-from rollout.thought import ThoughtConfig
+from rollout.budget.rule import ThoughtConfig
 
 TOKENIZER = byte_tokenizer()
 WRITER = DialogueWriter.of(TOKENIZER, ThoughtConfig())

@@ -16,14 +16,14 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
-from rollout.engine import Completion, EngineConfig
-from rollout.episode import EpisodeLimits
-from rollout.manifest import WeightManifest, WholeWeightsNeeded
-from rollout.renderer import Renderer, load_tokenizer
-from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.vllm_engine import VllmEngine
+from rollout.episodes.episode import EpisodeLimits
+from rollout.episodes.renderer import Renderer, load_tokenizer
+from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Ticket, WeightVersion
-from rollout.vllm_engine import VllmEngine
-from rollout.worker import RolloutConfig, RolloutWorker
+from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
 TOLERANCE = 1e-5

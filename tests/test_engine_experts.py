@@ -12,9 +12,9 @@ from learner.batch import Sequence
 from learner.config import LearnerConfig, OptimConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
-from rollout.engine import Completion
+from rollout.engines.protocol import Completion
+from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
-from rollout.vllm_engine import VllmEngine
 
 SAMPLES = 12
 

@@ -13,11 +13,11 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.loss_config import LossConfig
 from learner.rank import Rank
 from orchestrator.cluster import free_port
-from rollout.engine import Completion, EngineConfig
-from rollout.renderer import load_tokenizer
-from rollout.thought import ThoughtLimit, ThoughtTags
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.vllm_engine import VllmEngine
+from rollout.episodes.renderer import load_tokenizer
 from rollout.trajectory import WeightVersion
-from rollout.vllm_engine import VllmEngine
 
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
 TOLERANCE = 1e-5

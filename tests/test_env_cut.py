@@ -15,7 +15,7 @@ from envs.core.turn_text import call_message, turn_text
 from envs.playback import score
 from envs.retail import rows
 from rewards.verdict import Outcome
-from rollout.episode import EpisodeLimits
+from rollout.episodes.episode import EpisodeLimits
 from rollout.trajectory import Stop
 
 NO_CLOSING = "I think and think"

@@ -22,8 +22,8 @@ from learner.batch import make_batch, sequences_from_groups
 from orchestrator.buffer import Dropped
 from orchestrator.loop import StepReport
 from orchestrator.rl_metrics import step_metrics
-from rollout.record import group_lines
 from rollout.trajectory import Group, Stop, Ticket, WeightVersion
+from rollout.trajectory_json import group_lines
 
 TASK = Task(env="own", key="1", messages=({"role": "user", "content": "2+2=?"},), spec={})
 Returned = Any

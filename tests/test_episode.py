@@ -16,14 +16,14 @@ from envs.core.errors import SandboxError
 from envs.core.task import Task
 from envs.source import EnvConfig, open_source
 from learner.fresh_model import byte_tokenizer
-from rollout.engine import Completion
-from rollout.episode import EpisodeLimits, EpisodeRunner
-from rollout.record import group_lines
-from rollout.renderer import Renderer
-from rollout.replay_engine import Recording, ReplayEngine, read_recording
-from rollout.speech import Speaker
-from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.engines.protocol import Completion
+from rollout.engines.replay import Recording, ReplayEngine, read_recording
+from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from rollout.episodes.renderer import Renderer
+from rollout.episodes.turn_sampler import Speaker
 from rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from rollout.trajectory_json import group_lines
 
 TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

@@ -15,7 +15,7 @@ from envs.core.task import Task
 from envs.sandbox.sandbox import AT_ONCE, shared_sandbox
 from envs.task_env import StepReturn, TaskEnv
 from rewards.verdict import Outcome, verdict
-from rollout.episode import EpisodeRunner
+from rollout.episodes.episode import EpisodeRunner
 from rollout.trajectory import Trajectory
 
 QUICK = Task(env="own", key="quick", messages=({"role": "user", "content": "?"},), spec={})

@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from envs.core.task import Task
 from learner.fresh_model import byte_tokenizer
+from rollout.episodes.renderer import Renderer
 from rollout.escaping import BREAK, Escaper
-from rollout.renderer import Renderer
 
 WHOLE = """
 {%- macro said(content) -%}

@@ -8,11 +8,11 @@ import pytest
 from test_episode import demonstration, play
 
 from learner.batch import make_batch, sequences_from_groups
-from rollout.engine import Completion
+from rollout.engines.protocol import Completion
+from rollout.engines.replay import Recording, read_recording
 from rollout.expert_choices import Choices, first_heard, from_json, padded, to_json
-from rollout.record import group_lines
-from rollout.replay_engine import Recording, read_recording
 from rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
+from rollout.trajectory_json import group_lines
 
 LAYERS, CHOSEN = 3, 2
 

@@ -7,7 +7,7 @@ import torch
 
 from learner.carriers import SharedMemory
 from learner.publish import WeightPublisher
-from rollout.manifest import WeightManifest, read_weights
+from rollout.weights.manifest import WeightManifest, read_weights
 
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.tensor([0.5]), "c": torch.tensor(-2.0)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in WEIGHTS.items()}

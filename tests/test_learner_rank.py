@@ -28,7 +28,7 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.loss import token_logprobs
 from learner.loss_config import LossConfig
 from learner.rank import Rank
-from rollout.manifest import WeightManifest, read_weights
+from rollout.weights.manifest import WeightManifest, read_weights
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 POLICY = LossConfig()

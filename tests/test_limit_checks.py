@@ -12,8 +12,8 @@ from orchestrator.config import load_config
 from orchestrator.limit_checks import prompt_notes, turn_notes
 from orchestrator.pipeline import processes
 from orchestrator.start_checks import check_before
-from rollout.episode import EpisodeLimits
-from rollout.worker import RolloutConfig
+from rollout.episodes.episode import EpisodeLimits
+from rollout.episodes.worker import RolloutConfig
 
 DEMO = Path("configs/demo.yaml")
 LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1"})

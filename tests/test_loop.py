@@ -24,8 +24,8 @@ from orchestrator.progress import Progress
 from orchestrator.run import Run
 from orchestrator.run_dir import RunDir, RunState
 from orchestrator.skip_watch import NothingTrained
-from rollout.manifest import WeightManifest
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from rollout.weights.manifest import WeightManifest
 
 SLOW_S = 0.4
 LIMIT = Deadline(seconds=20, setting="rl.timeout_s")

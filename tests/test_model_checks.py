@@ -9,8 +9,8 @@ from envs.core.thinking_mode import ThinkingMix
 from learner.fresh_model import byte_tokenizer
 from orchestrator.config import Config, RlConfig, load_config
 from orchestrator.model_checks import check_model
-from rollout.thought import ThoughtConfig
-from rollout.worker import RolloutConfig
+from rollout.budget.rule import ThoughtConfig
+from rollout.episodes.worker import RolloutConfig
 
 ENVS = load_config(Path("configs/demo.yaml"), []).envs
 BUDGETS = RlConfig(thinking=ThinkingMix(budget=0.5, budgets=[16]))

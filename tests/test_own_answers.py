@@ -12,8 +12,8 @@ from envs.source import EnvConfig
 from learner.fresh_model import byte_tokenizer
 from orchestrator.mixture import Draw, Mixture, open_mixture
 from orchestrator.own_answers import OwnAnswer, OwnAnswers, SelfSftConfig, answer_line, read_answers, usable, whole_ids
-from rollout.renderer import Renderer
-from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.episodes.renderer import Renderer
 from rollout.trajectory import Stop, Trajectory, Turn, TurnFault
 
 TOKENIZER = byte_tokenizer()

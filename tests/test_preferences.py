@@ -21,8 +21,8 @@ from orchestrator.preferences import (
     read_preferences,
 )
 from orchestrator.row_intake import RowIntake
-from rollout.renderer import Renderer
-from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.episodes.renderer import Renderer
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion
 
 ASKED = [{"role": "user", "content": "6*7=?"}]

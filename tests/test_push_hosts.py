@@ -17,10 +17,10 @@ from orchestrator.actors import gpus_taken
 from orchestrator.cluster import ROOT, Fleet, LearnerGroup
 from orchestrator.deadline import Deadline, StuckError, within
 from orchestrator.placement import NoRoomError
-from rollout.manifest import WeightManifest
 from rollout.trajectory import Ticket, WeightVersion
-from rollout.weight_group import Seat, WeightGroup
-from rollout.weight_inbox import WeightInbox
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.process_group import Seat, WeightGroup
+from rollout.weights.receiver import WeightInbox
 
 MODULES = (sys.modules[__name__], sys.modules["test_weight_push"])
 """Sent to the actors whole, else each imports all of these files' imports."""

@@ -11,8 +11,8 @@ from learner.fresh_model import byte_tokenizer
 from orchestrator.chat_file import parse_chat
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue
-from rollout.renderer import Renderer, load_tokenizer
-from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.episodes.renderer import Renderer, load_tokenizer
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

@@ -20,8 +20,8 @@ from learner.fresh_model import byte_tokenizer
 from orchestrator.__main__ import main
 from orchestrator.run_dir import RunDir, RunState
 from orchestrator.serve_command import model_directory, require_key
-from rollout.renderer import load_tokenizer
-from rollout.thought import Closed, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import Closed, ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import load_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]

@@ -18,8 +18,8 @@ from orchestrator.dialogues import Demonstrations, Dialogue
 from orchestrator.mixture import open_mixture
 from orchestrator.row_intake import limit_name
 from orchestrator.sft_data import SftData, SftDataConfig, in_rounds, under_mode
-from rollout.renderer import Renderer
-from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import Renderer
 
 TOKENIZER = byte_tokenizer()
 CALL = {

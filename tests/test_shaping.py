@@ -14,7 +14,7 @@ from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped
 from rewards.parts import CORRECT
-from rollout.thought import Closed, Thought
+from rollout.budget.rule import Closed, Thought
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 VERSION = WeightVersion(step=0)

@@ -6,12 +6,12 @@ import pytest
 
 from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from learner.fresh_model import byte_tokenizer
-from rollout.engine import Completion
-from rollout.manifest import WeightManifest
-from rollout.replay_engine import ReplayEngine
-from rollout.speech import Speaker, Speech
-from rollout.thought import Closed, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import Closed, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.engines.protocol import Completion
+from rollout.engines.replay import ReplayEngine
+from rollout.episodes.turn_sampler import Speaker, Speech
 from rollout.trajectory import WeightVersion
+from rollout.weights.manifest import WeightManifest
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)

@@ -28,7 +28,7 @@ from orchestrator.stage_eval import EVAL_TICKETS, env_result, further_passes, ne
 from orchestrator.thinking_curve import Setting, budget_settings, curve, median_free_thought, overshoots
 from orchestrator.tracking import Ended
 from rewards.parts import CORRECT
-from rollout.thought import Closed, Thought
+from rollout.budget.rule import Closed, Thought
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from learner.fresh_model import byte_tokenizer
+from rollout.budget.rule import ThoughtConfig
 from rollout.escaping import BREAK, Escaper
-from rollout.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS, RefusedRequest
-from rollout.thinking_middleware import ThinkingMiddleware
-from rollout.thinking_request import ThinkingRules, check_extra_args, rewritten, thinking_rules
-from rollout.thought import ThoughtConfig
+from rollout.serving.middleware import ThinkingMiddleware
+from rollout.serving.request import ThinkingRules, check_extra_args, rewritten, thinking_rules
+from rollout.serving.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS, RefusedRequest
 
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
 CLOSING = "\n</think>\n"

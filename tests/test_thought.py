@@ -4,7 +4,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from learner.fresh_model import byte_tokenizer
-from rollout.thought import Closed, Forcing, ThoughtConfig, ThoughtLimit, ThoughtTags, closing_of
+from rollout.budget.rule import Closed, Forcing, ThoughtConfig, ThoughtLimit, ThoughtTags, closing_of
 
 ONE_TOKEN = byte_tokenizer()
 CLOSE = ONE_TOKEN.convert_tokens_to_ids("</think>")

@@ -12,10 +12,10 @@ import torch
 from learner.carriers import open_carrier, require_carrier
 from learner.config import LearnerConfig
 from learner.publish import WeightPublisher
-from rollout.checksum import PIECE_ROWS, checksum, device_checksum
-from rollout.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors, wire_dtype
-from rollout.manifest_delta import BLOCK, apply_changes, changes
-from rollout.weight_inbox import WeightInbox
+from rollout.weights.checksum import PIECE_ROWS, checksum, device_checksum
+from rollout.weights.delta import BLOCK, apply_changes, changes
+from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors, wire_dtype
+from rollout.weights.receiver import WeightInbox
 
 SHAPES = {"a.weight": (40, 50), "b.bias": (7,), "c": ()}
 CARRIERS = ("shared_memory", "ray")

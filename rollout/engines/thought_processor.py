@@ -1,4 +1,4 @@
-"""The limit of a thought inside vLLM: a logits processor that closes it where `rollout/thought.py` says.
+"""The limit of a thought inside vLLM: a logits processor that closes it where `rollout/budget/rule.py` says.
 
 It runs in the engine's process, for rollouts and for the server alike. A request asks for it with the extra arguments
 `thinking_budget` and `thinking_grace` (tokens). The text that closes a thought is the engine's: `thinking_closing` of its
@@ -15,9 +15,9 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 from envs.core.turn_text import CLOSE_THOUGHT
-from rollout.renderer import load_tokenizer
-from rollout.thinking_request import BUDGET, CLOSING, GRACE, check_extra_args
-from rollout.thought import Forcing, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import Forcing, ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import load_tokenizer
+from rollout.serving.request import BUDGET, CLOSING, GRACE, check_extra_args
 
 
 class ThoughtProcessor(AdapterLogitsProcessor):

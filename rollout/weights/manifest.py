@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from rollout import gpu_memory
-from rollout.checksum import CHECKSUM_BYTES, tensor_checksum
 from rollout.trajectory import WeightVersion
-from rollout.weight_group import Seat
+from rollout.weights import gpu_memory
+from rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
+from rollout.weights.process_group import Seat
 
 ALIGNMENT = 64
 """Every tensor of a segment starts at a multiple of this, in bytes, so that its view is aligned for any dtype."""

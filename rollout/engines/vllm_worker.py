@@ -19,9 +19,9 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from rollout.expert_recorder import ExpertRecorder
-from rollout.manifest import WeightManifest, map_segment, require_stamp, tensors
-from rollout.vllm_settings import ON_CPU
+from rollout.engines.expert_recorder import ExpertRecorder
+from rollout.engines.vllm_settings import ON_CPU
+from rollout.weights.manifest import WeightManifest, map_segment, require_stamp, tensors
 
 BACKEND = "temper_shared_memory"
 PARENT_CHECK_S = 2.0

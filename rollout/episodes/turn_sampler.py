@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from envs.core.thinking_mode import Thinking
-from rollout.engine import Completion, Engine
-from rollout.thought import Closed, Thought, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import Closed, Thought, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.engines.protocol import Completion, Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

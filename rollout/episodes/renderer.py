@@ -11,8 +11,8 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from envs.core.task import Message, Task, Tool
+from rollout.budget.rule import ThoughtConfig
 from rollout.escaping import Escaper
-from rollout.thought import ThoughtConfig
 
 MARK = "temper-mark"
 """Stands for the assistant's own words where only what follows them is wanted."""

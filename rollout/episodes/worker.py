@@ -9,13 +9,13 @@ import numpy as np
 
 from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
-from rollout.engine import Engine, EngineConfig
-from rollout.episode import EpisodeLimits, EpisodeRunner, sample_seed
-from rollout.manifest import WeightManifest
-from rollout.renderer import Renderer, load_tokenizer
-from rollout.speech import Speaker
-from rollout.thought import ThoughtConfig, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.engines.protocol import Engine, EngineConfig
+from rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
+from rollout.episodes.renderer import Renderer, load_tokenizer
+from rollout.episodes.turn_sampler import Speaker
 from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.weights.manifest import WeightManifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class RolloutWorker:
         """
         # Imported here, in the worker's own process: vLLM takes 10 to 20 s to import, and whoever only names this class
         # (the driver, a test with another engine) does not need it.
-        from rollout.vllm_engine import VllmEngine
+        from rollout.engines.vllm_engine import VllmEngine
 
         began = time.monotonic()
         tokenizer = load_tokenizer(Path(model_dir))

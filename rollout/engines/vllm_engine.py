@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rollout.engine import Completion, EngineConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
-from rollout.manifest import WeightManifest
-from rollout.thinking_request import CLOSING, extra_args
-from rollout.thought import ThoughtLimit, ThoughtTags
+from rollout.serving.request import CLOSING, extra_args
 from rollout.trajectory import WeightVersion
-from rollout.vllm_settings import engine_arguments, limit_cpu, prepare_environment
-from rollout.weight_inbox import WeightInbox
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.receiver import WeightInbox
 
 prepare_environment()  # vLLM reads it while it is imported
 
@@ -24,8 +24,8 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, Wei
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from rollout.thought_processor import ThoughtProcessor
-from rollout.weight_receiver import BACKEND, WorkerExtension
+from rollout.engines.thought_processor import ThoughtProcessor
+from rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
 
 class VllmEngine:

@@ -20,10 +20,10 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import calls_are_valid, thought_is_well_formed
 from envs.play import MakeEnv, Play
 from envs.source import THREADS
-from rollout.engine import Completion
-from rollout.env_threads import EnvThreads
-from rollout.renderer import Renderer
-from rollout.speech import Speaker, Speech
+from rollout.engines.protocol import Completion
+from rollout.episodes.env_threads import EnvThreads
+from rollout.episodes.renderer import Renderer
+from rollout.episodes.turn_sampler import Speaker, Speech
 from rollout.trajectory import TOKEN_LIMITS, Stop, Trajectory, Turn, TurnFault
 
 T = TypeVar("T")

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from envs.core.setting import identity, running
+from rollout.budget.rule import ThoughtLimit
 from rollout.expert_choices import Choices
-from rollout.manifest import WeightManifest
-from rollout.thought import ThoughtLimit
 from rollout.trajectory import WeightVersion
+from rollout.weights.manifest import WeightManifest
 
 SLOWEST_PUSH = 100e6
 """Bytes a second of a weight push, at the least."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rollout.engine import Completion
+from rollout.budget.rule import ThoughtLimit
+from rollout.engines.protocol import Completion
 from rollout.expert_choices import from_json
-from rollout.manifest import WeightManifest
-from rollout.thought import ThoughtLimit
 from rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
+from rollout.weights.manifest import WeightManifest
 
 Recording = dict[tuple[int, ...], list[Completion]]
 """The completions of each prompt, in the order in which they are given."""

@@ -17,15 +17,15 @@ from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.logger import configure_logging_from_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from rollout.budget.rule import ThoughtConfig
+from rollout.engines.thought_processor import ThoughtProcessor
+from rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
+from rollout.engines.vllm_worker import WorkerExtension
+from rollout.episodes.renderer import load_tokenizer
 from rollout.escaping import Escaper
-from rollout.renderer import load_tokenizer
-from rollout.served_requests import CHAT
-from rollout.thinking_middleware import ThinkingMiddleware
-from rollout.thinking_request import CLOSING, ThinkingRules, thinking_rules
-from rollout.thought import ThoughtConfig
-from rollout.thought_processor import ThoughtProcessor
-from rollout.vllm_settings import ON_CPU, engine_arguments, limit_cpu
-from rollout.weight_receiver import WorkerExtension
+from rollout.serving.middleware import ThinkingMiddleware
+from rollout.serving.request import CLOSING, ThinkingRules, thinking_rules
+from rollout.serving.served_requests import CHAT
 
 READY_CHECK_S = 0.05
 """Seconds between two looks at whether the server listens."""

@@ -18,9 +18,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.thinking_mode import LOW_EFFORT, up_to
-from rollout.renderer import Renderer, with_notice
-from rollout.served_requests import RefusedRequest
-from rollout.thought import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import Renderer, with_notice
+from rollout.serving.served_requests import RefusedRequest
 
 BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
 REASONING, LOW = "reasoning", "low"

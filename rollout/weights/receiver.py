@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from rollout import gpu_memory
-from rollout.checksum import checksum
-from rollout.manifest import (
+from rollout.weights import gpu_memory
+from rollout.weights.checksum import checksum
+from rollout.weights.delta import apply_changes
+from rollout.weights.manifest import (
     STAMP_BYTES,
     WeightDelta,
     WeightManifest,
@@ -23,8 +24,7 @@ from rollout.manifest import (
     verify,
     wire_dtype,
 )
-from rollout.manifest_delta import apply_changes
-from rollout.weight_group import Seat, WeightGroup
+from rollout.weights.process_group import Seat, WeightGroup
 
 
 class WeightInbox:

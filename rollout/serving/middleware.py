@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from rollout.escaping import Escaper
-from rollout.served_requests import CHAT, CONVERSATIONS, RefusedRequest, read_conversation, require_served
-from rollout.thinking_request import ThinkingRules, rewritten
+from rollout.serving.request import ThinkingRules, rewritten
+from rollout.serving.served_requests import CHAT, CONVERSATIONS, RefusedRequest, read_conversation, require_served
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

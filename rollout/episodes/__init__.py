@@ -1,0 +1,1 @@
+"""Episodes: a task, an environment and an engine make a trajectory."""
