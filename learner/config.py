@@ -1,4 +1,4 @@
-"""What the learner can be told: the optimiser, and how it is spread over ranks. For the loss: `learner/loss_config.py`."""
+"""What the learner can be told: the optimiser, and how it is spread over ranks. For the loss: `learner/losses/config.py`."""
 
 from dataclasses import dataclass, field
 

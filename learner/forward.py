@@ -2,15 +2,15 @@
 
 import torch
 
-from learner.batch import MicroBatch
-from learner.deepspeed_engine import DeepSpeedEngine
-from learner.kl import distillation_advantages
-from learner.loss import Loss, nll_loss, policy_loss
-from learner.loss_config import LossConfig
-from learner.objective import objective
-from learner.preferences import pair_loss
+from learner.batches.batch import MicroBatch
+from learner.engine.deepspeed_engine import DeepSpeedEngine
+from learner.losses.config import LossConfig
+from learner.losses.dpo import pair_loss
+from learner.losses.kl import distillation_advantages
+from learner.losses.objective import objective
+from learner.losses.policy import Loss, nll_loss, policy_loss
+from learner.models.scorer import Scorer
 from learner.preparation import NOTHING_FIXED, Fixed
-from learner.scorer import Scorer
 
 
 def micro_batch_loss(

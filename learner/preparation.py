@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from learner.advantages import EPSILON
-from learner.batch import MicroBatch
-from learner.deepspeed_engine import DeepSpeedEngine
-from learner.kl import ESTIMATES, penalised_advantages
-from learner.loss_config import LossConfig
-from learner.routing import Routing
-from learner.scorer import Scorer
-from learner.sums import sum_over_ranks
+from learner.batches.batch import MicroBatch
+from learner.engine.deepspeed_engine import DeepSpeedEngine
+from learner.engine.sums import sum_over_ranks
+from learner.losses.advantages import EPSILON
+from learner.losses.config import LossConfig
+from learner.losses.kl import ESTIMATES, penalised_advantages
+from learner.models.expert_replay import Routing
+from learner.models.scorer import Scorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

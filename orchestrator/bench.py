@@ -12,9 +12,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from learner.batch import sequences_from_groups
-from learner.fresh_model import make_model
-from learner.loss_config import LossConfig
+from learner.batches.batch import sequences_from_groups
+from learner.losses.config import LossConfig
+from learner.models.fresh import make_model
 from orchestrator.bench_envs import bench_steps
 from orchestrator.bench_loop import bench_loop
 from orchestrator.bench_rollout import bench_rollout, same_length

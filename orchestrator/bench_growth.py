@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from learner import batch
+from learner.batches import batch
 from learner.config import OptimConfig
-from learner.fresh_model import FreshModelConfig, make_model
-from learner.loss_config import LossConfig
+from learner.losses.config import LossConfig
+from learner.models.fresh import FreshModelConfig, make_model
 from orchestrator.bench_rollout import sample_groups
 from orchestrator.cluster import Fleet, LearnerGroup, start_ray, stop_ray
 from orchestrator.config import Config

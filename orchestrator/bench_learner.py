@@ -19,12 +19,12 @@ from rich.table import Table
 from transformers import PreTrainedModel
 from transformers import logging as transformers_logging
 
-from learner import mamba_scan
-from learner.batch import MicroBatch, Sequence, TrainBatch, make_batch
-from learner.fresh_model import FreshModelConfig, make_model
-from learner.loss import token_logprobs
-from learner.model_files import read_model
-from learner.shared_prompt import causal_logits
+from learner.batches.batch import MicroBatch, Sequence, TrainBatch, make_batch
+from learner.losses.policy import token_logprobs
+from learner.models import mamba_scan
+from learner.models.fresh import FreshModelConfig, make_model
+from learner.models.loading import read_model
+from learner.models.shared_prompt import causal_logits
 
 SHAPES = tuple(product((1, 4, 8, 16), (16, 64, 128, 512), (16, 64, 256)))
 """Answers of a group, tokens of the prompt, tokens of an answer."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from learner.batch import TrainBatch, make_batch, sequences_from_groups
+from learner.batches.batch import TrainBatch, make_batch, sequences_from_groups
 from orchestrator.bench_rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster import Fleet, LearnerGroup

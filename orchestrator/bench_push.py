@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
 
-from learner.batch import Sequence, make_batch
-from learner.carriers import open_carrier
+from learner.batches.batch import Sequence, make_batch
 from learner.config import CARRIERS, WIRE_DTYPES, LearnerConfig, OptimConfig
-from learner.fresh_model import FreshModelConfig, make_model
-from learner.loss_config import LossConfig
-from learner.publish import WeightPublisher
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.models.fresh import FreshModelConfig, make_model
+from learner.publishing.publisher import WeightPublisher
+from learner.publishing.transports import open_carrier
+from learner.worker import Rank
 from orchestrator.cluster import LOOPBACK, free_port
 from rollout.engines.protocol import EngineConfig
 from rollout.engines.vllm_engine import VllmEngine

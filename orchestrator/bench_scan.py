@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from learner.mamba_scan import REFERENCE, chunk_scan
+from learner.models.mamba_scan import REFERENCE, chunk_scan
 
 CHUNKS = (8, 16, 32, 64, 128, 256)
 BATCH, LENGTH, HEADS, CHANNELS, STATE = 8, 256, 8, 32, 32

@@ -10,10 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from learner import batch, mamba_scan
+from learner.batches import batch
 from learner.config import LearnerConfig, OptimConfig
-from learner.loss_config import LossConfig
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.models import mamba_scan
+from learner.worker import Rank
 from orchestrator.cluster import LOOPBACK, free_port
 
 REPEATS = 4

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
 
-from learner.batch_advantages import differ
+from learner.losses.batch_advantages import differ
 from orchestrator.deadline import beside
 from orchestrator.mixture import Draw, Mixture
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion

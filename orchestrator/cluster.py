@@ -11,10 +11,10 @@ from typing import Any
 import ray
 
 from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
-from learner.batch import TrainBatch
+from learner.batches.batch import TrainBatch
 from learner.config import LearnerConfig, OptimConfig
-from learner.loss_config import LossConfig
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.worker import Rank
 from orchestrator.actors import answer, close_all, ended_on_failure, gpu_share, together
 from orchestrator.parcel import Broadcast, Meeting, Parcel, RankActor
 from rollout.episodes.worker import RolloutConfig, RolloutWorker

@@ -11,7 +11,7 @@ from envs.sandbox.sandbox import SandboxConfig
 from envs.source import EnvConfig, env_named
 from learner.bounds import fraction
 from learner.config import LearnerConfig, OptimConfig, require_together
-from learner.fresh_model import FreshModelConfig
+from learner.models.fresh import FreshModelConfig
 from orchestrator.config_text import flat_text, read_text, typed, write_text
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.distillation import DistillConfig

@@ -7,9 +7,9 @@ from typing import ClassVar
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from envs.core.setting import identity
-from learner.loss_config import LossConfig
-from learner.prompt_cache import require_shareable
-from learner.weight_files import require_whole
+from learner.losses.config import LossConfig
+from learner.models.prompt_cache import require_shareable
+from learner.models.weight_files import require_whole
 from orchestrator.loop_config import LoopConfig
 from rollout.episodes.renderer import load_tokenizer
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 
-from learner.batch import TrainBatch
+from learner.batches.batch import TrainBatch
 from orchestrator.buffer import Buffer, Dropped, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture

@@ -7,8 +7,8 @@ from envs.core.setting import identity, running, scheduled
 from envs.core.thinking_mode import ThinkingMix
 from learner.bounds import fraction
 from learner.config import OptimConfig
-from learner.loss_config import LossConfig
-from learner.own_functions import is_own
+from learner.losses.config import LossConfig
+from learner.losses.own_functions import is_own
 from orchestrator.shaping import ShapingConfig
 
 

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from learner.batch import TrainBatch, make_batch, sequences_from_groups
+from learner.batches.batch import TrainBatch, make_batch, sequences_from_groups
+from learner.batches.updates import mini_batches
 from learner.checkpoint import latest
-from learner.updates import mini_batches
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopRequested, beside
 from orchestrator.failure_watch import FailureWatch

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from learner.fresh_model import byte_tokenizer, padded_size
+from learner.models.fresh import byte_tokenizer, padded_size
 from orchestrator.config import Config, EvalConfig, SftConfig
 from orchestrator.distillation import DistillConfig, check_teacher, known_ids
 from orchestrator.loop_config import LoopConfig

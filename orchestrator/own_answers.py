@@ -9,7 +9,7 @@ from typing import Any
 
 from envs.core.setting import identity, running, scheduled
 from envs.core.thinking_mode import Mode, ThinkingMix, up_to
-from learner.batch import Sequence
+from learner.batches.batch import Sequence
 from learner.bounds import fraction
 from learner.config import OptimConfig
 from orchestrator.epochs import Epochs

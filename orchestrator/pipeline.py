@@ -11,8 +11,8 @@ from typing import Any
 
 from learner.checkpoint import begin, commit
 from learner.checkpoint import steps as steps_in
-from learner.fresh_model import make_model
-from learner.weight_files import require_whole
+from learner.models.fresh import make_model
+from learner.models.weight_files import require_whole
 from orchestrator.actors import gpu_share
 from orchestrator.cluster import start_ray
 from orchestrator.config import Config, flat_config

@@ -9,11 +9,11 @@ from typing import Any
 from envs.core.setting import identity, running, scheduled
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import OFF, UNLIMITED
-from learner.batch import Sequence
+from learner.batches.batch import Sequence
+from learner.batches.pairs import Pair
 from learner.bounds import fraction
 from learner.config import OptimConfig
-from learner.loss_config import LossConfig
-from learner.pairs import Pair
+from learner.losses.config import LossConfig
 from orchestrator.chat_messages import checked_messages, checked_tools, shown, spoken
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue

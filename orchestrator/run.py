@@ -13,7 +13,7 @@ from envs.sandbox.sandbox import MIN_LEVEL
 from envs.source import runs_programs
 from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from learner.config import OptimConfig
-from learner.loss_config import LossConfig
+from learner.losses.config import LossConfig
 from orchestrator.actors import gpus_taken
 from orchestrator.cluster import Fleet, LearnerGroup, stop_ray
 from orchestrator.config import Config

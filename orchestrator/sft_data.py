@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from envs.core.setting import identity, scheduled
 from envs.core.task import Message
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
-from learner.batch import Sequence
+from learner.batches.batch import Sequence
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue
 from orchestrator.row_intake import fits

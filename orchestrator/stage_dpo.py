@@ -9,9 +9,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from learner.batch import TrainBatch
-from learner.model_files import longest_sequence
-from learner.pairs import Pair, make_pair_batch
+from learner.batches.batch import TrainBatch
+from learner.batches.pairs import Pair, make_pair_batch
+from learner.models.loading import longest_sequence
 from orchestrator.answer_sampling import sample_once
 from orchestrator.deadline import beside
 from orchestrator.dialogue_writer import DialogueWriter

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from learner.batch_advantages import has_signal
+from learner.losses.batch_advantages import has_signal
 from orchestrator.buffer import Buffer
 from orchestrator.loop_config import RlConfig
 from orchestrator.loop_stage import LoopStage

@@ -6,7 +6,7 @@ Semi-on-policy: the answers are sampled once, from the model that the stage star
 from functools import partial
 from pathlib import Path
 
-from learner.model_files import longest_sequence
+from learner.models.loading import longest_sequence
 from orchestrator.answer_sampling import sample_once
 from orchestrator.deadline import beside
 from orchestrator.mixture import Draw

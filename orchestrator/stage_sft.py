@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from learner.model_files import longest_sequence
+from learner.models.loading import longest_sequence
 from orchestrator.chat_file import ChatFile
 from orchestrator.config import SftConfig
 from orchestrator.deadline import beside

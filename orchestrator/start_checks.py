@@ -8,9 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.catalog import environment
 from envs.source import open_source
-from learner.fresh_model import byte_tokenizer, parameter_count
-from learner.model_files import longest_sequence
-from learner.weight_files import require_whole
+from learner.models.fresh import byte_tokenizer, parameter_count
+from learner.models.loading import longest_sequence
+from learner.models.weight_files import require_whole
 from orchestrator.config import Config, EvalConfig, SftConfig
 from orchestrator.dialogues import Demonstrations
 from orchestrator.limit_checks import limit_notes

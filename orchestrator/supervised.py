@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from learner.batch import Sequence, TrainBatch, make_batch
+from learner.batches.batch import Sequence, TrainBatch, make_batch
 from learner.config import OptimConfig
-from learner.loss_config import LossConfig
+from learner.losses.config import LossConfig
 from orchestrator.deadline import beside, within
 from orchestrator.metrics import read_metrics
 from orchestrator.row_intake import ROWS, told

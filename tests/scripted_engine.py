@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from envs.catalog import make_env
 from envs.core.task import Task
 from envs.play import MakeEnv
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion
 from rollout.engines.replay import ReplayEngine

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from envs.core.task import Task
-from learner.batch_advantages import has_signal
+from learner.losses.batch_advantages import has_signal
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from orchestrator.chat_file import ChatFile, parse_chat
 from orchestrator.config import Config, SftConfig, load_config
 from orchestrator.dialogue_writer import DialogueWriter

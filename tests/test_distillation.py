@@ -13,12 +13,12 @@ import torch
 from test_buffer import group, mixture
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from learner.batch import Sequence, TrainBatch, make_batch
+from learner.batches.batch import Sequence, TrainBatch, make_batch
 from learner.config import LearnerConfig, OptimConfig
 from learner.forward import micro_batch_loss
-from learner.fresh_model import byte_tokenizer
-from learner.loss_config import LossConfig
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.models.fresh import byte_tokenizer
+from learner.worker import Rank
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster import free_port
 from orchestrator.config import Config, load_config

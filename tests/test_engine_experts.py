@@ -8,9 +8,9 @@ import pytest
 import tiny_models
 from test_engine import CONFIG, TOLERANCE, Setup
 
-from learner.batch import Sequence
+from learner.batches.batch import Sequence
 from learner.config import LearnerConfig, OptimConfig
-from learner.rank import Rank
+from learner.worker import Rank
 from orchestrator.cluster import free_port
 from rollout.engines.protocol import Completion
 from rollout.engines.vllm_engine import VllmEngine

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import tiny_models
 
-from learner.batch import Sequence, make_batch
+from learner.batches.batch import Sequence, make_batch
 from learner.config import LearnerConfig, OptimConfig
-from learner.loss_config import LossConfig
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.worker import Rank
 from orchestrator.cluster import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, EngineConfig

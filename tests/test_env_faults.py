@@ -18,7 +18,7 @@ from envs.core.errors import EnvError
 from envs.core.failure import FailureKind, failure_of
 from envs.core.task import Task
 from envs.source import EnvConfig, GeneratedSource
-from learner.batch import make_batch, sequences_from_groups
+from learner.batches.batch import make_batch, sequences_from_groups
 from orchestrator.buffer import Dropped
 from orchestrator.loop import StepReport
 from orchestrator.rl_metrics import step_metrics

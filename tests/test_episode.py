@@ -15,7 +15,7 @@ from envs.catalog import environment, make_env
 from envs.core.errors import SandboxError
 from envs.core.task import Task
 from envs.source import EnvConfig, open_source
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from rollout.budget.rule import ThoughtConfig, ThoughtTags
 from rollout.engines.protocol import Completion
 from rollout.engines.replay import Recording, ReplayEngine, read_recording

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from envs.core.task import Task
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from rollout.episodes.renderer import Renderer
 from rollout.escaping import BREAK, Escaper
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_episode import demonstration, play
 
-from learner.batch import make_batch, sequences_from_groups
+from learner.batches.batch import make_batch, sequences_from_groups
 from rollout.engines.protocol import Completion
 from rollout.engines.replay import Recording, read_recording
 from rollout.expert_choices import Choices, first_heard, from_json, padded, to_json

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from learner.advantages import ADVANTAGES, batch_normalised, grpo, leave_one_out, mean_centred
-from learner.batch_advantages import batch_advantages, has_signal
+from learner.losses.advantages import ADVANTAGES, batch_normalised, grpo, leave_one_out, mean_centred
+from learner.losses.batch_advantages import batch_advantages, has_signal
 
 EVEN = [[5, 5], [5, 5]]
 """Trained tokens of two answers in two groups."""

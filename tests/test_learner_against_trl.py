@@ -9,13 +9,13 @@ import tiny_models
 import torch
 from transformers import PreTrainedModel
 
-from learner.batch import Sequence, make_batch
-from learner.corrections import Correction, kept_weights
-from learner.fresh_model import byte_tokenizer
-from learner.loss import Loss, policy_loss, token_entropies, token_logprobs
-from learner.loss_config import LossConfig
-from learner.objective import objective
-from learner.preferences import dpo_loss
+from learner.batches.batch import Sequence, make_batch
+from learner.losses.config import LossConfig
+from learner.losses.corrections import Correction, kept_weights
+from learner.losses.dpo import dpo_loss
+from learner.losses.objective import objective
+from learner.losses.policy import Loss, policy_loss, token_entropies, token_logprobs
+from learner.models.fresh import byte_tokenizer
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("trl") is None, reason="TRL is not installed; requirements/dev.txt has it"

@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from learner.batch import Sequence, make_batch
-from learner.corrections import Correction
-from learner.kl import distillation_advantages, k1, k2, k3
-from learner.loss import KlPenalty, Loss, Objective, policy_loss
-from learner.loss_config import LossConfig
-from learner.objective import objective
-from learner.preferences import dpo_loss
-from learner.surrogates import SURROGATES, Clip, Surrogate, Tokens
+from learner.batches.batch import Sequence, make_batch
+from learner.losses.config import LossConfig
+from learner.losses.corrections import Correction
+from learner.losses.dpo import dpo_loss
+from learner.losses.kl import distillation_advantages, k1, k2, k3
+from learner.losses.objective import objective
+from learner.losses.policy import KlPenalty, Loss, Objective, policy_loss
+from learner.losses.surrogates import SURROGATES, Clip, Surrogate, Tokens
 
 NAN = float("nan")
 FREE = Clip(low=1.0, high=math.inf)

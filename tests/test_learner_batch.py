@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from envs.core.task import Task
-from learner.batch import MicroBatch, Sequence, make_batch, sequences_from_groups
+from learner.batches.batch import MicroBatch, Sequence, make_batch, sequences_from_groups
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 NAN = float("nan")

@@ -1,8 +1,9 @@
 import pytest
 
-from learner import advantages, kl, loss_config, surrogates
 from learner.config import LearnerConfig, OptimConfig
-from learner.loss_config import LossConfig
+from learner.losses import advantages, kl, surrogates
+from learner.losses import config as loss_config
+from learner.losses.config import LossConfig
 
 
 @pytest.mark.parametrize(

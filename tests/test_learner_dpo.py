@@ -10,11 +10,11 @@ import tiny_models
 from test_learner_pairs import LENGTHS, pair, pairs
 from test_learner_rank import in_processes
 
-from learner.batch import TrainBatch
+from learner.batches.batch import TrainBatch
+from learner.batches.pairs import make_pair_batch
 from learner.config import LearnerConfig, OptimConfig
-from learner.loss_config import LossConfig
-from learner.pairs import make_pair_batch
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.worker import Rank
 
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0, eps=1e-4)
 DPO = LossConfig(objective="dpo", beta=0.3)

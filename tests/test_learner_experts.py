@@ -15,13 +15,13 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from learner.batch import MicroBatch, Sequence, make_batch
+from learner.batches.batch import MicroBatch, Sequence, make_batch
+from learner.batches.expert_routes import Choices, Routes, Row, joined
 from learner.config import LearnerConfig
-from learner.expert_load import load_entropy, load_max, unused
-from learner.routers import find_routers, prepare_routers, sigmoid_gates, softmax_gates
-from learner.routes import Choices, Routes, Row, joined
-from learner.routing import Routing
-from learner.shared_prompt import causal_logits
+from learner.models.expert_load import load_entropy, load_max, unused
+from learner.models.expert_replay import Routing
+from learner.models.experts import find_routers, prepare_routers, sigmoid_gates, softmax_gates
+from learner.models.shared_prompt import causal_logits
 
 MAKERS = [tiny_models.nemotron_h_moe, tiny_models.qwen3_moe]
 LAYERS, EXPERTS, CHOSEN = 2, 8, 2

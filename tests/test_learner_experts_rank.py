@@ -11,10 +11,10 @@ from test_learner_rank import in_processes, weights_of
 from test_learner_shared_prompt import LONGEST, OPTIM, assert_trained_alike, batch
 from transformers import AutoModelForCausalLM
 
-from learner.batch import Sequence
+from learner.batches.batch import Sequence
 from learner.config import LearnerConfig
-from learner.loss_config import LossConfig
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.worker import Rank
 
 POLICY = LossConfig(error_guard=0.0)
 NLL = LossConfig(objective="nll")

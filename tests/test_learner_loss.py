@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from learner.corrections import Correction
-from learner.loss import Objective, nll_loss, policy_loss, token_entropies, token_logprobs
-from learner.surrogates import Clip
+from learner.losses.corrections import Correction
+from learner.losses.policy import Objective, nll_loss, policy_loss, token_entropies, token_logprobs
+from learner.losses.surrogates import Clip
 
 NAN = float("nan")
 PLAIN = Objective(clip=Clip(low=0.2, high=0.28), correction=Correction(cap=2.0))

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from learner.mamba_scan import chunk_scan
+from learner.models.mamba_scan import chunk_scan
 
 
 def recurrence(x, dt, a, b, c, d):

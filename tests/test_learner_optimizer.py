@@ -6,8 +6,8 @@ from tiny_models import DENSE
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from learner.config import LearnerConfig, OptimConfig, require_together
-from learner.deepspeed_engine import GuardedMuon
-from learner.optimizer import GuardedAdamW, learning_rate, muon_groups, parameter_groups
+from learner.engine.deepspeed_engine import GuardedMuon
+from learner.engine.optimizer import GuardedAdamW, learning_rate, muon_groups, parameter_groups
 
 
 def tiny_llama() -> LlamaForCausalLM:

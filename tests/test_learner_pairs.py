@@ -9,10 +9,10 @@ import tiny_models
 import torch
 from transformers import PreTrainedModel
 
-from learner.batch import MicroBatch, Sequence, TrainBatch
-from learner.loss import token_logprobs
-from learner.pairs import Pair, make_pair_batch
-from learner.preferences import pair_loss
+from learner.batches.batch import MicroBatch, Sequence, TrainBatch
+from learner.batches.pairs import Pair, make_pair_batch
+from learner.losses.dpo import pair_loss
+from learner.losses.policy import token_logprobs
 
 PAD = 0
 BETA = 0.3

@@ -5,8 +5,8 @@ import resource
 import pytest
 import torch
 
-from learner.carriers import SharedMemory
-from learner.publish import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
+from learner.publishing.transports import SharedMemory
 from rollout.weights.manifest import WeightManifest, read_weights
 
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.tensor([0.5]), "c": torch.tensor(-2.0)}

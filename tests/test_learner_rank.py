@@ -23,11 +23,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from learner.batch import Sequence, TrainBatch, make_batch
+from learner.batches.batch import Sequence, TrainBatch, make_batch
 from learner.config import LearnerConfig, OptimConfig
-from learner.loss import token_logprobs
-from learner.loss_config import LossConfig
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.losses.policy import token_logprobs
+from learner.worker import Rank
 from rollout.weights.manifest import WeightManifest, read_weights
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)

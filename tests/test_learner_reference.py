@@ -8,10 +8,10 @@ import pytest
 import tiny_models
 from test_learner_rank import in_processes, tensor_bytes
 
-from learner.batch import Sequence, TrainBatch, make_batch
+from learner.batches.batch import Sequence, TrainBatch, make_batch
 from learner.config import LearnerConfig, OptimConfig
-from learner.loss_config import LossConfig
-from learner.rank import Rank
+from learner.losses.config import LossConfig
+from learner.worker import Rank
 from orchestrator.cluster import free_port
 
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)

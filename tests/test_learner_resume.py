@@ -10,7 +10,7 @@ from test_learner_rank import POLICY, STEPS, batch, in_processes, tiny_nemotron,
 
 from learner.checkpoint import STATE_FOLDER
 from learner.config import LearnerConfig, OptimConfig
-from learner.rank import Rank
+from learner.worker import Rank
 
 ADAM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 MUON = OptimConfig(kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2)

@@ -6,13 +6,13 @@ from tiny_models import llama, nemotron_h, qwen3
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, PreTrainedModel
 
-from learner import mamba_scan
-from learner.loss import token_entropies, token_logprobs
-from learner.prompts import Prompts
-from learner.recompute import recompute
-from learner.scorer import Scorer
-from learner.shared_prompt import causal_logits
-from learner.vocabulary import vocabulary_scores
+from learner.batches.shared_prefixes import Prompts
+from learner.losses.policy import token_entropies, token_logprobs
+from learner.models import mamba_scan
+from learner.models.logprobs import vocabulary_scores
+from learner.models.recompute import recompute
+from learner.models.scorer import Scorer
+from learner.models.shared_prompt import causal_logits
 
 FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "llama": llama}
 V, D, N = 37, 8, 23

@@ -19,17 +19,17 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from learner import mamba_scan
-from learner.batch import MicroBatch, Sequence, TrainBatch, make_batch
+from learner.batches.batch import MicroBatch, Sequence, TrainBatch, make_batch
+from learner.batches.packing import cheapest_plan, pack_tokens, plain_plan, plan_cost
+from learner.batches.shared_prefixes import Family, Prompts, shared_length
 from learner.config import LearnerConfig, OptimConfig
-from learner.fresh_model import FreshModelConfig, make_model
-from learner.loss import token_logprobs
-from learner.loss_config import LossConfig
-from learner.packing import cheapest_plan, pack_tokens, plain_plan, plan_cost
-from learner.prompt_cache import require_shareable
-from learner.prompts import Family, Prompts, shared_length
-from learner.rank import Rank
-from learner.shared_prompt import causal_logits
+from learner.losses.config import LossConfig
+from learner.losses.policy import token_logprobs
+from learner.models import mamba_scan
+from learner.models.fresh import FreshModelConfig, make_model
+from learner.models.prompt_cache import require_shareable
+from learner.models.shared_prompt import causal_logits
+from learner.worker import Rank
 
 VOCABULARY = 260
 LONGEST = 10**6

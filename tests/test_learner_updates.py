@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from test_learner_rank import batch, broken_batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from learner.batch import MicroBatch, Sequence, TrainBatch, make_batch
+from learner.batches.batch import MicroBatch, Sequence, TrainBatch, make_batch
+from learner.batches.updates import mini_batches, over_updates
 from learner.config import LearnerConfig, OptimConfig
-from learner.loss_config import LossConfig
+from learner.losses.config import LossConfig
 from learner.preparation import Fixed, with_divergence
-from learner.rank import Rank
-from learner.updates import mini_batches, over_updates
+from learner.worker import Rank
 from orchestrator.distillation import DistillConfig
 from orchestrator.loop_config import RlConfig
 

@@ -11,8 +11,8 @@ import pytest
 from test_thinking_curve import Tracked
 
 from envs.core.task import Task
-from learner.batch import TrainBatch
-from learner.fresh_model import byte_tokenizer
+from learner.batches.batch import TrainBatch
+from learner.models.fresh import byte_tokenizer
 from orchestrator.answer_sampling import sample_once
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.config import load_config

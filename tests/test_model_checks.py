@@ -6,7 +6,7 @@ import pytest
 import tiny_models
 
 from envs.core.thinking_mode import ThinkingMix
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from orchestrator.config import Config, RlConfig, load_config
 from orchestrator.model_checks import check_model
 from rollout.budget.rule import ThoughtConfig

@@ -9,7 +9,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import ThinkingMix
 from envs.core.turn_text import CLOSE_THOUGHT
 from envs.source import EnvConfig
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from orchestrator.mixture import Draw, Mixture, open_mixture
 from orchestrator.own_answers import OwnAnswer, OwnAnswers, SelfSftConfig, answer_line, read_answers, usable, whole_ids
 from rollout.budget.rule import ThoughtConfig, ThoughtTags

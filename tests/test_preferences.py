@@ -9,7 +9,7 @@ import pytest
 from test_own_answers import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
 
 from envs.core.thinking_mode import OFF, UNLIMITED
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from orchestrator.config import load_config
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.preferences import (

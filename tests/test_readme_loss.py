@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from learner.batch_advantages import batch_advantages, has_signal
-from learner.loss import policy_loss
-from learner.loss_config import LossConfig
-from learner.objective import objective
+from learner.losses.batch_advantages import batch_advantages, has_signal
+from learner.losses.config import LossConfig
+from learner.losses.objective import objective
+from learner.losses.policy import policy_loss
 from orchestrator.config import load_config
 from orchestrator.loop_config import RlConfig
 
@@ -73,7 +73,7 @@ def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
     assert logprobs_BT.grad[0].tolist() == pytest.approx([0.0, -2.0, 1.0])
 
 
-OWN = "from learner.surrogates import Surrogate\ndef f(tokens, *, clip):\n"
+OWN = "from learner.losses.surrogates import Surrogate\ndef f(tokens, *, clip):\n"
 
 
 @pytest.mark.parametrize(

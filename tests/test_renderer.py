@@ -7,7 +7,7 @@ import pytest
 
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from orchestrator.chat_file import parse_chat
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Dialogue

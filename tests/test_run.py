@@ -13,7 +13,7 @@ from test_thinking_curve import Tracked
 
 from learner.checkpoint import DamagedCheckpointError
 from learner.config import OptimConfig
-from learner.loss_config import LossConfig
+from learner.losses.config import LossConfig
 from orchestrator.config import load_config
 from orchestrator.deadline import StopFlag, StuckError
 from orchestrator.pipeline import finish

@@ -16,7 +16,7 @@ import pytest
 import tiny_models
 from openai import BadRequestError, OpenAI
 
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from orchestrator.__main__ import main
 from orchestrator.run_dir import RunDir, RunState
 from orchestrator.serve_command import model_directory, require_key

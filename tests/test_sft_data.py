@@ -10,8 +10,8 @@ from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from envs.core.turn_text import call_message
 from envs.source import EnvConfig
-from learner.batch import Sequence
-from learner.fresh_model import byte_tokenizer
+from learner.batches.batch import Sequence
+from learner.models.fresh import byte_tokenizer
 from orchestrator.chat_file import parse_chat
 from orchestrator.dialogue_writer import DialogueWriter
 from orchestrator.dialogues import Demonstrations, Dialogue

@@ -7,9 +7,9 @@ import pytest
 
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
-from learner.batch import sequences_from_groups
-from learner.batch_advantages import differ
-from learner.loss_config import LossConfig
+from learner.batches.batch import sequences_from_groups
+from learner.losses.batch_advantages import differ
+from learner.losses.config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from rollout.budget.rule import Closed, ThoughtConfig, ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion
 from rollout.engines.replay import ReplayEngine

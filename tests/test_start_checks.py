@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tiny_models
 
-from learner.weight_files import require_whole
+from learner.models.weight_files import require_whole
 from orchestrator.__main__ import main
 from orchestrator.config import load_config
 from orchestrator.continuation import check_continuation

@@ -12,7 +12,7 @@ import pytest
 
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from orchestrator.answer_sampling import sample_once
 from orchestrator.config import Config, EvalConfig, load_config
 from orchestrator.curve_point import CurvePoint, wilson_interval

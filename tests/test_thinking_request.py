@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from rollout.budget.rule import ThoughtConfig
 from rollout.escaping import BREAK, Escaper
 from rollout.serving.middleware import ThinkingMiddleware

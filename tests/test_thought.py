@@ -3,7 +3,7 @@
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from learner.fresh_model import byte_tokenizer
+from learner.models.fresh import byte_tokenizer
 from rollout.budget.rule import Closed, Forcing, ThoughtConfig, ThoughtLimit, ThoughtTags, closing_of
 
 ONE_TOKEN = byte_tokenizer()

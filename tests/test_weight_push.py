@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from learner.carriers import open_carrier, require_carrier
 from learner.config import LearnerConfig
-from learner.publish import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
+from learner.publishing.transports import open_carrier, require_carrier
 from rollout.weights.checksum import PIECE_ROWS, checksum, device_checksum
 from rollout.weights.delta import BLOCK, apply_changes, changes
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors, wire_dtype

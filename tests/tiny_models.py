@@ -14,7 +14,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from learner.fresh_model import FreshModelConfig, byte_tokenizer, make_model
+from learner.models.fresh import FreshModelConfig, byte_tokenizer, make_model
 
 SMALL = FreshModelConfig(pattern="M-*-", hidden_size=64, intermediate_size=128, attention_heads=2, key_value_heads=1)
 DENSE = {

@@ -3,9 +3,9 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from learner.batch import Sequence, TrainBatch, filled_up, micro_batch
-from learner.packing import cheapest_pair_plan
-from learner.prompts import shared_length
+from learner.batches.batch import Sequence, TrainBatch, filled_up, micro_batch
+from learner.batches.packing import cheapest_pair_plan
+from learner.batches.shared_prefixes import shared_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

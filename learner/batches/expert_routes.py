@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.packing import Pack
+from learner.batches.packing import Pack
 
 UNRECORDED = -1
 """The expert of a token that routes freely."""

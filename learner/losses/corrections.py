@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from learner.ratios import bounded_exp, sequence_means
+from learner.losses.ratios import bounded_exp, sequence_means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Suffix: `_BT` one entry per sequence and token. In the formulas d = log pi_ref -
 
 import torch
 
-from learner.ratios import MAX_LOG_RATIO
+from learner.losses.ratios import MAX_LOG_RATIO
 
 
 def k1(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:

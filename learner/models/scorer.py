@@ -12,10 +12,10 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from learner.loss import token_entropies, token_logprobs
-from learner.prompts import Prompts
-from learner.shared_prompt import causal_logits
-from learner.vocabulary import vocabulary_scores
+from learner.batches.shared_prefixes import Prompts
+from learner.losses.policy import token_entropies, token_logprobs
+from learner.models.logprobs import vocabulary_scores
+from learner.models.shared_prompt import causal_logits
 
 SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Settings of models that change their logits after the output layer."""

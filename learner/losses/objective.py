@@ -1,9 +1,9 @@
 """The objective of `policy_loss`, as the configuration says it."""
 
-from learner.corrections import Correction
-from learner.loss import KlPenalty, Objective
-from learner.loss_config import LossConfig
-from learner.surrogates import Clip
+from learner.losses.config import LossConfig
+from learner.losses.corrections import Correction
+from learner.losses.policy import KlPenalty, Objective
+from learner.losses.surrogates import Clip
 
 
 def objective(config: LossConfig) -> Objective:

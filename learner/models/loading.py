@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from learner.mamba_scan import match_engine
+from learner.models.mamba_scan import match_engine
 
 TOKENIZER_FILES = (
     "tokenizer*",

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from learner.ratios import bounded_exp, sequence_means
+from learner.losses.ratios import bounded_exp, sequence_means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

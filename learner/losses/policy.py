@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from learner.corrections import Correction, kept_weights, token_factors
-from learner.kl import ESTIMATES, penalised_advantages
-from learner.own_functions import surrogate_function
-from learner.ratios import bounded_exp
-from learner.surrogates import Clip, Tokens
+from learner.losses.corrections import Correction, kept_weights, token_factors
+from learner.losses.kl import ESTIMATES, penalised_advantages
+from learner.losses.own_functions import surrogate_function
+from learner.losses.ratios import bounded_exp
+from learner.losses.surrogates import Clip, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,8 @@ def policy_loss(
 ) -> Loss:
     """A surrogate of the policy's objective, corrected for what the engine computes differently or with older weights.
 
-    Per token `weight * factor * surrogate(r, A)`: r = pi / pi_old is the policy ratio (`learner.surrogates`), while
-    w = pi_old / mu says by which factor, and in which sequences at all, a token counts (`learner.corrections`). Without
+    Per token `weight * factor * surrogate(r, A)`: r = pi / pi_old is the policy ratio (`surrogates`), while
+    w = pi_old / mu says by which factor, and in which sequences at all, a token counts (`corrections`). Without
     `old_BT`, pi_old is pi itself (r = 1 with a gradient), which is right where a batch makes one update. Where r is taken
     against the rollout it is a correction itself, and of w only its masks are left.
 

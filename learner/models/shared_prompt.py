@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from learner.prompt_cache import prompt_cache
-from learner.prompts import Prompts
+from learner.batches.shared_prefixes import Prompts
+from learner.models.prompt_cache import prompt_cache
 
 AS_IT_IS = nullcontext()
 

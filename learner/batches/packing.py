@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from learner.prompts import Family
+from learner.batches.shared_prefixes import Family
 
 PASS_TOKENS = 96
 """What a pass through the model costs beside its tokens, in tokens: operations take time however small they are. Measured

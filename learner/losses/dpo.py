@@ -1,12 +1,12 @@
 """Losses over pairs of answers of which one is preferred. Pure functions of tensors.
 
 Suffixes: `_B` one entry per pair, `_RT` per row of a micro-batch of pairs and token: a pair's rows follow each other, the
-preferred answer first (`learner/pairs.py`).
+preferred answer first (`learner/batches/pairs.py`).
 """
 
 import torch
 
-from learner.loss import Loss
+from learner.losses.policy import Loss
 
 
 def dpo_loss(

@@ -1,6 +1,6 @@
 """The sending end of a weight push: whole parameters into a segment, and what changed since the one before.
 
-How the bytes reach the engines is the carrier's part (`learner/carriers.py`).
+How the bytes reach the engines is the carrier's part (`learner/publishing/transports.py`).
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 import torch
 
-from learner.carriers import Carrier
+from learner.publishing.transports import Carrier
 from rollout.weights.checksum import checksum, tensor_checksum
 from rollout.weights.delta import changes
 from rollout.weights.manifest import (

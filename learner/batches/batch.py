@@ -11,10 +11,10 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.batch_advantages import batch_advantages
-from learner.packing import Pack, cheapest_plan
-from learner.prompts import Prompts, families
-from learner.routes import Choices, Routes, joined, pack_routes
+from learner.batches.expert_routes import Choices, Routes, joined, pack_routes
+from learner.batches.packing import Pack, cheapest_plan
+from learner.batches.shared_prefixes import Prompts, families
+from learner.losses.batch_advantages import batch_advantages
 from rollout.trajectory import Group, Trajectory, TurnFault, WeightVersion
 
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
@@ -27,7 +27,7 @@ class Sequence:
     `behaviour_T` is the engine's log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the
     weight versions that sampled it, None where nothing was sampled (supervised data). `group` is the same for sequences
     that may begin with the same prompt, None for one that stands alone. `experts` are the expert choices recorded for
-    its tokens (`learner/routes.py`), None where there are none.
+    its tokens (`learner/batches/expert_routes.py`), None where there are none.
     """
 
     ids: tuple[int, ...]
@@ -186,7 +186,7 @@ def make_batch(
     Sequences without a trained token are left out; where none is left, ranks have no micro-batch at all. A sequence over
     the budget has a micro-batch of its own. A rank with fewer micro-batches than another gets some of weight 0, since
     every rank must take part in each collective operation. With `shared_prompts` the prompt of a group runs once where
-    that is cheaper (`learner/packing.py`).
+    that is cheaper (`learner/batches/packing.py`).
 
     aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the
     tokens of each sequence, then over sequences; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens,

@@ -1,7 +1,7 @@
 """Advantages of a whole batch, and which groups have any. Suffixes: `_G` answer of a group, `_NG` group and answer."""
 
-from learner.advantages import OVER_THE_BATCH, batch_normalised
-from learner.own_functions import advantage_function, is_own
+from learner.losses.advantages import OVER_THE_BATCH, batch_normalised
+from learner.losses.own_functions import advantage_function, is_own
 
 
 def batch_advantages(

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from envs.core.setting import identity
-from learner.advantages import ADVANTAGES, OVER_THE_BATCH
 from learner.bounds import not_negative, one_of, positive
-from learner.kl import ESTIMATES
-from learner.own_functions import OWN, is_own, require_advantage, require_surrogate
+from learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH
+from learner.losses.kl import ESTIMATES
+from learner.losses.own_functions import OWN, is_own, require_advantage, require_surrogate
 from rollout.trajectory import TurnFault
 
 OBJECTIVES = ("policy", "nll", "distill", "dpo")
@@ -59,7 +59,7 @@ class LossConfig:
     surrogate: str = identity("ppo")
     """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, made for aggregation
     sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo with the weight pi / mu, for old data),
-    reinforce (r A without a clip), or module.function of one's own, called as those in learner/surrogates.py."""
+    reinforce (r A without a clip), or module.function of one's own, called as those in learner/losses/surrogates.py."""
     old_policy: str | None = identity(None)
     """What r compares pi with: trainer (the policy before the batch's first update; r is 1 where it makes no other) or
     rollout (mu); null takes rollout for gspo and cispo, whose point is the clip, and else trainer."""

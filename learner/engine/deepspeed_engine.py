@@ -25,12 +25,12 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from learner.adapters import is_adapter, merged, merged_names
 from learner.config import LearnerConfig, OptimConfig, require_together
-from learner.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
-from learner.optimizer_state import OptimizerState
-from learner.prompt_cache import require_shareable
-from learner.scorer import Scorer
+from learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
+from learner.engine.optimizer_state import OptimizerState
+from learner.models.adapters import is_adapter, merged, merged_names
+from learner.models.prompt_cache import require_shareable
+from learner.models.scorer import Scorer
 from rollout.weights.process_group import Seat, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)

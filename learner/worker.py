@@ -14,26 +14,26 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import logging as transformers_logging
 
-from learner.adapters import add_adapters, load_adapters
-from learner.batch import Sequence, TrainBatch
-from learner.carriers import open_carrier, require_carrier
+from learner.batches.batch import Sequence, TrainBatch
+from learner.batches.expert_routes import Routes
+from learner.batches.updates import over_updates
 from learner.checkpoint import FACTS, STATE_FOLDER
 from learner.config import LearnerConfig, OptimConfig
-from learner.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
+from learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
+from learner.engine.frozen_model import FrozenModel
+from learner.engine.optimizer import freeze, learning_rate
+from learner.engine.sums import means, sum_over_ranks
 from learner.forward import micro_batch_loss
-from learner.frozen_model import FrozenModel
-from learner.loss_config import LossConfig
-from learner.model_files import checkpoint_bytes, read_model, read_tokenizer
-from learner.optimizer import freeze, learning_rate
+from learner.losses.config import LossConfig
+from learner.models.adapters import add_adapters, load_adapters
+from learner.models.expert_replay import Routing
+from learner.models.experts import prepare_routers
+from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer
+from learner.models.recompute import recompute
+from learner.models.scorer import Scorer
 from learner.preparation import NOTHING_FIXED, Fixed, prepare
-from learner.publish import WeightPublisher
-from learner.recompute import recompute
-from learner.routers import prepare_routers
-from learner.routes import Routes
-from learner.routing import Routing
-from learner.scorer import Scorer
-from learner.sums import means, sum_over_ranks
-from learner.updates import over_updates
+from learner.publishing.publisher import WeightPublisher
+from learner.publishing.transports import open_carrier, require_carrier
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import Seat, WeightGroup
 

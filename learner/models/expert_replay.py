@@ -14,9 +14,9 @@ import torch
 import torch.distributed
 from transformers import PreTrainedModel
 
-from learner.expert_load import load_entropy, load_max, unused
-from learner.routers import Router, find_routers
-from learner.routes import Routes
+from learner.batches.expert_routes import Routes
+from learner.models.expert_load import load_entropy, load_max, unused
+from learner.models.experts import Router, find_routers
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """What a router returns: logits (N, E), weights (N, K), indices (N, K)."""

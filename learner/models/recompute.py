@@ -3,12 +3,12 @@
 Whole layers: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. Only insides that are large and cheap:
 Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", section 4, 2022. Of those, attention's
 fused kernels keep none, on a CPU or a GPU, and neither do the scan's CUDA kernels; what is left is the scan on a CPU
-(`learner/mamba_scan.py`).
+(`learner/models/mamba_scan.py`).
 """
 
 from transformers import PreTrainedModel
 
-from learner import mamba_scan
+from learner.models import mamba_scan
 
 
 def recompute(model: PreTrainedModel, kind: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Seq
 from itertools import groupby, pairwise
 from statistics import fmean
 
-from learner.batch import Sequence
+from learner.batches.batch import Sequence
 
 
 def mini_batches(sequences: Seq[Sequence], *, count: int) -> list[list[Sequence]]:

@@ -7,8 +7,8 @@ import torch
 from transformers import PreTrainedModel
 
 from learner.config import LearnerConfig
-from learner.deepspeed_engine import free_partitions, register_convolutions
-from learner.scorer import Scorer
+from learner.engine.deepspeed_engine import free_partitions, register_convolutions
+from learner.models.scorer import Scorer
 
 
 class FrozenModel:

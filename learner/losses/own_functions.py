@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from learner.advantages import ADVANTAGES, WithinGroup
-from learner.surrogates import SURROGATES, Clip, Surrogate, SurrogateFunction, Tokens
+from learner.losses.advantages import ADVANTAGES, WithinGroup
+from learner.losses.surrogates import SURROGATES, Clip, Surrogate, SurrogateFunction, Tokens
 
 OWN = "module.function of your own"
 TRIAL_REWARDS = [1.0, 0.0, 0.5]
@@ -44,9 +44,7 @@ def require_surrogate(name: str) -> None:
     result = _tried(
         "loss.surrogate", name, "function(tokens, clip=clip)", lambda f: f(tokens, clip=Clip(low=0.2, high=0.2))
     )
-    wanted = (
-        f"loss.surrogate={name!r} must return a learner.surrogates.Surrogate whose tensors have the shape of its tokens"
-    )
+    wanted = f"loss.surrogate={name!r} must return a learner.losses.surrogates.Surrogate whose tensors have the shape of its tokens"
     if not isinstance(result, Surrogate):
         raise ValueError(f"{wanted}; it returned {type(result).__name__}")
     shapes = [tuple(tensor.shape) for tensor in (result.loss_BT, result.ratio_BT, result.clipped_BT)]

@@ -1,0 +1,1 @@
+"""From groups of trajectories to the arrays of micro-batches. No torch in here."""

@@ -1,0 +1,1 @@
+"""The model under training. The home of DeepSpeed."""

@@ -1,0 +1,1 @@
+"""Models: loading, scoring of tokens, shared prompts, experts."""
