@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from orchestrator.compare_command import add_compare_command
-from orchestrator.env_commands import add_env_commands
-from orchestrator.redaction import blanked
-from orchestrator.serve_command import add_serve_command
+from orchestrator.cli.compare_command import add_compare_command
+from orchestrator.cli.env_commands import add_env_commands
+from orchestrator.cli.serve_command import add_serve_command
+from orchestrator.run.redaction import blanked
 
 EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _run_command(given: argparse.Namespace) -> int:
     # Imported here: Ray, DeepSpeed, MLflow and transformers take 10 s to import, and grading needs none of them.
-    from orchestrator.run_commands import execute
+    from orchestrator.cli.run_commands import execute
 
     return execute(given)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.metrics import MetricsRow, read_metrics
+from orchestrator.run.metrics_log import MetricsRow, read_metrics
 
 DEMO = Path("configs/demo.yaml")
 SMALL = [

@@ -12,7 +12,7 @@ from learner.losses.batch_advantages import has_signal
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
-from orchestrator.rl_metrics import step_metrics
+from orchestrator.stages.step_metrics import step_metrics
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 

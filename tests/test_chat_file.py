@@ -8,12 +8,12 @@ import pytest
 
 from envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
 from learner.models.fresh import byte_tokenizer
-from orchestrator.chat_file import ChatFile, parse_chat
-from orchestrator.config import Config, SftConfig, load_config
-from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.dialogues import Dialogue
-from orchestrator.row_intake import RowIntake, told
-from orchestrator.sft_data import SftData, SftDataConfig
+from orchestrator.data.chat_file import ChatFile, parse_chat
+from orchestrator.data.dialogue_tokens import DialogueWriter
+from orchestrator.data.dialogues import Dialogue
+from orchestrator.data.row_intake import RowIntake, told
+from orchestrator.data.sft import SftData, SftDataConfig
+from orchestrator.settings.compose import Config, SftConfig, load_config
 from rollout.budget.rule import ThoughtConfig
 
 TOKENIZER = byte_tokenizer()

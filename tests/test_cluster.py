@@ -3,7 +3,7 @@
 import asyncio
 
 from envs.core.task import Task
-from orchestrator.cluster import Fleet
+from orchestrator.cluster.ray_cluster import Fleet
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env="math", key="1", messages=({"role": "user", "content": "?"},), spec={})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.__main__ import main
-from orchestrator.compare import Key, claims, spread
-from orchestrator.curve_point import CurvePoint
+from orchestrator.reporting.compare import Key, claims, spread
+from orchestrator.reporting.curve_point import CurvePoint
 
 Points = list[dict[str, Any]]
 

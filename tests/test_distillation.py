@@ -20,10 +20,10 @@ from learner.losses.config import LossConfig
 from learner.models.fresh import byte_tokenizer
 from learner.worker import Rank
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.cluster import free_port
-from orchestrator.config import Config, load_config
-from orchestrator.model_checks import check_teachers
-from orchestrator.stage_list import instances
+from orchestrator.cluster.ray_cluster import free_port
+from orchestrator.settings.compose import Config, load_config
+from orchestrator.settings.model_checks import check_teachers
+from orchestrator.settings.stage_list import instances
 from rollout.trajectory import WeightVersion
 
 DEMO = Path("configs/demo.yaml")

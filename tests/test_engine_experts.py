@@ -11,7 +11,7 @@ from test_engine import CONFIG, TOLERANCE, Setup
 from learner.batches.batch import Sequence
 from learner.config import LearnerConfig, OptimConfig
 from learner.worker import Rank
-from orchestrator.cluster import free_port
+from orchestrator.cluster.ray_cluster import free_port
 from rollout.engines.protocol import Completion
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion

@@ -21,7 +21,7 @@ from envs.source import EnvConfig, GeneratedSource
 from learner.batches.batch import make_batch, sequences_from_groups
 from orchestrator.buffer import Dropped
 from orchestrator.loop import StepReport
-from orchestrator.rl_metrics import step_metrics
+from orchestrator.stages.step_metrics import step_metrics
 from rollout.trajectory import Group, Stop, Ticket, WeightVersion
 from rollout.trajectory_json import group_lines
 

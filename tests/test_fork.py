@@ -8,13 +8,13 @@ import pytest
 
 from learner.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.__main__ import main
-from orchestrator.config import load_config, save_config
-from orchestrator.continuation import check_continuation
-from orchestrator.fork import fork
-from orchestrator.report import summary
-from orchestrator.run_dir import RunDir
-from orchestrator.run_record import read_run
-from orchestrator.stage_plan import plan
+from orchestrator.reporting.record import read_run
+from orchestrator.reporting.report import summary
+from orchestrator.run.folder import RunDir
+from orchestrator.settings.compose import load_config, save_config
+from orchestrator.settings.continuation import check_continuation
+from orchestrator.settings.fork import fork
+from orchestrator.stages.plan import plan
 
 DEMO = Path("configs/demo.yaml")
 

@@ -12,7 +12,7 @@ from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from envs.playback import score, turns_of
 from orchestrator.__main__ import main
-from orchestrator.scoring_pool import ScoringPool
+from orchestrator.grading.scoring_pool import ScoringPool
 
 MATH = [{"question": f"What is {n}+1?", "answer": f"So\n#### {n + 1}"} for n in range(20)]
 CALLS = [
@@ -179,7 +179,7 @@ def test_a_process_that_dies_loses_only_the_script_that_killed_it(faulty: Task) 
 
 
 def test_a_process_that_hangs_is_ended_at_the_deadline(faulty: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.scoring_pool.DEADLINE_S", 4.0)
+    monkeypatch.setattr("orchestrator.grading.scoring_pool.DEADLINE_S", 4.0)
     start = time.monotonic()
     with ScoringPool(1) as pool:
         scored = list(pool.scores((faulty, [text]) for text in ("right", "hang", "right")))

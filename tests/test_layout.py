@@ -8,13 +8,52 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")
-LEARNER_TAKES = (
-    "rollout.trajectory",
-    "rollout.weights",
-)
+FAMILIES = ("mathematics", "coding", "tool_use", "retail", "puzzles", "games", "remote")
+"""Families of environments: none knows another."""
+ROOMS = {
+    "envs": ("core", "sandbox", "tools", "task_env", FAMILIES, "catalog", "source", "play", "playback"),
+    "rollout": (
+        "trajectory",
+        "expert_choices",
+        "budget",
+        "trajectory_json",
+        "weights",
+        "engines",
+        "episodes",
+        "serving",
+    ),
+    "learner": ("config", "losses", "batches", "models", "engine", "publishing", "worker"),
+    "orchestrator": (
+        "deadline",
+        "mixture",
+        "buffer",
+        "loop",
+        "shaping",
+        "failure_watch",
+        "skip_watch",
+        "run",
+        "data",
+        "settings",
+        "cluster",
+        "reporting",
+        "stages",
+        "grading",
+        "bench",
+        "cli",
+        "__main__",
+    ),
+}
+"""The sub-packages and modules of a package, lowest first; each imports itself and those before it. Entries of one tuple stand side
+by side and do not know each other."""
+MOST_FILES = 16
+LEARNER_TAKES = ("rollout.trajectory", "rollout.expert_choices", "rollout.weights")
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
 HOMES = {
-    "ray": ("orchestrator/cluster.py", "orchestrator/actors.py", "orchestrator/ray_jobs.py"),
+    "ray": (
+        "orchestrator/cluster/ray_cluster.py",
+        "orchestrator/cluster/actors.py",
+        "orchestrator/cluster/ray_jobs.py",
+    ),
     "vllm": (
         "rollout/engines/vllm_engine.py",
         "rollout/engines/vllm_worker.py",
@@ -28,18 +67,18 @@ HOMES = {
         "learner/engine/frozen_model.py",
         "learner/engine/optimizer_state.py",
     ),
-    "mlflow": ("orchestrator/mlflow_run.py",),
-    "omegaconf": ("orchestrator/config_text.py",),
+    "mlflow": ("orchestrator/run/mlflow_run.py",),
+    "omegaconf": ("orchestrator/settings/text.py",),
     "mamba_ssm": (),
 }
 LATE_IMPORTS = {
-    "orchestrator/__main__.py": ["orchestrator.run_commands.execute"],
-    "orchestrator/compare_command.py": [
-        "orchestrator.compare.compare",
-        "orchestrator.compare.read_group",
-        "orchestrator.compare_page.write_comparison",
+    "orchestrator/__main__.py": ["orchestrator.cli.run_commands.execute"],
+    "orchestrator/cli/compare_command.py": [
+        "orchestrator.reporting.compare.compare",
+        "orchestrator.reporting.compare.read_group",
+        "orchestrator.reporting.compare_page.write_comparison",
     ],
-    "orchestrator/serve_command.py": [
+    "orchestrator/cli/serve_command.py": [
         "rollout.budget.rule.ThoughtConfig",
         "rollout.engines.vllm_settings.prepare_environment",
         "rollout.serving.server.ServerConfig",
@@ -74,6 +113,38 @@ def test_imports_point_down_only(name: str) -> None:
     assert wrong == [], f"{layer} must not know {', '.join(above)}"
 
 
+def room(module: str) -> tuple[str, str]:
+    """Return the package of a module and the sub-package, or module, in which it stands; "" for the package itself."""
+    package, _, rest = module.partition(".")
+    return package, rest.partition(".")[0]
+
+
+@pytest.mark.parametrize("name", [name for name in TREES if not name.endswith("__init__.py")])
+def test_rooms_import_those_below_only(name: str) -> None:
+    package, own = room(name.removesuffix(".py").replace("/", "."))
+    if package not in ROOMS:
+        return
+    places = {
+        entry: rank
+        for rank, entries in enumerate(ROOMS[package])
+        for entry in ((entries,) if isinstance(entries, str) else entries)
+    }
+    wrong = []
+    for line, module in imported(TREES[name]):
+        other_package, other = room(module)
+        if other_package == package and other != own and not places[other] < places[own]:
+            wrong.append((line, module))
+    assert wrong == [], f"{package}/{own} must not know them"
+
+
+def test_no_folder_is_a_crowd() -> None:
+    folders: dict[str, int] = {}
+    for name in TREES:
+        if not name.endswith("__init__.py"):
+            folders[name.rpartition("/")[0]] = folders.get(name.rpartition("/")[0], 0) + 1
+    assert {folder: files for folder, files in folders.items() if files > MOST_FILES} == {}
+
+
 def test_relative_imports_are_not_used() -> None:
     wrong = [(name, line) for name, tree in TREES.items() for line, module in imported(tree) if module.startswith(".")]
     assert wrong == []
@@ -85,7 +156,8 @@ def test_the_learner_takes_only_what_was_sampled_from_the_rollout() -> None:
         for name, tree in TREES.items()
         if name.startswith("learner/")
         for line, module in imported(tree)
-        if module.split(".")[0] == "rollout" and not module.startswith(LEARNER_TAKES)
+        if module.split(".")[0] == "rollout"
+        and not any(module == taken or module.startswith(f"{taken}.") for taken in LEARNER_TAKES)
     ]
     assert wrong == []
 

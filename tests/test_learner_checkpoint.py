@@ -23,7 +23,7 @@ from learner.checkpoint import (
     steps,
     verify,
 )
-from orchestrator.run_dir import RunDir
+from orchestrator.run.folder import RunDir
 
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
 """What the interpreter reports to audit hooks before a folder changes."""

@@ -18,8 +18,8 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.preparation import Fixed, with_divergence
 from learner.worker import Rank
-from orchestrator.distillation import DistillConfig
-from orchestrator.loop_config import RlConfig
+from orchestrator.settings.distillation import DistillConfig
+from orchestrator.settings.loop import RlConfig
 
 EPOCHS = 2
 UPDATES = 2 * EPOCHS

@@ -13,17 +13,17 @@ from test_thinking_curve import Tracked
 from envs.core.task import Task
 from learner.batches.batch import TrainBatch
 from learner.models.fresh import byte_tokenizer
-from orchestrator.answer_sampling import sample_once
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.config import load_config
 from orchestrator.deadline import Deadline, StopFlag, StuckError
 from orchestrator.loop import Loop, StepReport
-from orchestrator.loop_stage import LoopStage
 from orchestrator.mixture import Mixture
-from orchestrator.progress import Progress
-from orchestrator.run import Run
-from orchestrator.run_dir import RunDir, RunState
+from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.progress import Progress
+from orchestrator.settings.compose import load_config
 from orchestrator.skip_watch import NothingTrained
+from orchestrator.stages.answer_sampling import sample_once
+from orchestrator.stages.loop_stage import LoopStage
+from orchestrator.stages.session import Run
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.weights.manifest import WeightManifest
 

@@ -7,8 +7,8 @@ import tiny_models
 
 from envs.core.thinking_mode import ThinkingMix
 from learner.models.fresh import byte_tokenizer
-from orchestrator.config import Config, RlConfig, load_config
-from orchestrator.model_checks import check_model
+from orchestrator.settings.compose import Config, RlConfig, load_config
+from orchestrator.settings.model_checks import check_model
 from rollout.budget.rule import ThoughtConfig
 from rollout.episodes.worker import RolloutConfig
 

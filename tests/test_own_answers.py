@@ -10,8 +10,16 @@ from envs.core.thinking_mode import ThinkingMix
 from envs.core.turn_text import CLOSE_THOUGHT
 from envs.source import EnvConfig
 from learner.models.fresh import byte_tokenizer
+from orchestrator.data.self_answers import (
+    OwnAnswer,
+    OwnAnswers,
+    SelfSftConfig,
+    answer_line,
+    read_answers,
+    usable,
+    whole_ids,
+)
 from orchestrator.mixture import Draw, Mixture, open_mixture
-from orchestrator.own_answers import OwnAnswer, OwnAnswers, SelfSftConfig, answer_line, read_answers, usable, whole_ids
 from rollout.budget.rule import ThoughtConfig, ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.trajectory import Stop, Trajectory, Turn, TurnFault

@@ -1,6 +1,6 @@
 """What lacks where the processes of a run do not fit on a cluster's GPUs."""
 
-from orchestrator.placement import Gpus
+from orchestrator.cluster.placement import Gpus
 
 
 def test_what_lacks_is_said_in_gpus() -> None:

@@ -10,9 +10,8 @@ from test_own_answers import DRAW, TOKENIZER, ids_of, mixture, spoken, trajector
 
 from envs.core.thinking_mode import OFF, UNLIMITED
 from learner.models.fresh import byte_tokenizer
-from orchestrator.config import load_config
-from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.preferences import (
+from orchestrator.data.dialogue_tokens import DialogueWriter
+from orchestrator.data.preference_pairs import (
     DpoConfig,
     Preferences,
     pair_lines,
@@ -20,7 +19,8 @@ from orchestrator.preferences import (
     read_pairs,
     read_preferences,
 )
-from orchestrator.row_intake import RowIntake
+from orchestrator.data.row_intake import RowIntake
+from orchestrator.settings.compose import load_config
 from rollout.budget.rule import ThoughtConfig, ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion

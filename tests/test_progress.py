@@ -2,7 +2,7 @@
 
 import io
 
-from orchestrator.progress import Progress, clock_text
+from orchestrator.run.progress import Progress, clock_text
 
 
 class HandClock:

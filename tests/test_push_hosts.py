@@ -13,10 +13,10 @@ from test_weight_push import held, nudged, publisher, same, weights
 
 from envs.core.task import Task
 from learner.config import LearnerConfig
-from orchestrator.actors import gpus_taken
-from orchestrator.cluster import ROOT, Fleet, LearnerGroup
+from orchestrator.cluster.actors import gpus_taken
+from orchestrator.cluster.placement import NoRoomError
+from orchestrator.cluster.ray_cluster import ROOT, Fleet, LearnerGroup
 from orchestrator.deadline import Deadline, StuckError, within
-from orchestrator.placement import NoRoomError
 from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import Seat, WeightGroup

@@ -12,9 +12,9 @@ from envs.catalog import environment, make_env
 from envs.core.turn_text import turn_text
 from envs.playback import score
 from envs.source import split_of
-from orchestrator.config import load_config
-from orchestrator.envcheck import check, generated_tasks
+from orchestrator.grading.envcheck import check, generated_tasks
 from orchestrator.mixture import Mixture, open_mixture
+from orchestrator.settings.compose import load_config
 
 README = Path(__file__).parents[1] / "README.md"
 MODULE = "backwards"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from run_folders import with_checkpoint
 
-from orchestrator.config import flat_config, load_config, save_config
-from orchestrator.continuation import check_continuation
-from orchestrator.redaction import BLANK, blanked, is_secret, redacted
-from orchestrator.report import write_report
-from orchestrator.run_dir import RunDir
+from orchestrator.reporting.report import write_report
+from orchestrator.run.folder import RunDir
+from orchestrator.run.redaction import BLANK, blanked, is_secret, redacted
+from orchestrator.settings.compose import flat_config, load_config, save_config
+from orchestrator.settings.continuation import check_continuation
 
 DEMO = Path("configs/demo.yaml")
 TOKEN = "hf_" + "aB3dE5gH7jK9" * 3

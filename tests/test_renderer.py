@@ -8,9 +8,9 @@ import pytest
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
 from learner.models.fresh import byte_tokenizer
-from orchestrator.chat_file import parse_chat
-from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.dialogues import Dialogue
+from orchestrator.data.chat_file import parse_chat
+from orchestrator.data.dialogue_tokens import DialogueWriter
+from orchestrator.data.dialogues import Dialogue
 from rollout.budget.rule import ThoughtConfig, ThoughtTags
 from rollout.episodes.renderer import Renderer, load_tokenizer
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.budget_figures import Panel, draw
-from orchestrator.figures import smoothed
-from orchestrator.metrics import MetricsLog
-from orchestrator.report import write_report
-from orchestrator.run_record import EnvResult
-from orchestrator.samples import pick_samples, to_sample
+from orchestrator.reporting.budget_figures import Panel, draw
+from orchestrator.reporting.figures import smoothed
+from orchestrator.reporting.record import EnvResult
+from orchestrator.reporting.report import write_report
+from orchestrator.reporting.transcripts import pick_samples, to_sample
+from orchestrator.run.metrics_log import MetricsLog
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from test_thinking_curve import Tracked
 from learner.checkpoint import DamagedCheckpointError
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
-from orchestrator.config import load_config
 from orchestrator.deadline import StopFlag, StuckError
-from orchestrator.pipeline import finish
-from orchestrator.progress import Progress
-from orchestrator.run import Run
-from orchestrator.run_dir import RunDir, RunState
+from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.progress import Progress
+from orchestrator.settings.compose import load_config
+from orchestrator.stages.pipeline import finish
+from orchestrator.stages.session import Run
 
 SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_per_s=1000000"]
 

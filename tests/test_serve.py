@@ -18,8 +18,8 @@ from openai import BadRequestError, OpenAI
 
 from learner.models.fresh import byte_tokenizer
 from orchestrator.__main__ import main
-from orchestrator.run_dir import RunDir, RunState
-from orchestrator.serve_command import model_directory, require_key
+from orchestrator.cli.serve_command import model_directory, require_key
+from orchestrator.run.folder import RunDir, RunState
 from rollout.budget.rule import Closed, ThoughtLimit, ThoughtTags
 from rollout.episodes.renderer import load_tokenizer
 

@@ -10,11 +10,11 @@ from tiny_shop import write_shop
 
 from envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
 from envs.source import EnvConfig
-from orchestrator.config import KINDS, Config, flat_config, load_config
-from orchestrator.continuation import check_continuation, reached
-from orchestrator.data_files import content
-from orchestrator.metrics import MetricsRow, read_metrics
-from orchestrator.run_dir import RunDir
+from orchestrator.run.folder import RunDir
+from orchestrator.run.metrics_log import MetricsRow, read_metrics
+from orchestrator.settings.compose import KINDS, Config, flat_config, load_config
+from orchestrator.settings.continuation import check_continuation, reached
+from orchestrator.settings.data_files import content
 
 DEMO = Path("configs/demo.yaml")
 

@@ -12,12 +12,12 @@ from envs.core.turn_text import call_message
 from envs.source import EnvConfig
 from learner.batches.batch import Sequence
 from learner.models.fresh import byte_tokenizer
-from orchestrator.chat_file import parse_chat
-from orchestrator.dialogue_writer import DialogueWriter
-from orchestrator.dialogues import Demonstrations, Dialogue
+from orchestrator.data.chat_file import parse_chat
+from orchestrator.data.dialogue_tokens import DialogueWriter
+from orchestrator.data.dialogues import Demonstrations, Dialogue
+from orchestrator.data.row_intake import limit_name
+from orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
 from orchestrator.mixture import open_mixture
-from orchestrator.row_intake import limit_name
-from orchestrator.sft_data import SftData, SftDataConfig, in_rounds, under_mode
 from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
 from rollout.episodes.renderer import Renderer
 

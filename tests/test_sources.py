@@ -8,7 +8,7 @@ import pytest
 
 from envs.catalog import environment
 from envs.source import EnvConfig, FileSource, distinct, open_source, runs_programs, split_of
-from orchestrator.dialogues import Demonstrations
+from orchestrator.data.dialogues import Demonstrations
 from orchestrator.mixture import open_mixture
 
 ENV_IDS = ("math", "code", "tool_use")

@@ -13,20 +13,20 @@ import pytest
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
-from orchestrator.answer_sampling import sample_once
-from orchestrator.config import Config, EvalConfig, load_config
-from orchestrator.curve_point import CurvePoint, wilson_interval
+from orchestrator.data.self_answers import SelfSftConfig
 from orchestrator.deadline import StopFlag
 from orchestrator.failure_watch import TooManyFailures
-from orchestrator.metrics import read_metrics
-from orchestrator.own_answers import SelfSftConfig
-from orchestrator.progress import Progress
-from orchestrator.run import Run
-from orchestrator.run_dir import RunDir, RunState, finite
-from orchestrator.run_record import read_evaluations
-from orchestrator.stage_eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
-from orchestrator.thinking_curve import Setting, budget_settings, curve, median_free_thought, overshoots
-from orchestrator.tracking import Ended
+from orchestrator.reporting.budget_curve import Setting, budget_settings, curve, median_free_thought, overshoots
+from orchestrator.reporting.curve_point import CurvePoint, wilson_interval
+from orchestrator.reporting.record import read_evaluations
+from orchestrator.run.folder import RunDir, RunState, finite
+from orchestrator.run.metrics_log import read_metrics
+from orchestrator.run.progress import Progress
+from orchestrator.run.tracking import Ended
+from orchestrator.settings.compose import Config, EvalConfig, load_config
+from orchestrator.stages.answer_sampling import sample_once
+from orchestrator.stages.eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
+from orchestrator.stages.session import Run
 from rewards.parts import CORRECT
 from rollout.budget.rule import Closed, Thought
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion

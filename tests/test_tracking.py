@@ -12,8 +12,8 @@ import pytest
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
-from orchestrator.metrics import MetricsLog, read_metrics
-from orchestrator.tracking import Ended, MlflowTracker
+from orchestrator.run.metrics_log import MetricsLog, read_metrics
+from orchestrator.run.tracking import Ended, MlflowTracker
 
 
 def test_metrics_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ KILLED = """
 import sys
 from pathlib import Path
 from time import sleep
-from orchestrator.metrics import MetricsLog
-from orchestrator.tracking import Ended, MlflowTracker
+from orchestrator.run.metrics_log import MetricsLog
+from orchestrator.run.tracking import Ended, MlflowTracker
 
 folder = Path(sys.argv[1])
 MlflowTracker(

@@ -44,7 +44,9 @@ def require_surrogate(name: str) -> None:
     result = _tried(
         "loss.surrogate", name, "function(tokens, clip=clip)", lambda f: f(tokens, clip=Clip(low=0.2, high=0.2))
     )
-    wanted = f"loss.surrogate={name!r} must return a learner.losses.surrogates.Surrogate whose tensors have the shape of its tokens"
+    wanted = (
+        f"loss.surrogate={name!r} must return a learner.losses.Surrogate whose tensors have the shape of its tokens"
+    )
     if not isinstance(result, Surrogate):
         raise ValueError(f"{wanted}; it returned {type(result).__name__}")
     shapes = [tuple(tensor.shape) for tensor in (result.loss_BT, result.ratio_BT, result.clipped_BT)]

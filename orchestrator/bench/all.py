@@ -1,0 +1,110 @@
+"""`bench`: what the engines can do, and what the loop makes of it, as ratios measured in one process and minute."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from learner.batches.batch import sequences_from_groups
+from learner.losses.config import LossConfig
+from learner.models.fresh import make_model
+from orchestrator.bench.envs import bench_steps
+from orchestrator.bench.loop import bench_loop
+from orchestrator.bench.rollout import bench_rollout, same_length
+from orchestrator.bench.training import bench_training
+from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup, start_ray, stop_ray
+from orchestrator.mixture import Mixture
+from orchestrator.settings.compose import Config
+from rollout.budget.rule import ThoughtTags
+from rollout.episodes.renderer import load_tokenizer, pad_id
+from rollout.trajectory import WeightVersion
+from rollout.weights.manifest import read_weights
+
+REPEATS = 3
+STEPPED = 64
+"""Tasks whose environments are stepped."""
+
+
+async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
+    """Measure on the configuration's fresh model; returns the figures that `print_bench` shows."""
+    folder = Path(tempfile.mkdtemp(prefix="temper-bench-"))
+    try:
+        model = folder / "model"
+        parameters = make_model(model, config.model.fresh, seed=config.seed)
+        start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
+        began, stolen = time.monotonic(), _stolen_s()
+        closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
+        rollout = same_length(config, closing)
+        fleet = await Fleet.start(
+            rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed, actors=config.actors
+        )
+        engine_start = time.monotonic() - began
+        learner = await LearnerGroup.start(config.learner, actors=config.actors)
+        await learner.load(model, optim=config.rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
+        figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
+        sampling, groups = await bench_rollout(fleet, mixture, config)
+        pad = pad_id(load_tokenizer(model))
+        sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
+        figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
+        tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
+        figures |= bench_steps(tasks, threads=config.rollout.programs)
+        figures |= await _pushing(fleet, learner)
+        await learner.load(model, optim=config.rl.optim, loss=config.rl.loss, total_steps=100)
+        await learner.use_threads(config.learner.threads_beside)
+        figures |= await bench_loop(fleet, learner, mixture, config, pad_id=pad, version=REPEATS)
+        await learner.close()
+        await fleet.close()
+        cores = (time.monotonic() - began) * (os.cpu_count() or 1)
+        return figures | {"machine/stolen_share": (_stolen_s() - stolen) / cores}
+    finally:
+        stop_ray()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _pushing(fleet: Fleet, learner: LearnerGroup) -> dict[str, float]:
+    """Seconds of a weight push, and how often the same bytes could have been copied in memory meanwhile."""
+    publish, load, copy, nbytes = [], [], [], 0
+    for version in range(1, REPEATS + 1):
+        began = time.monotonic()
+        manifest = await learner.publish(WeightVersion(step=version))
+        published = time.monotonic()
+        await fleet.load_weights(manifest)
+        publish.append(published - began)
+        load.append(time.monotonic() - published)
+        tensors = [tensor for _, tensor in read_weights(manifest)]
+        copy.append(_seconds(lambda tensors=tensors: [tensor.clone() for tensor in tensors]))  # type: ignore[misc]
+        nbytes = manifest.nbytes
+    return {
+        "push/bytes": float(nbytes),
+        "push/publish_s": min(publish),
+        "push/load_s": min(load),
+        "push/times_memory_copy": (min(publish) + min(load)) / min(copy),
+    }
+
+
+def _stolen_s() -> float:
+    """CPU seconds that this virtual machine's host has given to others since it started; 0 where nobody counts them."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def print_bench(figures: dict[str, float]) -> None:
+    """One JSON object on standard output, and a table for people on standard error."""
+    table = Table("figure", "value", title=f"bench, {torch.get_num_threads()} threads")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:,.4g}")
+    Console(stderr=True).print(table)
+    print(json.dumps(figures))

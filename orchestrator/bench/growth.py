@@ -1,0 +1,241 @@
+"""`bench-growth`: how the cost of a step grows, each of its parts alone: with the number of answers, of rollout workers, with
+the model's size and with the length of the context. A figure each, and their numbers as JSON.
+"""
+
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from learner.batches import batch
+from learner.config import OptimConfig
+from learner.losses.config import LossConfig
+from learner.models.fresh import FreshModelConfig, make_model
+from orchestrator.bench.rollout import sample_groups
+from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup, start_ray, stop_ray
+from orchestrator.mixture import Mixture
+from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
+from orchestrator.settings.compose import Config
+from rollout.episodes.renderer import load_tokenizer, pad_id
+from rollout.episodes.worker import RolloutConfig
+from rollout.trajectory import WeightVersion
+
+PROMPTS = (4, 8, 16, 32)
+WORKERS = (1, 2)
+WIDTHS = (64, 128, 256, 512)
+CONTEXTS = (128, 512, 1024, 2048)
+ROWS, ANSWER = 8, 32
+"""Sequences of a context length, and the tokens that are sampled after each."""
+REPEATS = 2
+BYTES = 256
+"""Ids below this one are plain bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Seconds of each part of a step by itself, the best of some repeats; `x` is what grows."""
+
+    x: float
+    generate_s: float
+    learn_s: float
+    push_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What grows, by its name and unit, and what it costs."""
+
+    name: str
+    unit: str
+    costs: list[Cost]
+
+
+def most_actors(config: Config) -> int:
+    """How many actors there are at most."""
+    return max(WORKERS) + config.learner.ranks
+
+
+async def bench_growth(config: Config, mixture: Mixture, say: Callable[[str], None]) -> list[Growth]:
+    """Measure all four. `say` is told what comes next; engines start seven times."""
+    start_ray(slots=most_actors(config), min_sandbox_level=config.sandbox.min_level)
+    folder = Path(tempfile.mkdtemp(prefix="temper-bench-"))
+    try:
+        bench = _Bench(config, mixture, folder)
+        say("answers in a step")
+        answers = await bench.answers()
+        say("rollout workers")
+        workers = await bench.workers()
+        say("model size")
+        sizes = await bench.sizes()
+        say("context length")
+        contexts = await bench.contexts()
+        return [answers, workers, sizes, contexts]
+    finally:
+        stop_ray()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Bench:
+    def __init__(self, config: Config, mixture: Mixture, folder: Path) -> None:
+        self._config = config
+        self._mixture = mixture
+        self._folder = folder
+        self._tickets = 0
+
+    async def answers(self) -> Growth:
+        model, _ = self._model(self._config.model.fresh)
+        size = self._config.rl.group_size
+        async with self._fleet(self._config.rollout, model) as fleet, self._learner(model) as learner:
+            costs = [await self._cost(fleet, learner, model, x=n * size, groups=n) for n in PROMPTS]
+        return Growth(name="answers in a step", unit=f"prompts x {size}", costs=costs)
+
+    async def workers(self) -> Growth:
+        model, _ = self._model(self._config.model.fresh)
+        costs = []
+        for count in WORKERS:
+            rollout = replace(self._config.rollout, workers=count)
+            async with self._fleet(rollout, model) as fleet, self._learner(model) as learner:
+                costs.append(await self._cost(fleet, learner, model, x=count, groups=PROMPTS[-1]))
+        return Growth(name="rollout workers", unit=f"{PROMPTS[-1] * self._config.rl.group_size} answers", costs=costs)
+
+    async def sizes(self) -> Growth:
+        costs = []
+        for width in WIDTHS:
+            shape = replace(
+                self._config.model.fresh,
+                hidden_size=width,
+                intermediate_size=4 * width,
+                attention_heads=max(1, width // 32),
+                key_value_heads=max(1, width // 64),
+                mamba_heads=2 * width // 32,
+            )
+            model, parameters = self._model(shape)
+            async with self._fleet(self._config.rollout, model) as fleet, self._learner(model) as learner:
+                costs.append(await self._cost(fleet, learner, model, x=parameters, groups=PROMPTS[0]))
+        return Growth(name="model size", unit="parameters", costs=costs)
+
+    async def contexts(self) -> Growth:
+        longest = CONTEXTS[-1] + ANSWER
+        model, _ = self._model(replace(self._config.model.fresh, max_positions=longest))
+        rollout = replace(self._config.rollout, engine=replace(self._config.rollout.engine, max_model_len=longest))
+        pad, costs = pad_id(load_tokenizer(model)), []
+        async with self._fleet(rollout, model) as fleet, self._learner(model) as learner:
+            for length in CONTEXTS:
+                sequences = _random_sequences(length)
+                prompts = [sequence.ids[:length] for sequence in sequences]
+                times = []
+                for _ in range(REPEATS):
+                    began = time.monotonic()
+                    await fleet.bare(prompts, max_tokens=ANSWER)
+                    generated = time.monotonic()
+                    await learner.step(self._batch(sequences, pad))
+                    times.append((generated - began, time.monotonic() - generated, await _push(fleet, learner)))
+                costs.append(_best(float(length), times))
+        return Growth(name="context length", unit=f"prompt tokens, {ROWS} sequences", costs=costs)
+
+    async def _cost(self, fleet: Fleet, learner: LearnerGroup, model: Path, *, x: float, groups: int) -> Cost:
+        pad, times = pad_id(load_tokenizer(model)), []
+        for _ in range(REPEATS):
+            tasks = [self._mixture.task(self._mixture.draw()) for _ in range(groups)]
+            self._tickets += groups
+            began = time.monotonic()
+            sampled = await sample_groups(fleet, tasks, answers=self._config.rl.group_size, first=self._tickets)
+            generated = time.monotonic()
+            sequences = batch.sequences_from_groups(sampled, advantage=self._config.rl.loss.advantage)
+            await learner.step(self._batch(sequences, pad))
+            times.append((generated - began, time.monotonic() - generated, await _push(fleet, learner)))
+        return _best(x, times)
+
+    def _batch(self, sequences: Sequence[batch.Sequence], pad: int) -> batch.TrainBatch:
+        learner = self._config.learner
+        return batch.make_batch(
+            sequences,
+            ranks=learner.ranks,
+            micro_batch_tokens=learner.micro_batch_tokens,
+            pad_id=pad,
+            shared_prompts=learner.shared_prompts,
+        )
+
+    def _model(self, shape: FreshModelConfig) -> tuple[Path, int]:
+        model = self._folder / "model"
+        return model, make_model(model, shape, seed=self._config.seed)
+
+    @asynccontextmanager
+    async def _fleet(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[Fleet]:
+        version, actors = WeightVersion(step=0), most_actors(self._config)
+        fleet = await Fleet.start(rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors)
+        try:
+            yield fleet
+        finally:
+            await fleet.close()
+
+    @asynccontextmanager
+    async def _learner(self, model: Path) -> AsyncIterator[LearnerGroup]:
+        learner = await LearnerGroup.start(self._config.learner, actors=most_actors(self._config))
+        try:
+            loss = LossConfig(objective="nll")
+            await learner.load(model, optim=OptimConfig(), loss=loss, total_steps=1000)
+            await learner.use_threads(self._config.learner.threads)
+            yield learner
+        finally:
+            await learner.close()
+
+
+async def _push(fleet: Fleet, learner: LearnerGroup) -> float:
+    began = time.monotonic()
+    await fleet.load_weights(await learner.publish(WeightVersion(step=1)))
+    return time.monotonic() - began
+
+
+def _best(x: float, times: Sequence[tuple[float, float, float]]) -> Cost:
+    generate, learn, push = (min(column) for column in zip(*times, strict=True))
+    return Cost(x=x, generate_s=generate, learn_s=learn, push_s=push)
+
+
+def _random_sequences(length: int) -> list[batch.Sequence]:
+    draw = random.Random(length)
+    trained_T = [False] * length + [True] * ANSWER
+    rows = [[draw.randrange(BYTES) for _ in trained_T] for _ in range(ROWS)]
+    return [batch.Sequence.supervised(ids=ids, trained_T=trained_T) for ids in rows]
+
+
+def growth_svg(growths: Sequence[Growth]) -> str:
+    """A panel for each: seconds of the three parts against what grows, both axes logarithmic."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(11.6, 2.9), layout="constrained")
+        for axes, growth in zip(figure.subplots(1, len(growths)), growths, strict=True):
+            for part, colour in zip(("generate", "learn", "push"), COLOURS, strict=False):
+                values = [asdict(cost)[f"{part}_s"] for cost in growth.costs]
+                axes.plot([cost.x for cost in growth.costs], values, marker="o", color=colour, label=part)
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.set_title(growth.name)
+            axes.set_xlabel(growth.unit)
+        figure.axes[0].set_ylabel("seconds")
+        figure.axes[0].legend()
+        return svg_file(figure)
+
+
+def write_growth(growths: Sequence[Growth], folder: Path) -> None:
+    """`growth.svg` and `growth.json` in the folder; the same as JSON on standard output, as a table on standard error."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps([asdict(growth) for growth in growths])
+    (folder / "growth.json").write_text(text, encoding="ascii")
+    (folder / "growth.svg").write_text(growth_svg(growths), encoding="utf-8")
+    table = Table("what grows", "to", "generate, s", "learn, s", "push, s")
+    for growth in growths:
+        for cost in growth.costs:
+            seconds = (f"{s:.3f}" for s in (cost.generate_s, cost.learn_s, cost.push_s))
+            table.add_row(growth.name, f"{cost.x:,.0f}", *seconds)
+    Console(stderr=True).print(table)
+    print(text)

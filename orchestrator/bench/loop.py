@@ -1,0 +1,94 @@
+"""`bench`, the loop: what a step takes against its parts alone, and samples a second at each lag."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+from learner.batches.batch import TrainBatch, make_batch, sequences_from_groups
+from orchestrator.bench.rollout import sample_groups
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup
+from orchestrator.deadline import Deadline, StopFlag
+from orchestrator.loop import Loop, StepReport
+from orchestrator.mixture import Mixture
+from orchestrator.settings.compose import Config
+from rollout.trajectory import Group, WeightVersion
+
+STEPS = 6
+SKIPPED = 2
+"""Steps at the start that are not counted: the pipeline fills."""
+LAGS = (0, 1, 2)
+REPEATS = 3
+
+
+async def bench_loop(
+    fleet: Fleet, learner: LearnerGroup, mixture: Mixture, config: Config, *, pad_id: int, version: int
+) -> dict[str, float]:
+    """Seconds of generating and of learning alone, then of whole steps at lags 0, 1 and 2, as ratios.
+
+    `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone; 1
+    would be perfect overlap.
+    """
+
+    def batch(groups: list[Group]) -> TrainBatch:
+        sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
+        return make_batch(
+            sequences,
+            ranks=config.learner.ranks,
+            micro_batch_tokens=config.learner.micro_batch_tokens,
+            pad_id=pad_id,
+            shared_prompts=config.learner.shared_prompts,
+        )
+
+    serving = VersionCell(WeightVersion(step=version))
+    generate_s, learn_s = await _parts(fleet, learner, mixture, config, batch)
+    limit = Deadline(seconds=config.rl.timeout_s, setting="rl.timeout_s")
+    seconds, answers = {}, config.rl.groups_per_step * config.rl.group_size
+    for lag in LAGS:
+        reports: list[StepReport] = []
+
+        async def keep(report: StepReport, *, into: list[StepReport] = reports) -> None:
+            into.append(report)
+
+        loop = Loop(
+            stage="bench",
+            rollouts=fleet,
+            learner=learner,
+            mixture=mixture,
+            buffer=Buffer(groups_per_step=config.rl.groups_per_step, max_lag=lag, max_drops=0),
+            version=serving,
+            group_size=config.rl.group_size,
+            make_batches=lambda groups: [batch(groups)],
+            on_step=keep,
+            on_group=lambda group: group,
+            stop=StopFlag(),
+            limit=limit,
+            push_limit=lambda nbytes: limit,
+        )
+        await loop.run(1, STEPS)
+        seconds[lag] = median(r.wait_s + r.train_s + r.push_s for r in reports[SKIPPED:])
+    again = await _parts(fleet, learner, mixture, config, batch)  # on both sides: a shared machine's speed drifts
+    generate_s, learn_s = min(generate_s, again[0]), min(learn_s, again[1])
+    longer = max(generate_s, learn_s)
+    return {
+        "loop/generate_alone_s": generate_s,
+        "loop/learn_alone_s": learn_s,
+        "loop/overlap": seconds[1] / longer,
+    } | {f"loop/samples_per_s_lag_{lag}": answers / step for lag, step in seconds.items()}
+
+
+async def _parts(
+    fleet: Fleet, learner: LearnerGroup, mixture: Mixture, config: Config, batch: Callable[[list[Group]], TrainBatch]
+) -> tuple[float, float]:
+    """Seconds of generating one step's groups, and of learning from them, each with nothing beside it."""
+    generate, learn = [], []
+    for repeat in range(REPEATS):
+        tasks = [mixture.task(mixture.draw()) for _ in range(config.rl.groups_per_step)]
+        first = 10**6 + repeat * config.rl.groups_per_step
+        began = time.monotonic()
+        groups = await sample_groups(fleet, tasks, answers=config.rl.group_size, first=first)
+        generated = time.monotonic()
+        await learner.step(batch(groups))
+        generate.append(generated - began)
+        learn.append(time.monotonic() - generated)
+    return min(generate), min(learn)

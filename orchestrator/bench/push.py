@@ -1,0 +1,281 @@
+"""`python -m orchestrator.bench.push`: a weight push by size of model, against copying the same bytes in memory.
+
+Each round measures the copy right before and right after the push, so that a machine with other work to do slows both.
+Only the load into an engine needs a model; the rest moves random tensors that are named like one's.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file
+
+from learner.batches.batch import Sequence, make_batch
+from learner.config import CARRIERS, WIRE_DTYPES, LearnerConfig, OptimConfig
+from learner.losses.config import LossConfig
+from learner.models.fresh import FreshModelConfig, make_model
+from learner.publishing.publisher import WeightPublisher
+from learner.publishing.transports import open_carrier
+from learner.worker import Rank
+from orchestrator.cluster.ray_cluster import LOOPBACK, free_port
+from rollout.engines.protocol import EngineConfig
+from rollout.engines.vllm_engine import VllmEngine
+from rollout.trajectory import WeightVersion
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.process_group import Seat, WeightGroup
+from rollout.weights.receiver import WeightInbox
+
+SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
+"""Width and number of layers of the named tensors."""
+DISTINCT = 4
+"""Layers with memory of their own; the others share it, which is still more than the caches hold."""
+MODELS = {
+    "1M": FreshModelConfig(hidden_size=160, intermediate_size=640, attention_heads=5, key_value_heads=5, mamba_heads=5),
+    "100M": FreshModelConfig(
+        pattern="M-M-M*-M-M-M*-",
+        hidden_size=1024,
+        intermediate_size=4096,
+        attention_heads=16,
+        key_value_heads=8,
+        mamba_heads=64,
+        state_size=64,
+        initializer_range=0.02,
+    ),
+}
+"""Models that are loaded into an engine."""
+ROUNDS = 4
+"""Pushes measured, after two that allocate the memory."""
+COPY_BYTES = 2**28
+"""Most bytes copied at once for comparison."""
+TIMEOUT_S = 300.0
+"""Seconds that the ends of a broadcast wait for each other."""
+RATES = (3e-6, 1.5e-4)
+STEPS = 10
+
+Weights = dict[str, torch.Tensor]
+
+
+def named_tensors(width: int, layers: int) -> Weights:
+    """Float32 tensors named and shaped like a transformer's."""
+    draw = torch.Generator().manual_seed(0)
+    parts = {
+        "self_attn.qkv_proj": (3 * width, width),
+        "self_attn.o_proj": (width, width),
+        "mlp.up_proj": (4 * width, width),
+        "mlp.down_proj": (width, 4 * width),
+    }
+    made = [{name: torch.randn(shape, generator=draw) for name, shape in parts.items()} for _ in range(DISTINCT)]
+    found = {"model.embed_tokens.weight": torch.randn((32 * width, width), generator=draw)} if layers > DISTINCT else {}
+    for number in range(layers):
+        found |= {f"model.layers.{number}.{name}.weight": made[number % DISTINCT][name] for name in parts}
+    return found
+
+
+def bench_carrier(weights: Weights, *, carrier: str, wire_dtype: str) -> dict[str, float]:
+    """Seconds to publish and to receive (read and verify), and their ratio to a copy of the bytes in memory.
+
+    Both ends are in this process, but for a broadcast and for a GPU's memory: what Ray takes to hand the bytes over comes on
+    top for carrier ray.
+    """
+    publishing, receiving, copying, rounds = [], [], [], []
+    nbytes = 0
+    with (
+        _publisher(weights, carrier=carrier, wire_dtype=wire_dtype) as sender,
+        _receiver(sender, carrier=carrier) as receive,
+    ):
+        for version in range(1, 3):
+            receive(sender.push(version, buckets=[weights]))
+        for version in range(3, 3 + ROUNDS):
+            before = copy_seconds(sender.nbytes)
+            began = time.perf_counter()
+            manifest = sender.push(version, buckets=[weights])
+            published = time.perf_counter()
+            receive(manifest)
+            received = time.perf_counter()
+            copy = (before + copy_seconds(sender.nbytes)) / 2
+            publishing.append(published - began)
+            receiving.append(received - published)
+            copying.append(copy)
+            rounds.append((received - began) / copy)
+            nbytes = manifest.nbytes
+    return {
+        "bytes": float(nbytes),
+        "publish_s": min(publishing),
+        "receive_s": min(receiving),
+        "copy_s": min(copying),
+        "gb_per_s": nbytes / 1e9 / (min(publishing) + min(receiving)),
+        "times_memory_copy": median(rounds),
+    }
+
+
+async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
+    """Seconds that a running engine takes to load a push of a model in float32, verifying included."""
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        parameters = make_model(Path(folder), config, seed=0)
+        weights = load_file(Path(folder) / "model.safetensors")
+        engine = VllmEngine(Path(folder), EngineConfig(max_model_len=256), version=WeightVersion(step=0))
+    await engine.start()
+    loading, rounds = [], []
+    try:
+        with _publisher(weights, carrier="shared_memory", wire_dtype="float32") as sender:
+            for version in range(1, 1 + ROUNDS):
+                before = copy_seconds(sender.nbytes)
+                began = time.perf_counter()
+                manifest = sender.push(version, buckets=[weights])
+                published = time.perf_counter()
+                await engine.load_weights(manifest)
+                loaded = time.perf_counter()
+                loading.append(loaded - published)
+                rounds.append((loaded - began) / ((before + copy_seconds(sender.nbytes)) / 2))
+    finally:
+        await engine.close()
+    return {
+        "parameters": float(parameters),
+        "bytes": float(manifest.nbytes),
+        "load_s": min(loading),
+        "publish_and_load_times_memory_copy": median(rounds[1:]),
+    }
+
+
+def bench_sparse(*, learning_rate: float) -> dict[str, float]:
+    """The share of the bytes that travels after steps of reinforcement on the demo's fresh model, in bfloat16."""
+    config = LearnerConfig(carrier="ray", sparse_push=True, wire_dtype="bfloat16")
+    rank = Rank(0, 1, LOOPBACK, free_port(), config)
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        make_model(Path(folder), FreshModelConfig(), seed=0)
+        optim = OptimConfig(learning_rate=learning_rate, warmup_steps=0, beta2=0.99)
+        rank.load(folder, optim=optim, total_steps=STEPS)
+    shares = []
+    for step in range(STEPS + 1):
+        manifest = rank.publish(step)
+        assert manifest is not None
+        shares.append(manifest.sent_bytes / manifest.nbytes)
+        rank.train_step(
+            make_batch(_answers(rank, seed=step), ranks=1, micro_batch_tokens=4096, pad_id=0), loss=LossConfig()
+        )
+    rank.close()
+    return {"first_step_share": shares[1], "last_step_share": shares[-1], "mean_share": sum(shares[1:]) / STEPS}
+
+
+def _answers(rank: Rank, *, seed: int) -> list[Sequence]:
+    """Random answers with random advantages, as if the trainer's own weights had sampled them."""
+    draw = torch.Generator().manual_seed(seed)
+    ids_GT = torch.randint(0, 256, (32, 64), generator=draw).tolist()
+    trained_T = tuple(place >= 32 for place in range(64))
+    plain = [Sequence.supervised(ids=tuple(ids_T), trained_T=list(trained_T)) for ids_T in ids_GT]
+    advantages_G = torch.randn(32, generator=draw).tolist()
+    return [
+        Sequence(ids=row.ids, trained_T=trained_T, advantages_T=(advantage,) * 64, behaviour_T=tuple(logprobs_T))
+        for row, advantage, logprobs_T in zip(plain, advantages_G, rank.logprobs(plain), strict=True)
+    ]
+
+
+def copy_seconds(nbytes: int) -> float:
+    """Seconds of copying so many bytes between two places in memory that are both in use already."""
+    source, target = (torch.ones(min(nbytes, COPY_BYTES), dtype=torch.uint8) for _ in range(2))
+    left, began = nbytes, time.perf_counter()
+    while left > 0:
+        size = min(left, len(source))
+        target[:size].copy_(source[:size])
+        left -= size
+    return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def _publisher(weights: Weights, *, carrier: str, wire_dtype: str) -> Iterator[WeightPublisher]:
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    opened = open_carrier(carrier, device=device)
+    with contextlib.closing(WeightPublisher(opened, shapes=shapes, dtype=wire_dtype)) as sender:
+        yield sender
+
+
+@contextlib.contextmanager
+def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[WeightManifest], object]]:
+    """What receives a push: an inbox here, or where that needs two processes one in another process."""
+    if carrier in ("shared_memory", "ray"):
+        with contextlib.closing(WeightInbox()) as inbox:
+            yield lambda manifest: inbox.accept(_sent(sender, manifest))
+        return
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_take_pushes, args=(theirs,), daemon=True)
+    process.start()
+    group = WeightGroup(Seat(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=TIMEOUT_S))
+
+    def receive(manifest: WeightManifest) -> None:
+        if carrier == "broadcast":
+            ours.send(replace(manifest, seat=replace(group.seat, rank=1)))
+            group.broadcast(sender.segment(manifest.version))
+        else:
+            ours.send(manifest)
+        ours.recv()
+
+    try:
+        yield receive
+    finally:
+        ours.close()
+        process.join()
+
+
+def _take_pushes(pipe: Connection) -> None:
+    """Accept pushes until the other end is closed."""
+    with contextlib.closing(WeightInbox()) as inbox, contextlib.suppress(EOFError):
+        while True:
+            inbox.accept(pipe.recv())
+            pipe.send(True)
+
+
+def _sent(sender: WeightPublisher, manifest: WeightManifest) -> WeightManifest:
+    """The manifest with its bytes where no file holds them, as if another process had handed them over."""
+    return manifest if manifest.path else replace(manifest, payload=sender.payload(manifest.version, whole=False))
+
+
+def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse: bool) -> dict[str, float]:
+    """All figures, by `<size>/<carrier>/`, `<size>/engine/` and `sparse/<learning rate>/`."""
+    found: dict[str, dict[str, float]] = {}
+    for size in sizes:
+        weights = named_tensors(*SHAPES[size])
+        for carrier in CARRIERS:
+            if carrier == "cuda_ipc" and not torch.cuda.is_available():
+                continue
+            found[f"{size}/{carrier}"] = bench_carrier(weights, carrier=carrier, wire_dtype=wire_dtype)
+    for size in engines:
+        found[f"{size}/engine"] = asyncio.run(bench_engine(MODELS[size]))
+    for rate in RATES if sparse else ():
+        found[f"sparse/{rate}"] = bench_sparse(learning_rate=rate)
+    return {f"{group}/{name}": value for group, figures in found.items() for name, value in figures.items()}
+
+
+def main() -> None:
+    """Measure, and print a table on standard error and one JSON object on standard output."""
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.bench.push", description=__doc__)
+    parser.add_argument("--sizes", nargs="*", choices=list(SHAPES), default=["1M", "100M"], help="1B takes 7 GB")
+    parser.add_argument("--engines", nargs="*", choices=list(MODELS), default=["1M"], help="models loaded into vLLM")
+    parser.add_argument("--wire-dtype", default="float32", choices=WIRE_DTYPES)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--sparse", action="store_true", help="measure how much less travels in steps of reinforcement")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    figures = bench_push(given.sizes, wire_dtype=given.wire_dtype, engines=given.engines, sparse=given.sparse)
+    table = Table("figure", "value", title=f"weight push, {given.wire_dtype}, {given.threads} threads")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:,.4g}")
+    Console(stderr=True).print(table)
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

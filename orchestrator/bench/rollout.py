@@ -1,0 +1,76 @@
+"""`bench`, rollouts: episodes against the bare engine on the same requests, and thoughts closed by force against free ones."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+from envs.core.task import Task
+from envs.core.thinking_mode import up_to
+from orchestrator.cluster.ray_cluster import Fleet
+from orchestrator.mixture import Mixture
+from orchestrator.settings.compose import Config
+from rollout.episodes.worker import RolloutConfig
+from rollout.trajectory import Group, Ticket, WeightVersion
+
+GROUPS = 48
+REPEATS = 3
+
+
+async def bench_rollout(fleet: Fleet, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
+    """Tokens a second through episodes and environments, and two ratios; the ways take turns, the best of each counts.
+
+    Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same
+    length.
+    """
+    budget, free, enforced, bare = enforced_budget(config), 0.0, 0.0, 0.0
+    groups: list[Group] = []
+    for repeat in range(REPEATS):
+        tasks = [mixture.task(mixture.draw()) for _ in range(GROUPS)]
+        first = 2 * repeat * GROUPS
+        groups, speed = await _episodes(fleet, tasks, config, first=first)
+        free = max(free, speed)
+        bare = max(bare, await _bare(fleet, groups, config))
+        limited = [replace(task, thinking=up_to(budget)) for task in tasks]
+        _, speed = await _episodes(fleet, limited, config, first=first + GROUPS)
+        enforced = max(enforced, speed)
+    figures = {
+        "rollout/tokens_per_s": free,
+        "rollout/times_bare_engine": free / bare,
+        "rollout/enforced_times_free": enforced / free,
+    }
+    return figures, groups
+
+
+def enforced_budget(config: Config) -> int:
+    """The budget of the measurement: a quarter of a turn."""
+    return max(1, config.rollout.limits.turn_tokens // 4)
+
+
+def same_length(config: Config, closing: int) -> RolloutConfig:
+    """Rollouts whose turns are as long with the budget, its closing included, as without."""
+    rollout = config.rollout
+    answer = rollout.limits.turn_tokens - enforced_budget(config) - closing
+    return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
+
+
+async def sample_groups(fleet: Fleet, tasks: list[Task], *, answers: int, first: int) -> list[Group]:
+    """So many answers to each task, all at once; the tickets are numbered from `first`."""
+    tickets = [
+        Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
+    ]
+    return list(await asyncio.gather(*(fleet.run_group(ticket, answers) for ticket in tickets)))
+
+
+async def _episodes(fleet: Fleet, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], float]:
+    began = time.monotonic()
+    groups = await sample_groups(fleet, tasks, answers=config.rl.group_size, first=first)
+    seconds = time.monotonic() - began
+    return groups, sum(t.sampled_tokens for group in groups for t in group.trajectories) / seconds
+
+
+async def _bare(fleet: Fleet, groups: list[Group], config: Config) -> float:
+    """The same first turns, asked of the engines directly: no episodes, no environments."""
+    prompts = [t.turns[0].context_ids for group in groups for t in group.trajectories if t.turns]
+    began = time.monotonic()
+    sampled = await fleet.bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
+    return sampled / (time.monotonic() - began)

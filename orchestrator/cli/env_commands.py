@@ -1,0 +1,101 @@
+"""The commands that need no run and no model: `grade`, `envcheck` and `bench-envs`."""
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from envs.catalog import ENVIRONMENTS, configured
+from orchestrator.bench.envs import bench_envs
+from orchestrator.grading.envcheck import check, generated_tasks
+from orchestrator.grading.grade import grade
+from orchestrator.grading.task_file import read_tasks
+
+RAW = argparse.RawDescriptionHelpFormatter
+GRADE_EPILOG = """a response is one of
+  {"key": 0, "response": "So she has 72 clips.\\n#### 72"}
+  {"key": "simple_python_0", "calls": [{"name": "area", "arguments": {"base": 10}}]}
+  {"key": 3, "messages": [{"role": "assistant", "content": "", "tool_calls": [...]}, {"role": "tool", ...}]}
+`key` is the task's own id (task_id, id), else its 0-based row number. A result has key, reward, parts, failure (null,
+or type and message: then there is no reward) and seconds. Exit status 1 where a response has no reward.
+"""
+
+
+def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the commands to the parser; each sets `execute`, which takes the parsed arguments and gives the status."""
+    text = "score given responses to the tasks of a data file, by the code that training uses"
+    command = commands.add_parser("grade", help=text, description=text, epilog=GRADE_EPILOG, formatter_class=RAW)
+    _add_task_options(command, required=True)
+    command.add_argument("--responses", type=Path, required=True, metavar="FILE", help="JSONL, see below")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSONL, one row per response")
+    command.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1), metavar="N", help="processes")
+    command.set_defaults(execute=_grade)
+
+    text = "let an environment test itself on gold answers and corrupted ones; exit status 1 where it fails"
+    command = commands.add_parser("envcheck", help=text, description=text)
+    _add_task_options(command, required=False)
+    command.add_argument("-n", type=int, default=64, metavar="N", dest="count", help="most tasks that are checked")
+    command.add_argument("--seed", type=int, default=0, help="seed of the generated tasks")
+    command.set_defaults(execute=_envcheck)
+
+    text = "measure gradings per second of every environment and the sandbox's speed; prints one JSON object"
+    command = commands.add_parser("bench-envs", help=text, description=text)
+    command.add_argument(
+        "--tasks", action="append", default=[], metavar="ENV=FILE", help="rows to grade instead of generated tasks"
+    )
+    command.add_argument("--seconds", type=float, default=5.0, help="how long each measurement lasts")
+    command.add_argument("--programs", type=int, default=400, help="programs that the sandbox runs in each measurement")
+    command.set_defaults(execute=_bench)
+
+
+def _add_task_options(command: argparse.ArgumentParser, *, required: bool) -> None:
+    without = "" if required else "; without it tasks are generated"
+    command.add_argument("--env", required=True, metavar="ENV", help=f"{', '.join(ENVIRONMENTS)}, or your own module")
+    command.add_argument("--tasks", type=Path, required=required, metavar="FILE", help=f"JSONL rows of data{without}")
+    command.add_argument("--format", metavar="NAME", help="format of the rows; without it it is found out")
+    command.add_argument("--options", default="{}", metavar="YAML", help="as envs.NAME.options in a configuration")
+
+
+def _options(text: str) -> Mapping[str, Any]:
+    try:
+        options = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--options {text!r} is not YAML: {error}") from error
+    if not isinstance(options, dict):
+        raise ValueError(f"--options {text!r} must be a mapping, for example '{{dataset: mini_sudoku}}'")
+    return options
+
+
+def _grade(given: argparse.Namespace) -> int:
+    tasks = read_tasks(given.tasks, env_id=given.env, row_format=given.format, options=_options(given.options))
+    return 0 if grade(tasks, given.responses, given.out, workers=given.workers) else 1
+
+
+def _bench(given: argparse.Namespace) -> int:
+    files = {}
+    for text in given.tasks:
+        env_id, equals, path = text.partition("=")
+        if not equals:
+            raise ValueError(f"--tasks {text!r} is not of the form ENV=FILE, for example code=humaneval.jsonl")
+        files[env_id] = list(read_tasks(Path(path), env_id=env_id, row_format=None, options={}).values())
+    print(json.dumps(bench_envs(files, seconds=given.seconds, programs=given.programs), indent=1))
+    return 0
+
+
+def _envcheck(given: argparse.Namespace) -> int:
+    options = _options(given.options)
+    env = configured(given.env, options)
+    if given.tasks is None:
+        tasks = generated_tasks(env, given.count, seed=given.seed)
+    else:
+        rows = read_tasks(given.tasks, env_id=given.env, row_format=given.format, options=options)
+        tasks = list(rows.values())[: given.count]
+    report = check(env, tasks)
+    Console().print(report.table(f"environment {given.env}, {len(tasks)} tasks"))
+    print("passed" if report.passed else "FAILED")
+    return 0 if report.passed else 1

@@ -1,0 +1,49 @@
+"""The commands that take a run's configuration."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from learner.checkpoint import DamagedCheckpointError
+from orchestrator.bench.all import bench, print_bench
+from orchestrator.bench.growth import bench_growth, write_growth
+from orchestrator.cluster.submit import submit
+from orchestrator.deadline import StuckError
+from orchestrator.mixture import open_mixture
+from orchestrator.run.redaction import blanked
+from orchestrator.settings.compose import Config, load_config
+from orchestrator.settings.fork import fork
+from orchestrator.settings.stage_list import STAGES
+from orchestrator.stages.pipeline import run_pipeline
+
+
+def execute(given: argparse.Namespace) -> int:
+    """Run one command; its exit status. ValueError or FileNotFoundError for a mistake in the input."""
+    try:
+        if given.command == "fork":
+            config = fork(given.source, given.at, given.overrides)
+            print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
+            return asyncio.run(run_pipeline(config))
+        config = load_config(given.config, given.overrides)
+        if given.command == "submit":
+            return submit(given.config, given.overrides, given.address)
+        if given.command in ("bench", "bench-growth"):
+            _measure(config, growth=given.command == "bench-growth")
+            return 0
+        only = given.command if given.command in STAGES else None
+        return asyncio.run(run_pipeline(config, only=only))
+    except FileNotFoundError:
+        raise
+    except (StuckError, DamagedCheckpointError, OSError, RuntimeError) as error:
+        print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
+        return 1
+
+
+def _measure(config: Config, *, growth: bool) -> None:
+    mixture = open_mixture(config.envs, {}, split="train", seed=config.seed)
+    if not growth:
+        print_bench(asyncio.run(bench(config, mixture)))
+        return
+    growths = asyncio.run(bench_growth(config, mixture, lambda text: print(f"measuring: {text}", file=sys.stderr)))
+    write_growth(growths, Path(config.runs_dir) / "bench")

@@ -1,0 +1,136 @@
+"""The command `serve`: a model behind an OpenAI-compatible server whose requests may limit their thoughts."""
+
+import argparse
+import ipaddress
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.run.folder import RunDir
+
+OPTIONS: dict[str, tuple[type, str, str]] = {
+    "host": (str, "ADDRESS", "where to listen; 127.0.0.1, this machine alone"),
+    "port": (int, "N", "where to listen; 8000"),
+    "dtype": (str, "NAME", "precision of the weights; float32 on a CPU, else that of the model's files"),
+    "max_model_len": (int, "TOKENS", "longest sequence, prompt included; the model's own"),
+    "threads": (int, "N", "CPU threads of the engine; 1"),
+    "memory_gib": (int, "GIB", "size of the key-value cache on a CPU; 1"),
+    "gpu_memory_utilization": (float, "SHARE", "share of a GPU's memory that the engine may take; 0.9"),
+    "reasoning_parser": (str, "NAME", "vLLM's parser that tells thought from answer; qwen3"),
+    "tool_call_parser": (str, "NAME", "vLLM's parser of tool calls, such as hermes; none, calls stay in the text"),
+}
+"""Settings of `ServerConfig`: type, what stands for the value, and help with the default."""
+THOUGHT_OPTIONS: dict[str, tuple[type, str, str]] = {
+    "grace": (int, "TOKENS", "in which the model may finish its line after a budget; that of the run, else 0"),
+    "closing": (str, "TEXT", "closes a thought; that of the run, else of the chat template"),
+}
+"""Settings of `ThoughtConfig`, likewise; a run's folder brings its own `rollout.thought`."""
+KEY_VARIABLE = "VLLM_API_KEY"
+EPILOG = """a chat request may carry, beside what vLLM takes (extra_body of the openai client):
+  "thinking_budget": 64     the thought is closed after so many tokens; 0 or more, null is no limit
+  "thinking_grace": 16      in place of --grace
+  "reasoning": false        an answer without a thought; true: with one; "low": the prompt asks for little thought
+
+clients give the key that VLLM_API_KEY holds here, where it is set; without one the server listens on loopback only
+"""
+
+
+def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
+    text = "serve a model to OpenAI clients, with thinking budgets"
+    raw = argparse.RawDescriptionHelpFormatter
+    command = commands.add_parser("serve", help=text, description=text, epilog=EPILOG, formatter_class=raw)
+    command.add_argument("model", type=Path, help="a model directory, or a run's folder: its newest model")
+    for name, (kind, shown, explained) in (OPTIONS | THOUGHT_OPTIONS).items():
+        flag = f"--{name.replace('_', '-')}"
+        command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
+    told = "tell budgets to the model, in the prompt; as the run did, else not"
+    command.add_argument("--announce", action=argparse.BooleanOptionalAction, help=told, default=argparse.SUPPRESS)
+    answered = (
+        "answer prompts of one text or of token ids too (/v1/completions); they can forge turns: for trusted clients"
+    )
+    command.add_argument("--raw-prompts", action="store_true", help=answered)
+    command.set_defaults(execute=_serve)
+
+
+def model_directory(given: Path) -> Path:
+    """The model directory that is meant: `given` itself, or the newest model of the run whose folder it is.
+
+    Raises `FileNotFoundError` where there is none.
+    """
+    if (given / "config.json").is_file():
+        return given
+    if not (given / "manifest.json").is_file():
+        raise FileNotFoundError(
+            f"{given} is no model directory (it has no config.json) and no run's folder (it has no manifest.json)"
+        )
+    newest = RunDir(given).state().model
+    if newest is None:
+        raise FileNotFoundError(f"the run in {given} has no model yet; run its stage init")
+    return given / newest
+
+
+def run_thought(given: Path) -> dict[str, Any]:
+    """The settings of the thoughts in the rollouts of the run whose folder `given` is; none for a model directory."""
+    path = given / "config.yaml"
+    if (given / "config.json").is_file() or not path.is_file():
+        return {}
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    thought: dict[str, Any] = config["rollout"]["thought"]
+    return thought
+
+
+def require_key(host: str, environment: Mapping[str, str]) -> None:
+    """Raises `ValueError` where other machines could reach the server and it would ask for no key."""
+    if host == "localhost" or environment.get(KEY_VARIABLE):
+        return
+    try:
+        inside = ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        inside = False
+    if not inside:
+        raise ValueError(
+            f"--host {host} is reached from other machines, and {KEY_VARIABLE} is not set: set it to a key that clients must "
+            f"give, or listen at 127.0.0.1 behind a proxy of your own"
+        )
+
+
+def _serve(given: argparse.Namespace) -> int:
+    model = model_directory(given.model)
+    if "host" in given:
+        require_key(given.host, os.environ)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)  # until the server listens and stops by itself
+    try:
+        status = _serve_model(model, given)
+        sys.stdout.flush()
+        os._exit(status)  # all is closed; an ordinary end prints pages of leaks that Triton's bindings believe in
+    except FileNotFoundError:
+        raise
+    except (OSError, RuntimeError) as error:
+        print(f"fault: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _serve_model(model: Path, given: argparse.Namespace) -> int:
+    # Imported here: vLLM takes 10 s to import, no other command needs it in this process, and it reads its environment
+    # while it is imported.
+    from rollout.engines.vllm_settings import prepare_environment
+
+    prepare_environment()
+    from rollout.budget.rule import ThoughtConfig
+    from rollout.serving.server import ServerConfig, serve
+
+    options = {name: value for name, value in vars(given).items() if name in (*OPTIONS, "raw_prompts")}
+    limits = {name: value for name, value in vars(given).items() if name in (*THOUGHT_OPTIONS, "announce")}
+    thought = ThoughtConfig(**{**run_thought(given.model), **limits})
+    return serve(model, ServerConfig(thought=thought, **options), name=str(given.model))
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(130)  # a KeyboardInterrupt is swallowed where vLLM waits for its engine, and the wait never ends

@@ -1,0 +1,1 @@
+"""The home of Ray: actors, placement, delivery of weights, jobs."""

@@ -1,0 +1,1 @@
+"""Data for supervised stages: chats, demonstrations, the model's own answers, pairs."""

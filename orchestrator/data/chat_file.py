@@ -1,0 +1,70 @@
+"""The rows of a chat file as dialogues."""
+
+from pathlib import Path
+from typing import Any
+
+from envs.core.task import Message, Task
+from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
+from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
+from orchestrator.data.dialogues import Dialogue
+from orchestrator.data.epochs import Epochs
+from orchestrator.data.row_intake import RowIntake
+from orchestrator.data.sft import in_rounds
+
+EFFORTS = (None, "low", "medium", "high")
+
+
+class ChatFile:
+    """The rows of a JSONL file with `messages`, shuffled anew in each epoch; `counts` says what became of them.
+
+    Every row is written once by `intake`. Raises `ValueError` with file and line for the first one that can't be trained
+    on where `on_error` is "raise".
+    """
+
+    def __init__(self, path: Path, intake: RowIntake, *, on_error: str, rounds: int = 1, seed: int) -> None:
+        def parse(row: dict[str, Any], number: int) -> Dialogue:
+            dialogue = parse_chat(row, number, thoughts=intake.knows_thoughts)
+            intake.require_fits(in_rounds(dialogue, rounds))
+            return dialogue
+
+        self._rows, self.counts = intake.read(path, parse, on_error=on_error)
+        self._epochs = Epochs(len(self._rows), seed=f"{seed}/epoch")
+
+    def dialogue(self, index: int) -> Dialogue:
+        """The dialogue at a position, epoch after epoch."""
+        *_, row = self._epochs.at(index)
+        return self._rows[row]
+
+
+def parse_chat(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Dialogue:
+    """One row: `{"messages": [...], "tools": [...]}`; everything before the first answer is the prompt.
+
+    An assistant's message at the very beginning is a part of the prompt. `thoughts` says whether the model knows the tags
+    of a thought. Raises `ValueError` for a malformed row.
+    """
+    messages = [
+        spoken(message, thoughts=thoughts) if message["role"] == "assistant" else message
+        for message in checked_messages(row)
+    ]
+    roles = [message["role"] for message in messages]
+    if "assistant" not in roles[1:]:
+        raise ValueError(f"`messages` needs an assistant's message after the prompt; its roles are {roles}")
+    first = roles.index("assistant", 1)
+    task = Task(
+        env="chat",
+        key=str(number),
+        messages=tuple(messages[:first]),
+        spec={},
+        tools=checked_tools(row),
+        thinking=_thinking_of(row, messages[first:]),
+    )
+    return Dialogue(task=task, reply=tuple(messages[first:]))
+
+
+def _thinking_of(row: dict[str, Any], reply: list[Message]) -> Thinking:
+    effort = row.get("reasoning_effort")
+    if effort not in EFFORTS:
+        raise ValueError(f"`reasoning_effort` is {shown(effort)}; it must be one of {', '.join(EFFORTS[1:])}")
+    if not any(message.get("reasoning_content") for message in reply):
+        return OFF
+    return LOW_EFFORT if effort == "low" else UNLIMITED

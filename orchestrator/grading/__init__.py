@@ -1,0 +1,1 @@
+"""Grading without a model: given answers, and environments that test themselves."""

@@ -1,0 +1,1 @@
+"""What a run has left, read back for people: figures, reports, comparisons."""

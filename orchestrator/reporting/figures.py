@@ -1,0 +1,238 @@
+"""The report's figures: inline SVG, so that the page needs nothing but itself."""
+
+import io
+import math
+import re
+from dataclasses import dataclass
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from orchestrator.reporting.record import RunRecord
+
+COLOURS = ("#2f6fde", "#e0782f", "#2a9d6f", "#b04fc4", "#c43d4b", "#7a7f87", "#8a6d3b", "#159aa8")
+INK = "#3a4250"
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "temper",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "DejaVu Sans"],
+    "font.size": 9.5,
+    "axes.edgecolor": "#c9ced6",
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e8ebef",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+}
+SIZE = (5.6, 2.9)
+WIDE = (11.6, 3.1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A figure with its caption."""
+
+    title: str
+    note: str
+    svg: str
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What one figure shows: metrics of one stage over its steps, those that the run has."""
+
+    title: str
+    note: str
+    stage: str
+    metrics: dict[str, str]
+    """Metric name to label."""
+    smooth: bool = True
+
+
+CURVES = (
+    Curve(
+        title="SFT loss",
+        note="Mean negative log-likelihood per trained token, in nats.",
+        stage="sft",
+        metrics={"train/loss": "loss"},
+    ),
+    Curve(
+        title="Loss on own answers",
+        note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",
+        stage="self_sft",
+        metrics={"train/loss": "loss"},
+    ),
+    Curve(
+        title="Preference",
+        note="Share of pairs whose preferred answer gained more than the other one, against the model at the beginning.",
+        stage="dpo",
+        metrics={"train/accuracy": "share of pairs"},
+    ),
+    Curve(
+        title="Distance from the teacher",
+        note="Mean of log pi - log pi_teacher over the sampled tokens, in nats: the reverse divergence of a token.",
+        stage="distill",
+        metrics={"train/kl": "divergence"},
+    ),
+    Curve(
+        title="Throughput in RL",
+        note="Tokens sampled per second of the whole step: waiting, learning and pushing weights included.",
+        stage="rl",
+        metrics={"rollout/tokens_per_s": "tokens/s"},
+    ),
+    Curve(
+        title="Trainer against engine",
+        note="Mean absolute difference of the log-probabilities of sampled tokens: staleness and numerics together.",
+        stage="rl",
+        metrics={"train/logprob_gap": "|log pi - log mu|"},
+    ),
+    Curve(
+        title="Staleness",
+        note="How many weight versions the oldest group of a step was behind.",
+        stage="rl",
+        metrics={"train/lag_max": "largest lag"},
+        smooth=False,
+    ),
+    Curve(
+        title="Entropy",
+        note="Mean surprise of the sampled tokens, in nats.",
+        stage="rl",
+        metrics={"train/entropy": "entropy"},
+    ),
+    Curve(
+        title="Seconds of a step",
+        note="Waiting for finished groups, learning, and pushing weights.",
+        stage="rl",
+        metrics={"time/wait_s": "wait", "time/train_s": "learn", "time/push_s": "push"},
+    ),
+)
+
+
+REWARDS = {
+    "rl": "Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
+    "distill": "Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
+}
+"""The stages that have rewards, and what is said of them."""
+
+
+def plots(record: RunRecord) -> list[Plot]:
+    """Every figure that the run has data for."""
+    with matplotlib.rc_context(STYLE):
+        rewards = (_rewards(record, name, note) for stage, note in REWARDS.items() for name in record.instances(stage))
+        curves = (_curve(record, curve, name) for curve in CURVES for name in record.instances(curve.stage))
+        made = [_evaluations(record), *rewards, *curves]
+    return [plot for plot in made if plot is not None]
+
+
+def smoothed(values: list[float], *, window: int) -> list[float]:
+    """A trailing mean over up to `window` finite values; NaN where there is none."""
+    result = []
+    for end in range(1, len(values) + 1):
+        recent = [value for value in values[max(0, end - window) : end] if math.isfinite(value)]
+        result.append(sum(recent) / len(recent) if recent else math.nan)
+    return result
+
+
+def _evaluations(record: RunRecord) -> Plot | None:
+    envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
+    if not envs:
+        return None
+    figure, axes = _axes(WIDE)
+    width = 0.8 / len(record.evaluations)
+    for number, evaluation in enumerate(record.evaluations):
+        at = [index + (number - (len(record.evaluations) - 1) / 2) * width for index in range(len(envs))]
+        results = [evaluation.envs.get(env) for env in envs]
+        heights = [result.avg_at_k if result else math.nan for result in results]
+        spans = [(r.avg_at_k - r.interval[0], r.interval[1] - r.avg_at_k) if r else (0.0, 0.0) for r in results]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.bar(at, heights, width * 0.92, label=f"after {evaluation.label}", color=colour, alpha=0.88)
+        axes.errorbar(at, heights, yerr=list(zip(*spans, strict=True)), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
+        for x, result in zip(at, results, strict=True):
+            if result:
+                top, told = (result.interval[1], f"{result.avg_at_k:.2f}") if result.samples else (0.0, "-")
+                axes.text(x, top + 0.025, told, ha="center", fontsize=8.5)
+    axes.set_xticks(range(len(envs)), envs)
+    axes.set_ylim(0, 1.12)
+    axes.set_ylabel("avg@k")
+    axes.grid(axis="x", visible=False)
+    axes.legend(loc="upper left", ncols=len(record.evaluations), bbox_to_anchor=(0, 1.14))
+    return Plot(
+        title="Held-out accuracy",
+        note="Share of right answers to held-out tasks among those with a score, sampled at temperature 1; bars are 95 % "
+        "confidence intervals, a dash is where no answer has a score.",
+        svg=inline_svg(figure),
+        wide=True,
+    )
+
+
+def _rewards(record: RunRecord, name: str, note: str) -> Plot | None:
+    envs = record.envs_of(name)
+    if not envs:
+        return None
+    figure, axes = _axes(WIDE)
+    for number, env in enumerate(envs):
+        steps, values = record.series(name, f"env/{env}/reward")
+        _line(axes, steps, values, label=env, colour=COLOURS[number % len(COLOURS)], smooth=True)
+    axes.set_xlabel(f"{name.upper()} step")
+    axes.set_ylabel("mean reward")
+    axes.legend(ncols=len(envs))
+    title = "Reward by environment" if name == "rl" else f"Reward by environment, {name}"
+    return Plot(title=title, note=note, svg=inline_svg(figure), wide=True)
+
+
+def _curve(record: RunRecord, curve: Curve, instance: str) -> Plot | None:
+    present = {name: label for name, label in curve.metrics.items() if record.series(instance, name)[0]}
+    if not present:
+        return None
+    figure, axes = _axes(SIZE)
+    for number, (name, label) in enumerate(present.items()):
+        steps, values = record.series(instance, name)
+        _line(axes, steps, values, label=label, colour=COLOURS[number], smooth=curve.smooth)
+    axes.set_xlabel(f"{instance.upper()} step")
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    if len(present) > 1:
+        axes.legend(ncols=len(present))
+    else:
+        axes.set_ylabel(next(iter(present.values())))
+    title = curve.title if instance == curve.stage else f"{curve.title}, {instance}"
+    return Plot(title=title, note=curve.note, svg=inline_svg(figure))
+
+
+def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colour: str, smooth: bool) -> None:
+    window = max(1, len(values) // 20)
+    if not smooth or window == 1:
+        axes.plot(steps, values, color=colour, label=label, linewidth=1.6)
+        return
+    axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
+    axes.plot(steps, smoothed(values, window=window), color=colour, label=label, linewidth=1.9)
+
+
+def _axes(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure, figure.add_subplot()
+
+
+def svg_file(figure: Figure, *, transparent: bool = False) -> str:
+    """The figure as an SVG document."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=transparent, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def inline_svg(figure: Figure) -> str:
+    """The figure as an SVG element that scales with the page."""
+    document = svg_file(figure, transparent=True)
+    element = document[document.index("<svg") :]
+    return re.sub(
+        r'(<svg [^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", element, count=1), count=1
+    )

@@ -1,0 +1,113 @@
+"""The report of a run: `report.json` for programs, `report.html` for people, both made from the run's files alone."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from orchestrator.reporting.budget_figures import curve_file, curve_plots
+from orchestrator.reporting.figures import plots
+from orchestrator.reporting.record import RunRecord, read_run
+from orchestrator.reporting.transcripts import pick_samples
+from orchestrator.run.folder import write_json
+from orchestrator.run.progress import clock_text
+
+TEMPLATE = "report.html.jinja"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPaths:
+    """Where the report lies."""
+
+    html: Path
+    json: Path
+    curves: Path | None = None
+    """The figure of accuracy against thinking budget; None where the run has no curve."""
+
+
+def write_report(run_dir: Path) -> ReportPaths:
+    """Write the report of a run from what its folder holds; a run that is not finished gets what there is.
+
+    Raises `FileNotFoundError` or `ValueError` where the folder is not that of a run or a file in it is broken.
+    """
+    record = read_run(run_dir)
+    paths = ReportPaths(
+        html=run_dir / "report.html",
+        json=run_dir / "report.json",
+        curves=run_dir / "curves.svg" if record.curves else None,
+    )
+    write_json(paths.json, summary(record))
+    paths.html.write_text(page(record, run_dir / "trajectories"), encoding="utf-8")
+    if paths.curves is not None:
+        paths.curves.write_text(curve_file(record), encoding="utf-8")
+    return paths
+
+
+def summary(record: RunRecord) -> dict[str, Any]:
+    """What `report.json` holds."""
+    tables = [asdict(evaluation) for evaluation in record.evaluations]
+    for table, evaluation in zip(tables, record.evaluations, strict=True):
+        for env, result in evaluation.envs.items():
+            table["envs"][env]["interval"] = list(result.interval)
+        del table["curve"]  # stands under `curves`
+    found: dict[str, Any] = {
+        "run": record.name,
+        "seed": record.seed,
+        "stages": [{"name": name, "seconds": seconds} for name, seconds in record.stage_seconds.items()],
+        "total_seconds": sum(record.stage_seconds.values()),
+        "engine_start_s": record.engine_start_s,
+        "evaluation": tables,
+        "accuracy": accuracy_table(record),
+        "final_metrics": record.final_metrics(),
+        "events": [asdict(event) for event in record.events],
+    }
+    if record.curves:
+        found["curves"] = {
+            label: {env: [point.as_json() for point in points] for env, points in by_env.items()}
+            for label, by_env in record.curves.items()
+        }
+    return found
+
+
+def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
+    """avg@k by environment, then by the stage that made the model."""
+    envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
+    return {env: {e.label: e.envs[env].avg_at_k for e in record.evaluations if env in e.envs} for env in envs}
+
+
+def page(record: RunRecord, trajectories: Path) -> str:
+    """The HTML page. Everything that a model, a tool or a data row wrote is escaped."""
+    return render(
+        TEMPLATE,
+        {
+            "record": record,
+            "total_seconds": sum(record.stage_seconds.values()),
+            "plots": plots(record),
+            "curve_plots": curve_plots(record),
+            "samples": pick_samples(trajectories),
+            "config": yaml.safe_dump(record.config, sort_keys=False),
+        },
+    )
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """A page from a template of this folder; values are escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["clock"] = clock_text
+    environment.filters["number"] = _number
+    return environment.get_template(template).render(values)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    """A number as a table shows it; a dash where there is none."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"

@@ -1,0 +1,121 @@
+"""The metrics file of a run: `metrics.jsonl`, one flat object a line, each (stage, step) once; events stand in between."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.run.folder import write_whole
+
+HEAD = ("stage", "step", "time")
+EVENT = "event"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsRow:
+    """What one step measured. `time` is in seconds since 1970; a value that was not finite is NaN.
+
+    A row with an `event` has no values: it says what was done to the run after that step, as `kind` and `what`.
+    """
+
+    stage: str
+    step: int
+    time: float
+    values: dict[str, float] = field(default_factory=dict)
+    event: dict[str, Any] | None = None
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What the event was, each thing as text: a pair is what it was and what it is. Empty without an event."""
+        what = self.event["what"] if self.event else {}
+        return {name: " -> ".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in what.items()}
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What no other row of measurements has."""
+        return self.stage, self.step
+
+
+class MetricsLog:
+    """Appends rows to a metrics file. A line that a killed process left half written is removed when the log opens."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._keys: set[tuple[str, int]] = set()
+        self._keep(lambda row: True)
+
+    def append(self, stage: str, step: int, metrics: dict[str, float]) -> None:
+        """Add the row of one step, in the place of an earlier one.
+
+        Raises `ValueError` where a metric has the name of a head field.
+        """
+        clash = [name for name in (*HEAD, EVENT) if name in metrics]
+        if clash:
+            raise ValueError(f"metric {clash[0]!r} has the name of a head field; call it differently")
+        if (stage, step) in self._keys:
+            self._keep(lambda row: row.event is not None or row.key != (stage, step))
+        values = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
+        self._add(stage, step, values)
+        self._keys.add((stage, step))
+
+    def event(self, stage: str, step: int, kind: str, what: dict[str, Any]) -> None:
+        """Add what was done to the run after a step of a stage: its `kind` in a word, and `what` exactly."""
+        self._add(stage, step, {EVENT: {"kind": kind, "what": what}})
+
+    def truncate(self, stage: str, after_step: int) -> None:
+        """Forget the rows of `stage` beyond `after_step`: a resumed stage measures those steps again. Events stay."""
+        self._keep(lambda row: row.event is not None or row.stage != stage or row.step <= after_step)
+
+    def _add(self, stage: str, step: int, fields: dict[str, Any]) -> None:
+        line = json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3)} | fields, allow_nan=False)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def _keep(self, wanted: Callable[[MetricsRow], bool]) -> None:
+        """Leave only the rows that are wanted; a file of which all are is not written again."""
+        if not self._path.exists():
+            return
+        text = self._path.read_text(encoding="utf-8")
+        rows = [(line, _row(line, self._path, number)) for number, line in enumerate(_whole_lines(text), 1)]
+        kept = [(line, row) for line, row in rows if wanted(row)]
+        self._keys = {row.key for _, row in kept if row.event is None}
+        if len(kept) < len(rows) or not text.endswith("\n"):
+            write_whole(self._path, "".join(line + "\n" for line, _ in kept))
+
+
+def read_metrics(path: Path) -> list[MetricsRow]:
+    """The rows of a metrics file in order; none where there is no file. A torn last line is left out.
+
+    Raises `ValueError` with file and line number where a line inside the file is no metrics row.
+    """
+    if not path.exists():
+        return []
+    lines = _whole_lines(path.read_text(encoding="utf-8"))
+    return [_row(line, path, number) for number, line in enumerate(lines, 1)]
+
+
+def parse_row(line: str) -> MetricsRow:
+    """The row of one line. Raises `ValueError` where it is none."""
+    try:
+        fields = json.loads(line)
+        stage, step, when = (fields.pop(name) for name in HEAD)
+        event = fields.pop(EVENT, None)
+        values = {name: math.nan if value is None else float(value) for name, value in fields.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no metrics row: {line[:80]!r}") from error
+    return MetricsRow(stage=stage, step=step, time=when, values=values, event=event)
+
+
+def _row(line: str, path: Path, number: int) -> MetricsRow:
+    try:
+        return parse_row(line)
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number} is {error}") from error
+
+
+def _whole_lines(text: str) -> list[str]:
+    """The lines that end in a newline: `append` writes a row and its newline at once."""
+    return text.split("\n")[:-1]

@@ -1,0 +1,194 @@
+"""What a person sees while a run works: a live panel in a terminal, plain lines elsewhere."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.run.redaction import blanked
+
+SHOWN_ENVS = 8
+SHOWN_LOSSES = ("train/loss", "sft/loss", "loss")
+SHOWN_SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "tokens_per_s")
+
+
+@dataclass(slots=True, kw_only=True)
+class StageView:
+    """Where a stage stands. Times in seconds on a monotonic clock."""
+
+    name: str
+    total: int
+    began: float
+    first: int | None = None
+    """The first step that was seen: a resumed stage begins in the middle."""
+    first_at: float = 0.0
+    step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    shown: int | None = None
+    """The last step that a plain line was printed for."""
+
+    def update(self, step: int, metrics: dict[str, float], now: float) -> None:
+        if self.first is None:
+            self.first, self.first_at = step, now
+        self.step = step
+        self.metrics.update(metrics)
+
+    def seconds_left(self, now: float) -> float | None:
+        """Steps left times the mean seconds of a step so far; None before there is a mean."""
+        if self.first is None or self.step <= self.first:
+            return None
+        return (self.total - self.step) * (now - self.first_at) / (self.step - self.first)
+
+    def rewards(self) -> dict[str, float]:
+        """The newest mean reward of each environment."""
+        names = [name.split("/") for name in self.metrics]
+        envs = [parts[1] for parts in names if len(parts) == 3 and parts[0] == "env" and parts[2] == "reward"]
+        return {env: self.metrics[f"env/{env}/reward"] for env in sorted(envs)}
+
+    def first_of(self, names: tuple[str, ...]) -> float | None:
+        """The newest value of the first of these metrics that the stage has."""
+        return next((self.metrics[name] for name in names if name in self.metrics), None)
+
+
+class Progress:
+    """Shows stages and steps. Use as a context manager; every call returns at once.
+
+    In a terminal a panel is redrawn four times a second. Elsewhere a line is printed at most every `every_s` seconds,
+    and one for the last step of each stage.
+    """
+
+    def __init__(
+        self,
+        title: str = "temper",
+        *,
+        stream: TextIO | None = None,
+        every_s: float = 10.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._title = title
+        self._stream = stream if stream is not None else sys.stdout
+        self._every_s = every_s
+        self._clock = clock
+        self._console = Console(file=self._stream, highlight=False)
+        self._stage: StageView | None = None
+        self._began = clock()
+        self._printed_at = float("-inf")
+        self._live = Live(get_renderable=self._panel, console=self._console) if self._console.is_terminal else None
+
+    def __enter__(self) -> "Progress":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_stage()
+        if self._live is not None:
+            self._live.stop()
+
+    def stage(self, name: str, total_steps: int) -> None:
+        """A stage begins; `total_steps` is 0 where it has no steps."""
+        self._end_stage()
+        self._stage = StageView(name=name, total=total_steps, began=self._clock())
+        self._printed_at = self._clock()
+
+    def update(self, step: int, metrics: dict[str, float]) -> None:
+        """A step of the current stage is done."""
+        assert self._stage is not None, "stage() comes before update()"
+        now = self._clock()
+        self._stage.update(step, metrics, now)
+        if self._live is None and now - self._printed_at >= self._every_s:
+            self._print_line(self._stage)
+
+    def note(self, text: str) -> None:
+        """A line that stays: a warning, a file that was written. What looks like a secret is blanked."""
+        line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
+        self._console.print(line, markup=False, soft_wrap=True)
+        if self._live is None:
+            self._stream.flush()
+
+    def _end_stage(self) -> None:
+        """The last line of a stage."""
+        self._redraw()
+        stage, self._stage = self._stage, None
+        if stage is None:
+            return
+        self._redraw()
+        if stage.first is not None and stage.shown != stage.step:
+            self._print_line(stage)
+
+    def _redraw(self) -> None:
+        if self._live is not None and self._live.is_started:
+            self._live.refresh()
+
+    def _print_line(self, stage: StageView) -> None:
+        now = self._clock()
+        self.note(line_text(stage, now))
+        stage.shown, self._printed_at = stage.step, now
+
+    def _panel(self) -> RenderableType:
+        stage = self._stage
+        if stage is None:
+            return Text("")
+        now = self._clock()
+        left = stage.seconds_left(now)
+        head = Table.grid(padding=(0, 2))
+        step = f"{stage.step}/{stage.total}" if stage.total else "..."
+        bar = ProgressBar(total=stage.total or None, completed=stage.step, width=30, pulse=not stage.total)
+        head.add_row(
+            Text(f"{self._title} - {stage.name}", style="bold"),
+            bar,
+            Text(step),
+            Text(f"{clock_text(now - stage.began)} gone" + ("" if left is None else f", {clock_text(left)} left")),
+        )
+        return Group(head, self._numbers(stage))
+
+    def _numbers(self, stage: StageView) -> RenderableType:
+        """Reward bars of the environments, loss and speed, as far as the stage has them."""
+        table = Table.grid(padding=(0, 2))
+        for env, reward in list(stage.rewards().items())[:SHOWN_ENVS]:
+            bar = ProgressBar(total=1.0, completed=min(max(reward, 0.0), 1.0), width=20)
+            table.add_row(Text(f"  {env}"), bar, Text(f"reward {reward:.3f}"))
+        rest = [part for part in (_loss_text(stage), _speed_text(stage)) if part]
+        if rest:
+            table.add_row(Text(f"  {rest[0]}"), Text(rest[1] if len(rest) > 1 else ""))
+        return table
+
+
+def line_text(stage: StageView, now: float) -> str:
+    """One plain line: stage, step, rewards, loss, speed and time left, as far as they are known."""
+    left = stage.seconds_left(now)
+    parts = [
+        f"{stage.name} {stage.step}/{stage.total}" if stage.total else f"{stage.name} {stage.step}",
+        " ".join(f"{env} {reward:.3f}" for env, reward in stage.rewards().items()),
+        _loss_text(stage),
+        _speed_text(stage),
+        "" if left is None or stage.step == stage.total else f"{clock_text(left)} left",
+    ]
+    return " | ".join(part for part in parts if part)
+
+
+def clock_text(seconds: float) -> str:
+    """Seconds as `m:ss` or `h:mm:ss`."""
+    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _loss_text(stage: StageView) -> str:
+    loss = stage.first_of(SHOWN_LOSSES)
+    return "" if loss is None else f"loss {loss:.4f}"
+
+
+def _speed_text(stage: StageView) -> str:
+    speed = stage.first_of(SHOWN_SPEEDS)
+    return "" if speed is None else f"{speed:,.0f} tokens/s"

@@ -1,0 +1,182 @@
+"""Experiment tracking: what a run reports, sent by threads of its own so that training never waits.
+
+    metrics.jsonl --rows not sent yet--> `tracker`       --> MLflow       what was sent: tracking/<id>.sent
+    files ----------------------------> `tracker-files` --> MLflow       which run:     tracking/run.json
+
+The file is the queue: a killed process loses nothing, and what an outage of any length held back is made up when the
+server is there, by this process or by the next one. MLflow forgets nothing: a step that a resumed stage measured again has
+two values there, of which the newer is that of the line of training that survived.
+"""
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+from orchestrator.run.mlflow_run import MlflowRun, RunDeletedError, first_line
+
+POLL_S = 1.0
+"""How often the metrics file is looked at."""
+LONGEST_PAUSE_S = 10.0
+
+
+class Ended(Enum):
+    """How a run came to its end, in MLflow's words."""
+
+    FINISHED = "FINISHED"  # all that was asked for is done
+    FAILED = "FAILED"  # a fault ended it
+    KILLED = "KILLED"  # somebody stopped it
+
+
+class Tracker(Protocol):
+    """Where a run reports to; its metrics are read from its metrics file. No call blocks, except `close`."""
+
+    def params(self, values: dict[str, str]) -> None:
+        """The run's configuration."""
+        ...
+
+    def artifact(self, path: Path) -> None:
+        """A file to keep with the run, as it is when it is sent."""
+        ...
+
+    def close(self, ended: Ended) -> None:
+        """Send what is left, within a deadline, and end the run."""
+        ...
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class MlflowTracker:
+    """A run in MLflow: at the server `uri`, else at MLFLOW_TRACKING_URI, else in a SQLite file in `local_dir`.
+
+    `metrics` is the run's metrics file, `memory` the folder in which the tracker keeps what it knows: with it the run stays
+    one run there, however often its process dies. `say` gets the few messages for people.
+    """
+
+    def __init__(
+        self,
+        run_name: str,
+        *,
+        experiment: str,
+        metrics: Path,
+        memory: Path,
+        uri: str | None = None,
+        local_dir: Path = Path("runs"),
+        say: Callable[[str], None] = _to_stderr,
+    ) -> None:
+        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{local_dir.absolute()}/mlflow.db"
+        self._run = MlflowRun(self.uri, experiment=experiment, name=run_name, metrics=metrics, memory=memory, say=say)
+        self._artifacts = local_dir.absolute() / "mlartifacts"
+        self._say = say
+        self._params: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+        self._files: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._ended = Ended.FAILED
+        self._away = False
+        self._settled = False
+        """Whether people need no last word: all is sent, or they know that the run was deleted."""
+        self._closing = threading.Event()
+        self._connected = threading.Event()
+        self._rows_thread = threading.Thread(target=self._send_rows, name="tracker", daemon=True)
+        self._files_thread = threading.Thread(target=self._send_files, name="tracker-files", daemon=True)
+        self._rows_thread.start()
+        self._files_thread.start()
+
+    def params(self, values: dict[str, str]) -> None:
+        self._params.put(values)
+
+    def artifact(self, path: Path) -> None:
+        self._files.put(path)
+
+    def close(self, ended: Ended, *, timeout_s: float = 15.0) -> None:
+        """Send what is left for at most `timeout_s` seconds, then say how much could not be delivered."""
+        self._ended = ended
+        self._closing.set()
+        deadline = monotonic() + timeout_s
+        for thread in (self._rows_thread, self._files_thread):
+            thread.join(max(0.0, deadline - monotonic()))
+        if self._files_thread.is_alive() and self._connected.is_set():
+            self._say(f"tracking: not every file reached {self.uri} in {timeout_s:.0f} s; they lie in the run's folder")
+        if not self._settled:
+            self._say(
+                f"tracking: {self._run.unsent} rows of metrics.jsonl did not reach {self.uri}; "
+                f"the same command sends them when it is there"
+            )
+
+    def _send_rows(self) -> None:
+        """The thread of the metrics: sends what is new until the end has come."""
+        if not self._until_done(lambda: self._run.connect(self._artifacts)):
+            return
+        self._connected.set()
+        last = False
+        while not last:
+            last = self._closing.is_set()  # before the look, so that nothing is missed
+            while not self._params.empty():
+                if not self._until_done(partial(self._run.send_params, self._params.get())):
+                    return
+            if not self._until_done(self._run.send_rows):
+                return
+            self._closing.wait(0.0 if last else POLL_S)
+        self._settled = self._until_done(lambda: self._run.end(self._ended.value))
+
+    def _send_files(self) -> None:
+        """The thread of the files: neither the metrics nor the next file wait for one that can't be stored."""
+        waiting: list[Path] = []
+        last = said = False
+        while not self._connected.wait(POLL_S):
+            if not self._rows_thread.is_alive():
+                return
+        while not last:
+            last = self._closing.is_set()
+            while not self._files.empty():
+                waiting.append(self._files.get())
+            refused = {path: error for path in waiting if (error := self._store(path))}
+            waiting = list(refused)
+            if refused and not said:
+                said = True
+                path, error = next(iter(refused.items()))
+                self._say(f"tracking: {path.name} can't be stored ({error}); metrics are sent all the same")
+            self._closing.wait(LONGEST_PAUSE_S if waiting else POLL_S)
+
+    def _store(self, path: Path) -> str:
+        """Deliver a file; returns why it could not be, "" where it could."""
+        try:
+            self._run.store(path)
+        except Exception as error:  # whatever the clients of artifact stores raise must not end the run
+            return first_line(error)
+        return ""
+
+    def _until_done(self, call: Callable[[], None]) -> bool:
+        """Call until it succeeds. False where the run was deleted, or the tracker is closing and the server is away."""
+        pause_s = 0.5
+        while True:
+            last = self._closing.is_set()
+            try:
+                call()
+            except RunDeletedError as error:
+                self._say(f"tracking: {error}")
+                self._settled = True
+                return False
+            except Exception as error:  # whatever the tracker's client raises must not end the run
+                if not self._away:
+                    self._say(
+                        f"tracking: {self.uri} can't be reached ({first_line(error)}); "
+                        f"the run goes on, metrics.jsonl has all"
+                    )
+                self._away = True
+            else:
+                if self._away:
+                    self._say(f"tracking: {self.uri} is back")
+                self._away = False
+                return True
+            if last:
+                return False
+            self._closing.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

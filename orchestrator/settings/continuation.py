@@ -1,0 +1,161 @@
+"""What a run was begun with, and what of it may be different when it goes on: as each setting's kind says."""
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+
+from envs.core.setting import Kind, kind_of
+from learner.checkpoint import steps
+from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.metrics_log import MetricsLog
+from orchestrator.settings.compose import KINDS, Config, flat_config, save_config
+from orchestrator.settings.data_files import MISSING, content
+from orchestrator.settings.text import written
+
+CHANGED = "changed"
+"""The kind of the event that says which settings changed."""
+SAMPLED_BY = ("tasks", "samples", "shares")
+"""The settings of a stage that say which answers it samples to train on."""
+Changes = dict[str, tuple[str | None, str | None]]
+"""Settings by their dotted names, with what they were and what they are; None where there was or is none."""
+
+
+def fingerprint(config: Config) -> dict[str, str]:
+    """The settings, those that name files by what the files hold: another place is no change, another content is."""
+    return flat_config(config) | content(config)
+
+
+def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> dict[str, str]:
+    """The fingerprint of a run that goes on: of a file that is gone and that nothing ahead reads, what was known of it."""
+    state, now = folder.state(), fingerprint(config)
+    gone = [key for key in now if now[key] == MISSING and key in state.fingerprint]
+    same_model = "model.path" in gone and written(folder.config, "model.path") == config.model.path
+    return now | {key: state.fingerprint[key] for key in gone if _needs_no_more(key, state, reads, same_model)}
+
+
+def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict[Kind, Changes]:
+    """What differs, by kind."""
+    stages = {stage.name: stage.stage for stage in config.instances}
+    found: dict[Kind, Changes] = {kind: {} for kind in Kind}
+    for key in sorted(before | now):
+        if before.get(key) != now.get(key):
+            found[_kind(key, stages)][key] = before.get(key), now.get(key)
+    return found
+
+
+def _kind(key: str, stages: dict[str, str]) -> Kind:
+    owner, _, rest = key.partition(".")
+    return kind_of(KINDS, f"{stages.get(owner, owner)}.{rest}" if rest else key)
+
+
+def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> None:
+    """Record a new run's configuration, or check that a continued one may go on with this one, and record what changed.
+
+    What nothing was trained with may change: the settings of a stage that has no checkpoint, whose answers are sampled
+    anew where they are concerned, and all others of a run that has none, which then begins anew. Files may be gone where
+    nothing ahead `reads` any. Raises `ValueError` with what would make another run.
+    """
+    state = folder.state()
+    now = fingerprint_now(config, folder, reads=reads)
+    if not state.fingerprint:
+        save_config(config, folder.config)
+        folder.store(replace(state, fingerprint=now))
+        return
+    trained = folder.begun()
+    found = changes(config, state.fingerprint, now)
+    other = found[Kind.IDENTITY]
+    fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}
+    if fixed:
+        raise ValueError(
+            f"{folder.root} was trained with {_listed(fixed)}; {_remedy(fixed)}, or begin another run: with name=, or at "
+            f"a checkpoint of this one with `python -m orchestrator fork`"
+        )
+    if _begins_anew(found, config, state, trained):
+        state = _afresh(folder)
+    _forget_answers(found, folder, trained)
+    if trained and (what := recorded(found, config, state)):
+        name = next(reversed(trained))
+        MetricsLog(folder.metrics).event(name, max(steps(folder.checkpoints(name))), CHANGED, what)
+    save_config(config, folder.config)
+    folder.store(replace(state, fingerprint=now))
+
+
+def reached(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
+    """What a run has reached that holds with this configuration too: nothing where the run will begin anew."""
+    state, trained = folder.state(), folder.begun()
+    if not state.fingerprint or trained:
+        return state
+    found = changes(config, state.fingerprint, fingerprint_now(config, folder, reads=reads))
+    return RunState() if _begins_anew(found, config, state, trained) else state
+
+
+def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dict[str, list[str | None]]:
+    """What an event says of changes: all but those that are free, and of an instance that came or went its name alone."""
+    return {
+        key: list(change)
+        for key, change in (found[Kind.IDENTITY] | found[Kind.SCHEDULE]).items()
+        if not (None in change and _of_a_stage(key, config, state))
+    }
+
+
+def _begins_anew(found: dict[Kind, Changes], config: Config, state: RunState, trained: Iterable[str]) -> bool:
+    """Whether nothing that was done holds any more: what changed is no setting of a stage, and nothing was trained."""
+    return not trained and any(not _of_a_stage(key, config, state) for key in found[Kind.IDENTITY])
+
+
+def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
+    """Whether a setting is that of a stage or of an instance of one, which may have gone before it began."""
+    owner = key.partition(".")[0]
+    names = {*config.sections, *state.stages, *(stage.name for stage in config.instances)}
+    return owner in names or owner not in Config.__dataclass_fields__
+
+
+def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterable[str]) -> None:
+    """Remove what was sampled with other settings for stages that were not trained on it yet."""
+    for name in folder.state().stages:
+        if name not in trained and samples_anew(name, found):
+            folder.sampled(name).unlink(missing_ok=True)
+
+
+def samples_anew(name: str, found: dict[Kind, Changes]) -> bool:
+    """Whether an instance of a stage would sample other answers with what changed."""
+    settings = ("envs.", "rollout.", *(f"{name}.{setting}" for setting in SAMPLED_BY))
+    return any(key.startswith(settings) for key in (*found[Kind.IDENTITY], *found[Kind.SCHEDULE]))
+
+
+def _is_fixed(
+    key: str, change: tuple[str | None, str | None], config: Config, state: RunState, trained: Iterable[str]
+) -> bool:
+    """Whether something was trained with this setting."""
+    owner = key.partition(".")[0]
+    stage = _of_a_stage(key, config, state)
+    if not (owner in trained if stage else trained):
+        return False
+    return not (change[1] is None and stage)  # else the list of stages does not name it any more
+
+
+def _needs_no_more(key: str, state: RunState, reads: bool, same_model: bool) -> bool:
+    """Whether nothing ahead reads a file that is gone; of the model that a run began with only where its place is the same."""
+    if key == "model.path":
+        return same_model
+    return not reads or key.partition(".")[0] in state.done
+
+
+def _afresh(folder: RunDir) -> RunState:
+    """A state without progress, where nothing was trained: what was made with other settings is removed."""
+    state = folder.state()
+    for name in state.began:
+        folder.sampled(name).unlink(missing_ok=True)
+    shutil.rmtree(folder.root / "checkpoints", ignore_errors=True)
+    for path in folder.evals.glob("*.json"):
+        path.unlink()
+    return RunState()
+
+
+def _listed(found: Changes) -> str:
+    return "; ".join(f"{key}: {before} -> {now}" for key, (before, now) in found.items())
+
+
+def _remedy(found: Changes) -> str:
+    files = any("SHA-256" in str(before) for before, _ in found.values())
+    return "put the file back as it was" if files else "go on with what it was"

@@ -1,0 +1,149 @@
+"""`fork`: a new run that begins at a checkpoint of another one, with other settings."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from envs.core.setting import Kind
+from learner.checkpoint import FACTS, MANIFEST, begin, commit, place, size_of, step_of, steps, verify
+from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.metrics_log import MetricsLog
+from orchestrator.settings.compose import Config, load_config, save_config
+from orchestrator.settings.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
+from orchestrator.settings.stage_list import Stage
+
+FORKED = "forked"
+"""The kind of the event that says what a run began with."""
+OF_THE_MODEL = ("model.",)
+"""What a checkpoint settles."""
+OF_THE_OPTIMISER = ("optim.kind", "learner.lora.", "learner.frozen", "learner.train_router", "learner.bf16")
+"""What the state of its optimiser settles."""
+
+
+def fork(source: Path, at: str, overrides: list[str]) -> Config:
+    """Make the folder of a run that begins at checkpoint `at`, `rl/150` or `rl` for the newest, of the run in `source`.
+
+    It has the source's settings, with overrides on top, of which `name` must be one. The stage goes on from there where
+    `steps` says so, with its optimiser, else the next stage begins with this model. Answers that it trains on are sampled
+    anew, by this model, where what they are sampled with changed. Returns the new configuration.
+    Raises `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` where the checkpoint is not as it was saved.
+    """
+    if not (source / "config.yaml").is_file() or not (source / "manifest.json").is_file():
+        raise FileNotFoundError(f"{source} is not the folder of a run: it has no config.yaml and manifest.json")
+    if not any(override.startswith("name=") for override in overrides):
+        raise ValueError("a fork is a run of its own: give it a name=")
+    beside = [] if any(one.startswith("runs_dir=") for one in overrides) else [f"runs_dir={source.resolve().parent}"]
+    config = load_config(source / "config.yaml", [*beside, *overrides])
+    given, target = RunDir(source.resolve()), RunDir(Path(config.runs_dir).resolve() / config.name)
+    if target.root.exists():
+        raise ValueError(f"{target.root} is there already; choose another name=")
+    checkpoint = _checkpoint(given, at)
+    stage = _stage(config, checkpoint, given.state())
+    verify(checkpoint)
+    found = changes(config, given.state().fingerprint, fingerprint_now(config, given))
+    _check_changes(config, stage, step_of(checkpoint), found)
+    _make(config, stage, checkpoint, given, target, keeps_answers=not samples_anew(stage.name, found))
+    origin = target.state().origin
+    log = MetricsLog(target.metrics)
+    log.event(stage.name, step_of(checkpoint), FORKED, origin | recorded(found, config, given.state()))
+    return config
+
+
+def _checkpoint(given: RunDir, at: str) -> Path:
+    name, _, step = at.partition("/")
+    kept = {one: steps(given.checkpoints(one)) for one in given.state().began}
+    found = kept.get(name, [])
+    if found and not step:
+        return place(given.checkpoints(name), found[-1])
+    if not step.isdecimal() or int(step) not in found:
+        listed = ", ".join(f"{one}/{number}" for one, numbers in kept.items() for number in numbers)
+        raise ValueError(f"{given.root} has no checkpoint {at}; it has {listed or 'none that was trained'}")
+    return place(given.checkpoints(name), int(step))
+
+
+def _stage(config: Config, checkpoint: Path, state: RunState) -> Stage:
+    """The instance that the checkpoint is of, as the new configuration lists it."""
+    name, step = checkpoint.parent.name, step_of(checkpoint)
+    found = next((stage for stage in config.instances if stage.name == name), None)
+    if found is None or found.stage != state.stages[name]:
+        raise ValueError(
+            f"stages has no {state.stages[name]} named {name}, of which the checkpoint is; let it stand there, so that the "
+            f"list tells what the model went through, and set {name}.steps={step} if it shall not go on"
+        )
+    if config.settings(found).steps < step:
+        raise ValueError(
+            f"{name}.steps={config.settings(found).steps} is less than the {step} steps of the checkpoint; set "
+            f"{name}.steps={step} to go on with the next stage, more to go on with this one"
+        )
+    return found
+
+
+def _check_changes(config: Config, stage: Stage, step: int, found: dict[Kind, Changes]) -> None:
+    """Raises `ValueError` for a change of what the checkpoint settles."""
+    goes_on = config.settings(stage).steps > step
+    optimiser = tuple(f"{stage.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
+    for key, (before, now) in found[Kind.IDENTITY].items():
+        if key.startswith(OF_THE_MODEL):
+            raise ValueError(f"{key}: {before} -> {now} does not go with the checkpoint's model; leave it as it was")
+        if goes_on and key.startswith(optimiser):
+            raise ValueError(
+                f"{key}: {before} -> {now} does not go with the state of the checkpoint's optimiser; leave it as it was, or "
+                f"set {stage.name}.steps={step} to begin the next stage"
+            )
+
+
+def _make(
+    config: Config, stage: Stage, checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool
+) -> None:
+    """The folder of the new run: the checkpoint, what its stage began with, and what was done before."""
+    state, step = given.state(), step_of(checkpoint)
+    goes_on = config.settings(stage).steps > step
+    order = list(state.done)
+    before = order[: order.index(stage.name)] if stage.name in order else order
+    done = {name: state.done[name] for name in before}
+    target.open()
+    try:
+        copy = _copied(checkpoint, given, target)
+        for label in (name.removeprefix("eval-") for name in before if state.stages[name] == "eval"):
+            shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
+        if goes_on and keeps_answers and given.sampled(stage.name).is_file():
+            shutil.copy2(given.sampled(stage.name), target.sampled(stage.name))
+        manifest = hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()
+        names = [*before, stage.name]
+        save_config(config, target.config)
+        target.store(
+            RunState(
+                done=done if goes_on else done | {stage.name: step},
+                began={name: model for name, model in state.began.items() if name in names},
+                stages={name: kind for name, kind in state.stages.items() if name in names},
+                model=str(copy.relative_to(target.root)),
+                label=stage.name,
+                version=state.version,
+                fingerprint=fingerprint_now(config, given),
+                origin={"run": str(given.root), "from": f"{stage.name}/{step}", "manifest": f"SHA-256 {manifest}"},
+            )
+        )
+    except BaseException:
+        target.close()
+        shutil.rmtree(target.root)
+        raise
+    target.close()
+
+
+def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:
+    """A copy of a checkpoint that names what its stage began with from its new place; that is copied too."""
+    facts = json.loads((checkpoint / FACTS).read_text(encoding="ascii"))
+    start = (checkpoint.parent / facts["start"]).resolve()
+    if start.is_relative_to(given.root):
+        moved = target.root / start.relative_to(given.root)
+        if start.is_dir() and not moved.exists():
+            shutil.copytree(start, moved)
+        start = moved
+    stage_dir = target.checkpoints(checkpoint.parent.name)
+    directory = begin(stage_dir, step_of(checkpoint), needed_bytes=size_of(checkpoint))
+    shutil.copytree(checkpoint, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
+    text = json.dumps(facts | {"start": os.path.relpath(start, stage_dir)})
+    (directory / FACTS).write_text(text, encoding="ascii")
+    return commit(directory)

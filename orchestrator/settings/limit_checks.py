@@ -1,0 +1,86 @@
+"""What the limits of a run's episodes mean for its environments: found out before anything is started."""
+
+import json
+from collections.abc import Iterable
+
+from transformers import PreTrainedTokenizerBase
+
+from envs.core.task import Task
+from envs.source import EnvConfig, env_named, file_tasks
+from envs.task_env import DEFAULT_TURNS
+from orchestrator.data.preference_pairs import DpoConfig
+from orchestrator.data.self_answers import SelfSftConfig
+from orchestrator.settings.compose import Config, EvalConfig
+from orchestrator.settings.loop import LoopConfig
+from orchestrator.settings.stage_list import Stage
+from rollout.episodes.episode import EpisodeLimits
+from rollout.episodes.renderer import Renderer
+from rollout.episodes.worker import RolloutConfig
+
+SURELY_SHORT = 2
+"""A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""
+
+
+def limit_notes(config: Config, stages: list[Stage], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """What a run should say at its start of the limits of its episodes, where one of these stages plays any.
+
+    Raises `ValueError` where rows of data have no room in them.
+    """
+    if not any(plays(config, stage) for stage in stages):
+        return []
+    return [*turn_notes(config.envs, config.rollout.limits), *prompt_notes(config.envs, config.rollout, tokenizer)]
+
+
+def plays(config: Config, stage: Stage) -> bool:
+    """Whether a stage plays episodes, for which it needs the engines."""
+    settings = config.settings(stage)
+    sampled = isinstance(settings, DpoConfig) and settings.data is None
+    return sampled or isinstance(settings, LoopConfig | SelfSftConfig | EvalConfig)
+
+
+def turn_notes(envs: dict[str, EnvConfig], limits: EpisodeLimits) -> list[str]:
+    """A line for each environment whose episodes the run's limit of turns cuts short."""
+    notes = []
+    for name, config in envs.items():
+        own = config.max_turns or env_named(name, config).max_turns
+        if own is not None and config.max_turns is None and config.tools:
+            own = max(own, DEFAULT_TURNS)
+        if limits.turns is not None and (own is None or limits.turns < own):
+            what = f"{own} of its own" if own is not None else "as many as it likes"
+            notes.append(f"rollout.limits.turns={limits.turns} cuts the episodes of {name} short, which has {what}")
+    return notes
+
+
+def prompt_notes(envs: dict[str, EnvConfig], rollout: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """A line for each data file with prompts that leave no token for an answer, where `on_error` lets them pass.
+
+    Their episodes are failures of the kind `prompt_too_long`. Raises `ValueError` where `on_error` is raise.
+    """
+    renderer, total = Renderer(tokenizer, rollout.thought), rollout.limits.total_tokens
+    notes = []
+    for name, config in envs.items():
+        if config.data is None:
+            continue
+        tasks, _ = file_tasks(env_named(name, config), name, config)
+        found = overlong(tasks, renderer, total_tokens=total)
+        if not found:
+            continue
+        key, longest = max(found, key=lambda pair: pair[1])
+        said = (
+            f"{config.data}: the prompts of {len(found)} of {len(tasks)} rows leave no token for an answer in "
+            f"rollout.limits.total_tokens={total}; the longest has {longest} (key {key})"
+        )
+        if config.on_error == "raise":
+            raise ValueError(f"{said}; raise the limit, or let such episodes fail with envs.{name}.on_error=skip")
+        notes.append(f"{said}; their episodes fail as prompt_too_long")
+    return notes
+
+
+def overlong(tasks: Iterable[Task], renderer: Renderer, *, total_tokens: int) -> list[tuple[str, int]]:
+    """Keys and lengths in tokens of the prompts that are as long as a whole episode may be."""
+    lengths = ((task.key, len(renderer.prompt_ids(task))) for task in tasks if not _short(task, total_tokens))
+    return [(key, length) for key, length in lengths if length >= total_tokens]
+
+
+def _short(task: Task, total_tokens: int) -> bool:
+    return SURELY_SHORT * len(json.dumps([task.messages, task.tools])) < total_tokens

@@ -1,0 +1,86 @@
+"""Configurations as text: YAML files, `key=value` overrides, dotted keys. The home of OmegaConf."""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from orchestrator.run.redaction import blanks, redacted, reference
+
+
+def read_text(path: Path, overrides: list[str]) -> Any:
+    """What a YAML file gives, with `key=value` overrides on top, unchecked.
+
+    Raises `FileNotFoundError` for a missing file and `ValueError` for what is not YAML, not an override, or a secret
+    that was blanked.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no configuration file {path}; shipped ones are in configs/")
+    for override in overrides:
+        if "=" not in override:
+            raise ValueError(f"override {override!r} is not of the form key=value, for example rl.steps=10")
+    try:
+        given = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(overrides)))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    except OmegaConfBaseException as error:
+        raise ValueError(_explain(error, "")) from error
+    if missing := blanks(given):
+        raise ValueError(
+            f"{path} holds a run's configuration without its secrets: give {', '.join(missing)} again, best as "
+            f"'{missing[0]}=${{oc.env:NAME}}' from the environment variable NAME"
+        )
+    return given
+
+
+def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
+    """The object of a dataclass, or of an instance's class, with what is given over its values.
+
+    Raises `ValueError` with the key below `under`, the value and what would be right.
+    """
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(dict(given))))
+    except OmegaConfBaseException as error:
+        raise ValueError(_explain(error, under)) from error
+
+
+def write_text(config: Any, path: Path) -> None:
+    """Write a configuration as YAML, without its secrets."""
+    path.write_text(OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference))), encoding="utf-8")
+
+
+def written(path: Path, key: str) -> Any:
+    """The value that a file of `write_text` has under a dotted key; None where it has none."""
+    return OmegaConf.select(OmegaConf.load(path), key)
+
+
+def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
+    """A configuration as `dotted.key: value`, without its secrets."""
+    return dict(_flatten(_redacted(config), under))
+
+
+def _redacted(config: Any, *, hidden: Callable[[Any], str] | None = None) -> Any:
+    plain = OmegaConf.to_container(OmegaConf.structured(config))
+    return redacted(plain) if hidden is None else redacted(plain, hidden=hidden)
+
+
+def _flatten(value: Any, prefix: str) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [pair for key, inner in value.items() for pair in _flatten(inner, f"{prefix}.{key}" if prefix else key)]
+    return [(prefix, str(value))]
+
+
+def _explain(error: OmegaConfBaseException, under: str) -> str:
+    """OmegaConf's first line, with the nearest existing keys where the key is unknown, which it may suggest itself."""
+    first = str(error).splitlines()[0].split(". Did you mean")[0]
+    known = getattr(error, "object_type", None)
+    fields = list(getattr(known, "__dataclass_fields__", {}))
+    if error.key in fields:
+        return f"configuration key {under}{error.full_key}: {first}"
+    near = get_close_matches(str(error.key), fields, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(fields)}" if fields else ""
+    return f"configuration key {under}{error.full_key or error.key}: {first}{hint}"

@@ -1,0 +1,88 @@
+"""What a model answers before a stage trains on it: sampled once, written to a file whole or not at all."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from envs.core.task import Task
+from orchestrator.deadline import Deadline, beside, within
+from orchestrator.failure_watch import FailureWatch
+from orchestrator.mixture import Draw, Mixture
+from orchestrator.run.folder import write_whole
+from orchestrator.stages.session import Run
+from rollout.trajectory import Group, Ticket
+
+WAVE = 64
+"""Groups that are sampled at once."""
+FIRST_TICKETS = {"self_sft": 2 * 10**9, "dpo": 4 * 10**9}
+"""Where the tickets of each stage that samples so start, so that their seeds are those of no other stage."""
+
+
+class Sampling(Protocol):
+    """How much is sampled: tasks, answers to each, the deadline of a wave in seconds, the highest share of failures."""
+
+    @property
+    def tasks(self) -> int: ...
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def timeout_s(self) -> float: ...
+
+    @property
+    def max_failures(self) -> float: ...
+
+
+async def sample_once(
+    run: Run,
+    sampling: Sampling,
+    mixture: Mixture,
+    *,
+    stage: str,
+    name: str,
+    lines: Callable[[Draw, Group], list[str]],
+    wanted: str,
+) -> Path:
+    """The file of what the run's newest model answers, with the `lines` of each group; made where there is none yet.
+
+    `name` is that of the instance of the stage. `wanted` says what a line holds. Raises `ValueError` where there is none,
+    `TooManyFailures` where too many answers fail outside the model.
+    """
+    path = run.folder.sampled(name)
+    if path.exists():
+        return path
+    fleet = await run.serving(run.model_dir, stage=name)
+    draws = [mixture.draw() for _ in range(sampling.tasks)]
+    kept: list[str] = []
+    watch = FailureWatch(sampling.max_failures, setting=f"{name}.max_failures")
+    limit = Deadline(seconds=sampling.timeout_s, setting=f"{name}.timeout_s")
+    for first in range(0, len(draws), WAVE):
+        wave = draws[first : first + WAVE]
+        making = within(limit, beside(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made")
+        tasks = await run.stop.wait_or(making)
+        tickets = [
+            Ticket(number=FIRST_TICKETS[stage] + first + place, task=task, admitted=run.version)
+            for place, task in enumerate(tasks)
+        ]
+        calls = (fleet.run_group(ticket, sampling.samples) for ticket in tickets)
+        answering = asyncio.gather(*(watch.on(call) for call in calls))
+        groups: list[Group] = await run.stop.wait_or(
+            within(limit, answering, stage=name, waiting_for=lambda: "the model's own answers")
+        )
+        for draw, group in zip(wave, groups, strict=True):
+            kept += lines(draw, group)
+        run.progress.note(f"{name}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
+    watch.conclude()
+    if not kept:
+        raise ValueError(
+            f"{name}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {name}.tasks or "
+            f"{name}.samples"
+        )
+    write_whole(path, "\n".join(kept) + "\n")
+    return path
+
+
+def _made(mixture: Mixture, draws: list[Draw]) -> list[Task]:
+    return [mixture.task(draw) for draw in draws]

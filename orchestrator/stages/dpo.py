@@ -1,0 +1,96 @@
+"""`dpo`: direct preference optimisation on pairs of answers, from a file or from the model itself.
+
+Semi-on-policy without a file: the answers are sampled once, from the model that the stage starts with.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from learner.batches.batch import TrainBatch
+from learner.batches.pairs import Pair, make_pair_batch
+from learner.models.loading import longest_sequence
+from orchestrator.data.dialogue_tokens import DialogueWriter
+from orchestrator.data.preference_pairs import (
+    DpoConfig,
+    Preference,
+    Preferences,
+    pair_lines,
+    read_pairs,
+    read_preferences,
+)
+from orchestrator.data.row_intake import RowIntake, limit_name
+from orchestrator.deadline import beside
+from orchestrator.stages.answer_sampling import sample_once
+from orchestrator.stages.session import Run
+from orchestrator.stages.supervised_loop import tell_data, train_supervised
+from rollout.budget.rule import ThoughtConfig
+from rollout.episodes.renderer import load_tokenizer, pad_id
+
+STAGE = "dpo"
+
+
+async def run_dpo(run: Run, config: DpoConfig, name: str) -> Path:
+    """Sample where that is needed and not done, then train for `config.steps`; returns the checkpoint of the last step."""
+    learner = run.config.learner
+    preferences = await _pairs(run, config, name)
+    pad = pad_id(load_tokenizer(run.model_dir))
+
+    def batch(step: int) -> TrainBatch:
+        return make_pair_batch(
+            preferences.batch(step),
+            ranks=learner.ranks,
+            micro_batch_tokens=learner.micro_batch_tokens,
+            pad_id=pad,
+            shared_prompts=learner.shared_prompts,
+        )
+
+    return await train_supervised(
+        run,
+        stage=name,
+        optim=config.optim,
+        steps=config.steps,
+        checkpoint_every=config.checkpoint_every,
+        batch=batch,
+        sequences=2 * config.batch_size,
+        loss=config.loss,
+    )
+
+
+def read_pairs_of_data(
+    config: DpoConfig,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    thought: ThoughtConfig,
+    *,
+    max_tokens: int | None,
+) -> tuple[list[Preference], dict[str, int]]:
+    """The rows of `data` for a model with this tokenizer, each written once, and what became of them.
+
+    Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
+    """
+    assert config.data is not None
+    setting = limit_name(name, config.max_tokens)
+    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
+    return read_preferences(Path(config.data), intake, on_error=config.on_error)
+
+
+async def _pairs(run: Run, config: DpoConfig, name: str) -> Preferences:
+    tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
+    max_tokens = config.max_tokens or longest_sequence(run.model_dir)
+    pair: Callable[[int], Pair]
+    if config.data is None:
+        wanted = "pairs of a right and a wrong answer"
+        mixture = await beside(run.mixture, name, config.shares)
+        path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=pair_lines, wanted=wanted)
+        pairs, counts = await beside(partial(read_pairs, path, max_tokens=max_tokens))
+        count, pair = len(pairs), pairs.__getitem__
+    else:
+        path, writer = Path(config.data), DialogueWriter.of(tokenizer, thought)
+        reading = beside(partial(read_pairs_of_data, config, name, tokenizer, thought, max_tokens=max_tokens))
+        rows, counts = await run.stop.wait_or(reading)
+        count, pair = len(rows), lambda number: rows[number].pair(writer)
+    tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)
+    return Preferences(count, pair, batch_size=config.batch_size, seed=run.seed(name))

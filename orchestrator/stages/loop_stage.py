@@ -1,0 +1,149 @@
+"""A stage that runs the loop of `orchestrator/loop.py`: what it samples, trains, writes and continues from."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from learner.batches.batch import TrainBatch, make_batch, sequences_from_groups
+from learner.batches.updates import mini_batches
+from learner.checkpoint import latest
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.deadline import Deadline, StopRequested, beside
+from orchestrator.failure_watch import FailureWatch
+from orchestrator.loop import Loop, StepReport
+from orchestrator.settings.loop import LoopConfig
+from orchestrator.shaping import ShapingConfig, shaped
+from orchestrator.skip_watch import SkipWatch
+from orchestrator.stages.session import Run
+from orchestrator.stages.step_metrics import step_metrics
+from rollout.episodes.renderer import load_tokenizer, pad_id
+from rollout.trajectory import Group
+from rollout.trajectory_json import write_groups
+
+STATE_FILE = "loop.json"
+FULL_TRAJECTORIES_EVERY = 10
+"""Steps between trajectory files; the last step always has one, and one that was skipped."""
+
+
+class LoopStage:
+    """One stage of a run, from its newest checkpoint where there is one."""
+
+    def __init__(
+        self,
+        run: Run,
+        config: LoopConfig,
+        name: str,
+        buffer: Buffer,
+        *,
+        shaping: ShapingConfig | None = None,
+        teacher: Path | None = None,
+    ) -> None:
+        """`name` is that of the instance; `buffer` decides which groups are trained on.
+
+        `teacher` is a frozen model that the loss compares with.
+        """
+        self._run = run
+        self._config = config
+        self._stage = name
+        self._buffer = buffer
+        self._shaping = shaping or ShapingConfig()
+        self._teacher = teacher
+        self._pad_id = pad_id(load_tokenizer(run.model_dir))
+        self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
+        self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
+        self._done = 0
+
+    async def run(self) -> Path:
+        """Train for the configured steps; returns the checkpoint of the last one."""
+        run, config = self._run, self._config
+        learner, self._done = await run.learning(
+            stage=self._stage,
+            optim=config.optim,
+            loss=config.loss,
+            steps=config.steps * config.updates,
+            teacher=self._teacher,
+            beside_engines=config.max_lag > 0,
+        )
+        base = await beside(latest, run.folder.checkpoints(self._stage)) or run.model_dir
+        self._mixture = await beside(run.mixture, self._stage, config.shares, config.thinking)
+        self._restore(base)
+        fleet = await run.serving(base, stage=self._stage)
+        run.metrics.truncate(self._stage, self._done)
+        run.progress.stage(self._stage, config.steps)
+        loop = Loop(
+            stage=self._stage,
+            rollouts=fleet,
+            learner=learner,
+            mixture=self._mixture,
+            buffer=self._buffer,
+            version=VersionCell(run.version),
+            group_size=config.group_size,
+            make_batches=self._batches,
+            on_step=self._after_step,
+            on_group=self._finish,
+            stop=run.stop,
+            limit=Deadline(seconds=config.timeout_s, setting=f"{self._stage}.timeout_s"),
+            push_limit=run.push_limit,
+            epochs=config.epochs,
+        )
+        self._version = loop.version
+        try:
+            await loop.run(self._done + 1, config.steps)
+        except StopRequested:
+            await self._save(self._done)
+            raise
+        return run.trained(self._stage, served=True)
+
+    def _finish(self, group: Group) -> Group:
+        self._watch.add(group)
+        return shaped(group, self._shaping, turn_tokens=self._run.config.rollout.limits.turn_tokens)
+
+    def _batches(self, groups: list[Group]) -> list[TrainBatch]:
+        loss, learner = self._config.loss, self._run.config.learner
+        sequences = sequences_from_groups(
+            groups,
+            advantage=loss.advantage,
+            advantage_clip=loss.advantage_clip,
+            mask_truncated=loss.mask_truncated,
+            overrides=loss.overrides,
+            normalise=not loss.normalises_divergence,
+        )
+        return [
+            make_batch(
+                part,
+                ranks=learner.ranks,
+                micro_batch_tokens=learner.micro_batch_tokens,
+                pad_id=self._pad_id,
+                aggregation=loss.aggregation,
+                shared_prompts=learner.shared_prompts,
+                constant_length=loss.constant_length,
+            )
+            for part in mini_batches(sequences, count=self._config.updates_per_step)
+        ]
+
+    async def _after_step(self, report: StepReport) -> None:
+        self._done = report.step
+        last, skipped = report.step == self._config.steps, report.learner["skipped"]  # the share of its updates
+        self._run.log(self._stage, report.step, step_metrics(report))
+        if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
+            path = self._run.folder.trajectories / f"{self._stage}-{report.step}.jsonl"
+            await beside(write_groups, path, report.groups)
+        evidence = f"their trajectories are in {self._run.folder.trajectories}"
+        self._skips.add(report.step, skipped=skipped == 1.0, evidence=evidence)
+        if last or report.step % self._config.checkpoint_every == 0:
+            await self._save(report.step)
+
+    async def _save(self, step: int) -> None:
+        if step == 0:
+            return
+        state = {"buffer": self._buffer.state(), "mixture": self._mixture.state(), "version": self._version.value.step}
+        self._run.folder.store(replace(self._run.folder.state(), version=self._version.value.step))
+        await self._run.save(self._stage, step, {STATE_FILE: json.dumps(state)})
+
+    def _restore(self, checkpoint: Path) -> None:
+        if not self._done:
+            return
+        state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        self._mixture.restore(state["mixture"])
+        pending = [draw for draw in state["buffer"]["pending"] if draw["env"] in self._mixture.envs]
+        self._buffer.restore(state["buffer"] | {"pending": pending})

@@ -1,0 +1,113 @@
+"""The training loop of supervised stages: the next batch is built while the learner works on this one."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from learner.batches.batch import Sequence, TrainBatch, make_batch
+from learner.config import OptimConfig
+from learner.losses.config import LossConfig
+from orchestrator.data.row_intake import ROWS, told
+from orchestrator.deadline import beside, within
+from orchestrator.run.metrics_log import read_metrics
+from orchestrator.skip_watch import SkipWatch
+from orchestrator.stages.session import Run
+from rollout.episodes.renderer import load_tokenizer, pad_id
+
+NLL = LossConfig(objective="nll")
+LEFT_OUT = "data/left_out"
+"""Sequences that a step's batch lacks."""
+
+
+def sequence_batches(run: Run, sequences: Callable[[int], list[Sequence]]) -> Callable[[int], TrainBatch]:
+    """The batches of the steps whose sequences a function gives, for the run's learner."""
+    learner, pad = run.config.learner, pad_id(load_tokenizer(run.model_dir))
+
+    def batch(step: int) -> TrainBatch:
+        return make_batch(
+            sequences(step), ranks=learner.ranks, micro_batch_tokens=learner.micro_batch_tokens, pad_id=pad
+        )
+
+    return batch
+
+
+async def train_supervised(
+    run: Run,
+    *,
+    stage: str,
+    optim: OptimConfig,
+    steps: int,
+    checkpoint_every: int,
+    batch: Callable[[int], TrainBatch],
+    sequences: int,
+    loss: LossConfig = NLL,
+) -> Path:
+    """Train on `batch(step)` for `steps`, from where the stage was interrupted; returns the last step's checkpoint.
+
+    A batch with fewer than `sequences` is trained as it is, and what is missing is counted.
+    """
+    learner, done = await run.learning(stage=stage, optim=optim, loss=loss, steps=steps, beside_engines=False)
+    batches, skips = _Ahead(batch, last=steps), SkipWatch(run.config.learner.max_skipped, stage=stage)
+    run.metrics.truncate(stage, done)
+    run.progress.stage(stage, steps)
+    for step in range(done + 1, steps + 1):
+        if run.stop.is_set and step > done + 1:
+            await run.save(stage, step - 1, {})
+        run.stop.check()
+        began = time.monotonic()
+        limit, name = run.config.deadlines.step(), f"{stage} step {step}"
+        built = await within(limit, batches.take(step), stage=name, waiting_for=lambda: "its batch to be built")
+        metrics = await within(limit, learner.step(built), stage=name, waiting_for=lambda: "the learner's step")
+        seconds = time.monotonic() - began
+        named = {f"train/{name}": value for name, value in metrics.items()}
+        left_out = sequences - built.sequences
+        run.log(stage, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out, "time/step_s": seconds})
+        skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
+        if step % checkpoint_every == 0 or step == steps:
+            await run.save(stage, step, {})
+    _tell_left_out(run, stage, sequences=steps * sequences)
+    return run.trained(stage)
+
+
+def tell_data(run: Run, stage: str, source: Path, counts: Mapping[str, int], *, drawn: int) -> None:
+    """Say what a stage trains on, once in the metrics file too; `drawn` is how many samples all its steps draw."""
+    epochs = round(drawn / counts[ROWS], 2)
+    run.progress.note(f"{stage}: {told(counts)}, {epochs} epochs, from {source}")
+    _tell_once(run, stage, 0, {"source": str(source), **counts, "epochs": epochs})
+
+
+def _tell_left_out(run: Run, stage: str, *, sequences: int) -> None:
+    """Say at the end of a stage how many sequences its batches lacked."""
+    rows = [row for row in read_metrics(run.folder.metrics) if row.stage == stage]
+    left_out = round(sum(row.values.get(LEFT_OUT, 0.0) for row in rows))
+    if left_out:
+        run.progress.note(f"{stage}: {left_out} of {sequences} sequences were too long and left out")
+        _tell_once(run, stage, rows[-1].step, {"sequences": sequences, "too long and left out": left_out})
+
+
+def _tell_once(run: Run, stage: str, step: int, what: dict[str, Any]) -> None:
+    """An event, where a run that goes on has not told the same before."""
+    event = {"kind": "data", "what": what}
+    if not any((row.stage, row.event) == (stage, event) for row in read_metrics(run.folder.metrics)):
+        run.metrics.event(stage, step, "data", what)
+
+
+class _Ahead:
+    """Builds the batch of the step after the one that was taken, up to the last."""
+
+    def __init__(self, batch: Callable[[int], TrainBatch], *, last: int) -> None:
+        self._batch = batch
+        self._last = last
+        self._next: tuple[int, asyncio.Task[TrainBatch]] | None = None
+
+    async def take(self, step: int) -> TrainBatch:
+        if self._next is None or self._next[0] != step:
+            self._next = self._started(step)
+        batch = await self._next[1]
+        self._next = self._started(step + 1) if step < self._last else None
+        return batch
+
+    def _started(self, step: int) -> tuple[int, asyncio.Task[TrainBatch]]:
+        return step, asyncio.create_task(beside(self._batch, step))
