@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, parse_calls, split_thought
-from envs.text_space import AnyText
 from envs.tools.shared_tools import MAX_RESULT_CHARACTERS, lent
 from envs.tools.text_tool import answer_call
 from rewards.parts import CORRECT, FORMAT, LENGTH, WEIGHTS, brevity, weighted
@@ -18,7 +18,24 @@ from rewards.verdict import Outcome, Verdict, verdict
 DEFAULT_TURNS = 4
 """Most turns of an episode with tools, where neither the run nor the environment says otherwise."""
 MAX_CALLS = 8
+MAX_CHARACTERS = 65_536
 StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+class AnyText(spaces.Text):
+    """Texts of any unicode characters; samples are drawn from letters and digits and stay short."""
+
+    def __init__(self, max_length: int = MAX_CHARACTERS) -> None:
+        super().__init__(max_length, min_length=0)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        if mask is not None or probability is not None:
+            return super().sample(mask, probability)
+        length = int(self.np_random.integers(0, 257))
+        return "".join(self.np_random.choice(list(self.character_list), size=length).tolist())
 
 
 class TaskEnv(gymnasium.Env[str, str]):

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from envs.core.bounds import not_negative, one_of, positive
 from envs.core.setting import identity, running, scheduled
-from learner.bounds import not_negative, one_of, positive
 
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "linear", "cosine")

@@ -10,8 +10,8 @@ from functools import partial
 from time import monotonic
 from typing import TypeVar, TypeVarTuple
 
+from envs.core.bounds import positive
 from envs.core.setting import running
-from learner.bounds import positive
 
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")

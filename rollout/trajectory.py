@@ -15,7 +15,6 @@ from envs.core.failure import Failure, FailureKind
 from envs.core.task import Message, Task
 from rewards.parts import correctness
 from rewards.verdict import Outcome
-from rollout.budget.rule import Closed, Thought
 
 
 @total_ordering
@@ -49,6 +48,28 @@ class TurnFault(Enum):
 
     THOUGHT = "thought"  # the thought is closed not at all or several times, or a tag stands in the answer
     TOOL_CALL = "tool_call"  # a tool call can't be read, names no tool or lacks an argument
+
+
+class Closed(Enum):
+    """How a thought ended."""
+
+    ITSELF = "itself"  # the model closed it
+    LINE_END = "line_end"  # closed by force where a line ended
+    ABRUPT = "abrupt"  # closed by force inside a line
+    NEVER = "never"  # it was never closed
+    NONE = "none"  # there was no thought: reasoning is off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """The measures of one turn: sampled tokens before and after the closing of the thought, and how it was closed.
+
+    The closing tag itself counts to neither; with reasoning off all tokens are the answer's.
+    """
+
+    tokens: int
+    answer_tokens: int
+    closed: Closed
 
 
 NO_THOUGHT = Thought(tokens=0, answer_tokens=0, closed=Closed.NONE)

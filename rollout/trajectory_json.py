@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rollout.budget.rule import Closed, Thought
 from rollout.expert_choices import from_json, to_json
-from rollout.trajectory import Group, Trajectory, Turn, TurnFault
+from rollout.trajectory import Closed, Group, Thought, Trajectory, Turn, TurnFault
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:

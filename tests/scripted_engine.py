@@ -7,7 +7,8 @@ from envs.catalog import make_env
 from envs.core.task import Task
 from envs.play import MakeEnv
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion
 from rollout.engines.replay import ReplayEngine
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner

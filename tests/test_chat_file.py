@@ -14,7 +14,7 @@ from orchestrator.data.dialogues import Dialogue
 from orchestrator.data.row_intake import RowIntake, told
 from orchestrator.data.sft import SftData, SftDataConfig
 from orchestrator.settings.compose import Config, SftConfig, load_config
-from rollout.budget.rule import ThoughtConfig
+from rollout.budget.config import ThoughtConfig
 
 TOKENIZER = byte_tokenizer()
 WRITER = DialogueWriter.of(TOKENIZER, ThoughtConfig())

@@ -16,12 +16,14 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.worker import Rank
 from orchestrator.cluster.ray_cluster import free_port
-from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Completion, EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.episodes.episode import EpisodeLimits
-from rollout.episodes.renderer import Renderer, load_tokenizer
+from rollout.episodes.renderer import Renderer
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
+from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 

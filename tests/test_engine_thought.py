@@ -16,7 +16,7 @@ from orchestrator.cluster.ray_cluster import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
-from rollout.episodes.renderer import load_tokenizer
+from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
 
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)

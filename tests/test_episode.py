@@ -16,7 +16,8 @@ from envs.core.errors import SandboxError
 from envs.core.task import Task
 from envs.source import EnvConfig, open_source
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Completion
 from rollout.engines.replay import Recording, ReplayEngine, read_recording
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner

@@ -15,14 +15,27 @@ ROOMS = {
     "rollout": (
         "trajectory",
         "expert_choices",
-        "budget",
         "trajectory_json",
+        "tokenizer",
+        "escaping",
+        "budget",
         "weights",
         "engines",
         "episodes",
         "serving",
     ),
-    "learner": ("config", "losses", "batches", "models", "engine", "publishing", "worker"),
+    "learner": (
+        "config",
+        "losses",
+        "batches",
+        "models",
+        "engine",
+        "publishing",
+        "checkpoint",
+        "preparation",
+        "forward",
+        "worker",
+    ),
     "orchestrator": (
         "deadline",
         "mixture",
@@ -43,8 +56,8 @@ ROOMS = {
         "__main__",
     ),
 }
-"""The sub-packages and modules of a package, lowest first; each imports itself and those before it. Entries of one tuple stand side
-by side and do not know each other."""
+"""The sub-packages and modules of a package, lowest first; each imports itself and those before it. Entries of a tuple
+within stand side by side and do not know each other."""
 MOST_FILES = 16
 LEARNER_TAKES = ("rollout.trajectory", "rollout.expert_choices", "rollout.weights")
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
@@ -79,7 +92,7 @@ LATE_IMPORTS = {
         "orchestrator.reporting.compare_page.write_comparison",
     ],
     "orchestrator/cli/serve_command.py": [
-        "rollout.budget.rule.ThoughtConfig",
+        "rollout.budget.config.ThoughtConfig",
         "rollout.engines.vllm_settings.prepare_environment",
         "rollout.serving.server.ServerConfig",
         "rollout.serving.server.serve",

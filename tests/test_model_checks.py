@@ -9,7 +9,7 @@ from envs.core.thinking_mode import ThinkingMix
 from learner.models.fresh import byte_tokenizer
 from orchestrator.settings.compose import Config, RlConfig, load_config
 from orchestrator.settings.model_checks import check_model
-from rollout.budget.rule import ThoughtConfig
+from rollout.budget.config import ThoughtConfig
 from rollout.episodes.worker import RolloutConfig
 
 ENVS = load_config(Path("configs/demo.yaml"), []).envs

@@ -20,7 +20,8 @@ from orchestrator.data.self_answers import (
     whole_ids,
 )
 from orchestrator.mixture import Draw, Mixture, open_mixture
-from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.trajectory import Stop, Trajectory, Turn, TurnFault
 

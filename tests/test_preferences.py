@@ -21,7 +21,8 @@ from orchestrator.data.preference_pairs import (
 )
 from orchestrator.data.row_intake import RowIntake
 from orchestrator.settings.compose import load_config
-from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion
 

@@ -11,8 +11,10 @@ from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_file import parse_chat
 from orchestrator.data.dialogue_tokens import DialogueWriter
 from orchestrator.data.dialogues import Dialogue
-from rollout.budget.rule import ThoughtConfig, ThoughtTags
-from rollout.episodes.renderer import Renderer, load_tokenizer
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtTags
+from rollout.episodes.renderer import Renderer
+from rollout.tokenizer import load_tokenizer
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

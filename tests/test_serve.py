@@ -20,8 +20,9 @@ from learner.models.fresh import byte_tokenizer
 from orchestrator.__main__ import main
 from orchestrator.cli.serve_command import model_directory, require_key
 from orchestrator.run.folder import RunDir, RunState
-from rollout.budget.rule import Closed, ThoughtLimit, ThoughtTags
-from rollout.episodes.renderer import load_tokenizer
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.tokenizer import load_tokenizer
+from rollout.trajectory import Closed
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]

@@ -18,7 +18,8 @@ from orchestrator.data.dialogues import Demonstrations, Dialogue
 from orchestrator.data.row_intake import limit_name
 from orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
 from orchestrator.mixture import open_mixture
-from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.episodes.renderer import Renderer
 
 TOKENIZER = byte_tokenizer()

@@ -14,8 +14,7 @@ from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped
 from rewards.parts import CORRECT
-from rollout.budget.rule import Closed, Thought
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
+from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 VERSION = WeightVersion(step=0)
 

@@ -6,11 +6,12 @@ import pytest
 
 from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.rule import Closed, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion
 from rollout.engines.replay import ReplayEngine
 from rollout.episodes.turn_sampler import Speaker, Speech
-from rollout.trajectory import WeightVersion
+from rollout.trajectory import Closed, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
 TOKENIZER = byte_tokenizer()

@@ -28,8 +28,19 @@ from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
 from orchestrator.stages.session import Run
 from rewards.parts import CORRECT
-from rollout.budget.rule import Closed, Thought
-from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
+from rollout.trajectory import (
+    Closed,
+    Failure,
+    FailureKind,
+    Group,
+    Stop,
+    Thought,
+    Ticket,
+    Trajectory,
+    Turn,
+    TurnFault,
+    WeightVersion,
+)
 
 
 def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: bool = True) -> Turn:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.rule import ThoughtConfig
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.request_args import RefusedRequest, check_extra_args
 from rollout.escaping import BREAK, Escaper
 from rollout.serving.middleware import ThinkingMiddleware
-from rollout.serving.request import ThinkingRules, check_extra_args, rewritten, thinking_rules
-from rollout.serving.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS, RefusedRequest
+from rollout.serving.request import ThinkingRules, rewritten, thinking_rules
+from rollout.serving.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS
 
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
 CLOSING = "\n</think>\n"

@@ -4,7 +4,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.rule import Closed, Forcing, ThoughtConfig, ThoughtLimit, ThoughtTags, closing_of
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import Forcing, ThoughtLimit, ThoughtTags, closing_of
+from rollout.trajectory import Closed
 
 ONE_TOKEN = byte_tokenizer()
 CLOSE = ONE_TOKEN.convert_tokens_to_ids("</think>")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.core.task import Message, Task
-from envs.mathematics.arithmetic import sum_steps
+from envs.core.worked_steps import sum_steps
 
 ENV = "code"
 CREDITS = ("all", "fraction")

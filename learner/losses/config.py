@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from envs.core.bounds import not_negative, one_of, positive
 from envs.core.setting import identity
-from learner.bounds import not_negative, one_of, positive
 from learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH
 from learner.losses.kl import ESTIMATES
 from learner.losses.own_functions import OWN, is_own, require_advantage, require_surrogate

@@ -23,7 +23,7 @@ from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup, start_ray, sto
 from orchestrator.mixture import Mixture
 from orchestrator.settings.compose import Config
 from rollout.budget.rule import ThoughtTags
-from rollout.episodes.renderer import load_tokenizer, pad_id
+from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import read_weights
 

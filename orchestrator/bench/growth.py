@@ -26,8 +26,8 @@ from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup, start_ray, sto
 from orchestrator.mixture import Mixture
 from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
 from orchestrator.settings.compose import Config
-from rollout.episodes.renderer import load_tokenizer, pad_id
 from rollout.episodes.worker import RolloutConfig
+from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
 
 PROMPTS = (4, 8, 16, 32)

@@ -123,7 +123,7 @@ def _serve_model(model: Path, given: argparse.Namespace) -> int:
     from rollout.engines.vllm_settings import prepare_environment
 
     prepare_environment()
-    from rollout.budget.rule import ThoughtConfig
+    from rollout.budget.config import ThoughtConfig
     from rollout.serving.server import ServerConfig, serve
 
     options = {name: value for name, value in vars(given).items() if name in (*OPTIONS, "raw_prompts")}

@@ -5,7 +5,8 @@ from transformers import PreTrainedTokenizerBase
 from envs.core.task import Message
 from envs.core.turn_text import CLOSE_THOUGHT
 from orchestrator.data.dialogues import Dialogue
-from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.episodes.renderer import PARTS, Renderer
 
 

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envs.core.bounds import fraction
 from envs.core.setting import identity, running, scheduled
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import OFF, UNLIMITED
 from learner.batches.batch import Sequence
 from learner.batches.pairs import Pair
-from learner.bounds import fraction
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken

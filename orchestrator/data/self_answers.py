@@ -7,17 +7,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from envs.core.bounds import fraction
 from envs.core.setting import identity, running, scheduled
 from envs.core.thinking_mode import Mode, ThinkingMix, up_to
 from learner.batches.batch import Sequence
-from learner.bounds import fraction
 from learner.config import OptimConfig
 from orchestrator.data.epochs import Epochs
 from orchestrator.data.row_intake import fits, own_counts, require_positive, too_long
 from orchestrator.mixture import Draw, Mixture
-from rollout.budget.rule import Closed, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.episodes.renderer import Renderer
-from rollout.trajectory import Trajectory, Turn
+from rollout.trajectory import Closed, Trajectory, Turn
 from rollout.trajectory_json import turn_from_json, turn_to_json
 
 

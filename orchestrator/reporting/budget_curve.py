@@ -7,8 +7,7 @@ from statistics import fmean, median, stdev
 
 from envs.core.thinking_mode import Thinking, up_to
 from orchestrator.reporting.curve_point import CurvePoint
-from rollout.budget.rule import Closed
-from rollout.trajectory import Group, Trajectory, well_formed_share
+from rollout.trajectory import Closed, Group, Trajectory, well_formed_share
 
 CLOSED = (Closed.ITSELF, Closed.LINE_END, Closed.ABRUPT, Closed.NEVER)
 

@@ -6,10 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from envs.core.bounds import fraction
 from envs.core.setting import Kind, identity, kinds, required, running, scheduled
 from envs.sandbox.sandbox import SandboxConfig
 from envs.source import EnvConfig, env_named
-from learner.bounds import fraction
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.models.fresh import FreshModelConfig
 from orchestrator.data.preference_pairs import DpoConfig

@@ -11,7 +11,7 @@ from learner.losses.config import LossConfig
 from learner.models.prompt_cache import require_shareable
 from learner.models.weight_files import require_whole
 from orchestrator.settings.loop import LoopConfig
-from rollout.episodes.renderer import load_tokenizer
+from rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from envs.core.bounds import fraction
 from envs.core.setting import identity, running, scheduled
 from envs.core.thinking_mode import ThinkingMix
-from learner.bounds import fraction
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.losses.own_functions import is_own

@@ -13,7 +13,8 @@ from orchestrator.settings.distillation import DistillConfig, check_teacher, kno
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.stage_list import Stage
 from rollout.budget.rule import ThoughtTags
-from rollout.episodes.renderer import Renderer, load_tokenizer
+from rollout.episodes.renderer import Renderer
+from rollout.tokenizer import load_tokenizer
 
 
 def check_model(model: Path, config: Config) -> None:

@@ -26,8 +26,8 @@ from orchestrator.deadline import beside
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.session import Run
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
-from rollout.budget.rule import ThoughtConfig
-from rollout.episodes.renderer import load_tokenizer, pad_id
+from rollout.budget.config import ThoughtConfig
+from rollout.tokenizer import load_tokenizer, pad_id
 
 STAGE = "dpo"
 

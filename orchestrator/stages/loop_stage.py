@@ -16,7 +16,7 @@ from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.session import Run
 from orchestrator.stages.step_metrics import step_metrics
-from rollout.episodes.renderer import load_tokenizer, pad_id
+from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import Group
 from rollout.trajectory_json import write_groups
 

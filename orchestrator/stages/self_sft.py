@@ -14,7 +14,8 @@ from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.session import Run
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.rule import ThoughtTags
-from rollout.episodes.renderer import Renderer, load_tokenizer
+from rollout.episodes.renderer import Renderer
+from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Group
 
 STAGE = "self_sft"

@@ -14,8 +14,8 @@ from orchestrator.deadline import beside
 from orchestrator.settings.compose import SftConfig
 from orchestrator.stages.session import Run
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
-from rollout.budget.rule import ThoughtConfig
-from rollout.episodes.renderer import load_tokenizer
+from rollout.budget.config import ThoughtConfig
+from rollout.tokenizer import load_tokenizer
 
 
 async def run_sft(run: Run, config: SftConfig, name: str) -> Path:

@@ -20,7 +20,7 @@ from orchestrator.settings.model_checks import check_model, check_teachers
 from orchestrator.settings.stage_list import Stage
 from orchestrator.stages.dpo import read_pairs_of_data
 from orchestrator.stages.sft import read_chats
-from rollout.episodes.renderer import load_tokenizer
+from rollout.tokenizer import load_tokenizer
 
 TRAINED_BYTES, FROZEN_BYTES = 12, 4
 """What a checkpoint has of a parameter: the weight in float32, and AdamW's two moments where it is trained."""

@@ -14,7 +14,7 @@ from orchestrator.deadline import beside, within
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.session import Run
-from rollout.episodes.renderer import load_tokenizer, pad_id
+from rollout.tokenizer import load_tokenizer, pad_id
 
 NLL = LossConfig(objective="nll")
 LEFT_OUT = "data/left_out"

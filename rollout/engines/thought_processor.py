@@ -15,9 +15,9 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 from envs.core.turn_text import CLOSE_THOUGHT
+from rollout.budget.request_args import BUDGET, CLOSING, GRACE, check_extra_args
 from rollout.budget.rule import Forcing, ThoughtLimit, ThoughtTags
-from rollout.episodes.renderer import load_tokenizer
-from rollout.serving.request import BUDGET, CLOSING, GRACE, check_extra_args
+from rollout.tokenizer import load_tokenizer
 
 
 class ThoughtProcessor(AdapterLogitsProcessor):

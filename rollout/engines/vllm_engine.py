@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rollout.budget.request_args import CLOSING, extra_args
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, EngineConfig
 from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
-from rollout.serving.request import CLOSING, extra_args
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightInbox

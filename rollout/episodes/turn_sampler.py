@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from envs.core.thinking_mode import Thinking
-from rollout.budget.rule import Closed, Thought, ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, Engine
+from rollout.trajectory import Closed, Thought
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

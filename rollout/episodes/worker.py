@@ -9,11 +9,13 @@ import numpy as np
 
 from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
-from rollout.budget.rule import ThoughtConfig, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Engine, EngineConfig
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
-from rollout.episodes.renderer import Renderer, load_tokenizer
+from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import Speaker
+from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
 

@@ -4,9 +4,10 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from rollout.budget.request_args import RefusedRequest
 from rollout.escaping import Escaper
 from rollout.serving.request import ThinkingRules, rewritten
-from rollout.serving.served_requests import CHAT, CONVERSATIONS, RefusedRequest, read_conversation, require_served
+from rollout.serving.served_requests import CHAT, CONVERSATIONS, read_conversation, require_served
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

@@ -10,7 +10,6 @@ vLLM's own words for them are the extra arguments of the logits processor, argum
 user message. What vLLM itself has to refuse is passed on to it as it came.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.thinking_mode import LOW_EFFORT, up_to
-from rollout.budget.rule import ThoughtConfig, ThoughtLimit, ThoughtTags
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.request_args import BUDGET, GRACE, RefusedRequest, check_extra_args, shown
+from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer, with_notice
-from rollout.serving.served_requests import RefusedRequest
 
-BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
 REASONING, LOW = "reasoning", "low"
 Body = dict[str, Any]
 
@@ -61,28 +60,6 @@ def _reason(error: ValueError) -> str:
     return str(error).partition(";")[0]
 
 
-def extra_args(limit: ThoughtLimit) -> dict[str, Any]:
-    """The extra arguments of a request under a limit."""
-    return {BUDGET: limit.tokens, GRACE: limit.grace}
-
-
-def check_extra_args(given: Mapping[str, Any]) -> None:
-    """Raises `RefusedRequest` for a budget or a grace that is no number of tokens, and for a closing.
-
-    What closes a thought is the engine's to know: it is put into the model's mouth.
-    """
-    for name in (BUDGET, GRACE):
-        value = given.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise RefusedRequest(
-                f"{name} is {shown(value)}; it must be a whole number of tokens, 0 or more", parameter=name
-            )
-    if CLOSING in given:
-        raise RefusedRequest(
-            f"{CLOSING} is {shown(given[CLOSING])}; it is the server's own, leave it out", parameter=CLOSING
-        )
-
-
 def rewritten(body: Body, rules: ThinkingRules) -> Body:
     """The body in vLLM's words; the same object where it says nothing about thinking.
 
@@ -109,12 +86,6 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
         new["vllm_xargs"] = {**_mapping(body, "vllm_xargs"), **limit}
         messages = _noted(messages, rules.thought.notice(up_to(limit[BUDGET])))
     return {**new, "messages": messages}
-
-
-def shown(value: object) -> str:
-    """A value as the client wrote it, shortened."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+from rollout.budget.request_args import RefusedRequest
 from rollout.escaping import Escaper
 
 CHAT = "/v1/chat/completions"
@@ -20,17 +21,6 @@ EXACT = ("model", "stop", "stop_sequences", "bad_words", "response_format", "str
 """What of a body never becomes part of a prompt, and means something else where it is altered."""
 MESSAGES = ("messages", "input")
 READS = ("GET", "HEAD", "OPTIONS")
-
-
-class RefusedRequest(ValueError):
-    """A request that is not answered, the status that says so, and the key at fault where one is."""
-
-    def __init__(
-        self, message: str, *, status: HTTPStatus = HTTPStatus.BAD_REQUEST, parameter: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.parameter = parameter
 
 
 def require_served(method: str, path: str, *, raw_prompts: bool) -> None:

@@ -17,15 +17,16 @@ from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.logger import configure_logging_from_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from rollout.budget.rule import ThoughtConfig
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.request_args import CLOSING
 from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
 from rollout.engines.vllm_worker import WorkerExtension
-from rollout.episodes.renderer import load_tokenizer
 from rollout.escaping import Escaper
 from rollout.serving.middleware import ThinkingMiddleware
-from rollout.serving.request import CLOSING, ThinkingRules, thinking_rules
+from rollout.serving.request import ThinkingRules, thinking_rules
 from rollout.serving.served_requests import CHAT
+from rollout.tokenizer import load_tokenizer
 
 READY_CHECK_S = 0.05
 """Seconds between two looks at whether the server listens."""

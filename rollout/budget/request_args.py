@@ -1,0 +1,49 @@
+"""How a request tells the engine where a thought ends: the extra arguments that its logits processor reads."""
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from rollout.budget.rule import ThoughtLimit
+
+BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
+
+
+class RefusedRequest(ValueError):
+    """A request that is not answered, the status that says so, and the key at fault where one is."""
+
+    def __init__(
+        self, message: str, *, status: HTTPStatus = HTTPStatus.BAD_REQUEST, parameter: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.parameter = parameter
+
+
+def extra_args(limit: ThoughtLimit) -> dict[str, Any]:
+    """The extra arguments of a request under a limit."""
+    return {BUDGET: limit.tokens, GRACE: limit.grace}
+
+
+def check_extra_args(given: Mapping[str, Any]) -> None:
+    """Raises `RefusedRequest` for a budget or a grace that is no number of tokens, and for a closing.
+
+    What closes a thought is the engine's to know: it is put into the model's mouth.
+    """
+    for name in (BUDGET, GRACE):
+        value = given.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise RefusedRequest(
+                f"{name} is {shown(value)}; it must be a whole number of tokens, 0 or more", parameter=name
+            )
+    if CLOSING in given:
+        raise RefusedRequest(
+            f"{CLOSING} is {shown(given[CLOSING])}; it is the server's own, leave it out", parameter=CLOSING
+        )
+
+
+def shown(value: object) -> str:
+    """A value as the client wrote it, shortened."""
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
