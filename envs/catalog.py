@@ -16,21 +16,21 @@ from gymnasium.envs.registration import EnvSpec
 
 from envs.coding import exercises, rows_humaneval
 from envs.coding import gold as code_gold
-from envs.core.definition import PARTS, Environment
+from envs.core.definition import PARTS, EnvDefinition
 from envs.core.row_format import RowFormat, has_fields
 from envs.games import env as gym_env
 from envs.mathematics import arithmetic
 from envs.mathematics import rows as math_rows
-from envs.puzzles import env as reasoning_env
+from envs.puzzles import env as puzzles
 from envs.remote import env as http_env
 from envs.retail import rows as retail_rows
 from envs.task_env import DEFAULT_TURNS
 from envs.tool_use import function_rows, lookups, scripts
 
-ENVIRONMENTS: dict[str, Environment] = {
+ENVIRONMENTS: dict[str, EnvDefinition] = {
     env.id: env
     for env in (
-        Environment(
+        EnvDefinition(
             id="math",
             entry_point="envs.mathematics.env:MathEnv",
             generate=arithmetic.generate,
@@ -41,7 +41,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             parts=(*PARTS, "echo"),
             max_turns=1,
         ),
-        Environment(
+        EnvDefinition(
             id="code",
             entry_point="envs.coding.env:CodeEnv",
             generate=exercises.generate,
@@ -53,7 +53,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             max_turns=1,
             runs_programs=True,
         ),
-        Environment(
+        EnvDefinition(
             id="tool_use",
             entry_point="envs.tool_use.env:ToolEnv",
             generate=lookups.generate,
@@ -65,22 +65,22 @@ ENVIRONMENTS: dict[str, Environment] = {
             max_turns=DEFAULT_TURNS,
         ),
         retail_rows.ENVIRONMENT,
-        reasoning_env.ENVIRONMENT,
+        puzzles.ENVIRONMENT,
         gym_env.ENVIRONMENT,
         http_env.ENVIRONMENT,
     )
 }
 
-for _environment in ENVIRONMENTS.values():
-    gymnasium.register(_environment.gym_id, entry_point=_environment.entry_point, order_enforce=False)
+for _definition in ENVIRONMENTS.values():
+    gymnasium.register(_definition.gym_id, entry_point=_definition.entry_point, order_enforce=False)
 
 
-def environment(env_id: str) -> Environment:
+def environment(env_id: str) -> EnvDefinition:
     """The environment of this id, or of this module; ValueError with the known ids for any other."""
     return ENVIRONMENTS.get(env_id) or _own(env_id)
 
 
-def configured(env_id: str, options: Mapping[str, Any]) -> Environment:
+def configured(env_id: str, options: Mapping[str, Any]) -> EnvDefinition:
     """The environment of this id with these options; ValueError where they are wrong or not taken."""
     env = environment(env_id)
     if env.configure is not None:
@@ -90,14 +90,14 @@ def configured(env_id: str, options: Mapping[str, Any]) -> Environment:
     return env
 
 
-def _own(module: str) -> Environment:
+def _own(module: str) -> EnvDefinition:
     """The `ENVIRONMENT` of a module on the Python path, the current folder included."""
     try:
         found = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         found = False
     env = getattr(_imported(module), "ENVIRONMENT", None) if found else None
-    if isinstance(env, Environment):
+    if isinstance(env, EnvDefinition):
         return env
     nearest = difflib.get_close_matches(module, ENVIRONMENTS, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""

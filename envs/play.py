@@ -71,7 +71,7 @@ class Play:
         return self._env
 
     def _answers(self, text: str) -> bool:
-        return split_thought(text, reasoning=self._task.reasoning)[2]
+        return split_thought(text, thinks=self._task.thinks)[2]
 
     def _cut(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
         """The environment's verdict on what there is; 0 from one that is not Temper's own."""

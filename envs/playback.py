@@ -104,5 +104,5 @@ def _said(message: Message) -> str:
             except ValueError:
                 written.append(f"{OPEN_CALL}{arguments}{CLOSE_CALL}")
                 continue
-        written.append(turn_text({"content": "", "tool_calls": [call_message(name, arguments)]}, reasoning=False))
+        written.append(turn_text({"content": "", "tool_calls": [call_message(name, arguments)]}, thinks=False))
     return content + "".join(written)

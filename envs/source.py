@@ -13,7 +13,7 @@ from typing import Any
 
 from envs.catalog import configured
 from envs.coding.exercises import CREDITS
-from envs.core.definition import Environment
+from envs.core.definition import EnvDefinition
 from envs.core.failure import in_words
 from envs.core.jsonl import read_rows
 from envs.core.row_format import load_row, own_id
@@ -48,7 +48,7 @@ class EnvConfig:
     """Format of its rows; null finds it out."""
     level: int = identity(1)
     """Difficulty of generated tasks, from 1."""
-    reasoning: bool = identity(True)
+    thinking: bool = identity(True)
     """Whether the model thinks before it answers."""
     on_error: str = identity("raise")
     """What a bad row of the data file does: raise or skip."""
@@ -98,7 +98,7 @@ def split_of(task: Task) -> str:
 class GeneratedSource:
     """Generated tasks: the task at `index` depends on environment, seed, split and index only."""
 
-    def __init__(self, env: Environment, name: str, config: EnvConfig, *, split: str, seed: int) -> None:
+    def __init__(self, env: EnvDefinition, name: str, config: EnvConfig, *, split: str, seed: int) -> None:
         if env.generate is None:
             raise ValueError(f"environment {name!r} generates no tasks; give envs.{name}.data, a JSONL file")
         self.env, self.name, self.config, self.split, self.seed = env, name, config, split, seed
@@ -130,7 +130,7 @@ class FileSource:
     `skipped` counts the bad rows of the file, `duplicates` the rows whose key had been seen before.
     """
 
-    def __init__(self, env: Environment, name: str, config: EnvConfig, *, split: str, seed: int) -> None:
+    def __init__(self, env: EnvDefinition, name: str, config: EnvConfig, *, split: str, seed: int) -> None:
         tasks, self.skipped = file_tasks(env, name, config)
         unique = {task.key: task for task in tasks}
         self.duplicates = len(tasks) - len(unique)
@@ -158,7 +158,7 @@ def distinct(source: TaskSource, count: int) -> list[Task]:
     return list(found.values())
 
 
-def file_tasks(env: Environment, name: str, config: EnvConfig) -> tuple[list[Task], int]:
+def file_tasks(env: EnvDefinition, name: str, config: EnvConfig) -> tuple[list[Task], int]:
     """All tasks of an environment's data file, of both splits, and how many bad rows were skipped."""
     path = Path(str(config.data))
     env = env.beside(path.parent) if env.beside is not None else env
@@ -186,13 +186,13 @@ def _configured(task: Task, name: str, config: EnvConfig) -> Task:
         task,
         env=name,
         kind=task.kind,
-        thinking=UNLIMITED if config.reasoning else OFF,
+        thinking=UNLIMITED if config.thinking else OFF,
         spec=task.spec | given,
         tools=(*task.tools, *schemas(lent(config.tools))),
     )
 
 
-def env_named(name: str, config: EnvConfig) -> Environment:
+def env_named(name: str, config: EnvConfig) -> EnvDefinition:
     """The environment to which a run gives this name. Raises `ValueError` where there is none, or not with these options."""
     return configured(config.kind or name, config.options)
 

@@ -87,9 +87,9 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
         self.turns += 1
         self.characters += len(action)
-        _, answer, well_formed = split_thought(action, reasoning=self.task.reasoning)
+        _, answer, well_formed = split_thought(action, thinks=self.task.thinks)
         if not well_formed:
-            detail = "the thought was not closed" if self.task.reasoning else "a thought where reasoning is off"
+            detail = "the thought was not closed" if self.task.thinks else "a thought where thinking is off"
             return self.end(malformed(self.standing(self.task), detail))
         names = self.task.spec.get("tools", ())
         calls = parse_calls(answer) if names else []

@@ -3,8 +3,7 @@
 Suffixes: `_BT` one entry per sequence and token of a micro-batch.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,7 +33,7 @@ NOTHING_FIXED = Fixed()
 def prepare(
     engine: DeepSpeedEngine,
     routing: Routing,
-    shares: Seq[Seq[MicroBatch]],
+    shares: Sequence[Sequence[MicroBatch]],
     *,
     loss: LossConfig,
     reference: Scorer | None,
@@ -66,8 +65,8 @@ def current_logprobs(
 
 
 def with_divergence(
-    fixed: Seq[Fixed],
-    micro_batches: Seq[MicroBatch],
+    fixed: Sequence[Fixed],
+    micro_batches: Sequence[MicroBatch],
     *,
     loss: LossConfig,
     summed: Callable[[dict[str, torch.Tensor]], dict[str, float]] = sum_over_ranks,

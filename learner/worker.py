@@ -6,7 +6,7 @@ All ranks are told the same things in the same order; each computes its share of
 import json
 import os
 import time
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import logging as transformers_logging
 
-from learner.batches.batch import Sequence, TrainBatch
+from learner.batches.batch import TrainBatch, TrainingSample
 from learner.batches.expert_routes import Routes
 from learner.batches.updates import over_updates
 from learner.checkpoint import FACTS, STATE_FOLDER
@@ -38,7 +38,7 @@ from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import Seat, WeightGroup
 
 
-class Rank:
+class TrainerWorker:
     """Trains one model at a time. Call `load` first; call it again for the next stage."""
 
     def __init__(self, rank: int, world_size: int, master_addr: str, master_port: int, config: LearnerConfig) -> None:
@@ -103,7 +103,7 @@ class Rank:
         """Compute with this many CPU threads from now on."""
         torch.set_num_threads(threads)
 
-    def train(self, batches: Seq[TrainBatch], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
+    def train(self, batches: Sequence[TrainBatch], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
         """An update from each of these mini-batches, `epochs` times over; metrics of all: see `over_updates`.
 
         Before the first one the old policy's log-probabilities are taken, where there is another after it.
@@ -124,7 +124,9 @@ class Rank:
         tokens = epochs * sum(batch.tokens for batch in batches)
         return over_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
 
-    def train_step(self, batch: TrainBatch, *, loss: LossConfig, fixed: Seq[Fixed] | None = None) -> dict[str, float]:
+    def train_step(
+        self, batch: TrainBatch, *, loss: LossConfig, fixed: Sequence[Fixed] | None = None
+    ) -> dict[str, float]:
         """One update from this rank's share of the batch; returns metrics over the whole batch, the same on every rank.
 
         `skipped` is 1 where loss or gradient was not finite, or nothing is to be trained; nothing was changed then.
@@ -148,7 +150,7 @@ class Rank:
         metrics = means(sum_over_ranks(totals), denominator=batch.denominator) | routing.metrics()
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 
-    def logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
+    def logprobs(self, sequences: list[TrainingSample]) -> list[list[float]]:
         """The trainer's log-probability of each token of each sequence (0 for the first), one sequence at a time."""
         engine, routing = self._engine(), self._routing()
         engine.train(False)

@@ -57,14 +57,14 @@ class Closed(Enum):
     LINE_END = "line_end"  # closed by force where a line ended
     ABRUPT = "abrupt"  # closed by force inside a line
     NEVER = "never"  # it was never closed
-    NONE = "none"  # there was no thought: reasoning is off
+    NONE = "none"  # there was no thought: thinking is off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
     """The measures of one turn: sampled tokens before and after the closing of the thought, and how it was closed.
 
-    The closing tag itself counts to neither; with reasoning off all tokens are the answer's.
+    The closing tag itself counts to neither; with thinking off all tokens are the answer's.
     """
 
     tokens: int

@@ -12,7 +12,7 @@ from envs.task_env import StepReturn
 
 
 def task_of(row: dict[str, Any], **spec: Any) -> Task:
-    """The task of a row without reasoning, with these settings."""
+    """The task of a row without thinking, with these settings."""
     task = load_row(FORMATS, row, "row")
     return replace(task, thinking=OFF, spec=task.spec | spec)
 

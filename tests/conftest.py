@@ -2,7 +2,12 @@
 
 import pytest
 
-LONGEST = ("test_main_job.py", "test_main_job_faults.py", "test_learner_resume.py", "test_learner_rank.py")
+LONGEST = (
+    "test_system_main_job.py",
+    "test_system_main_job_faults.py",
+    "test_learner_worker_resume.py",
+    "test_learner_worker.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from rollout.engines.protocol import Completion
 from rollout.engines.replay import ReplayEngine
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
-from rollout.episodes.turn_sampler import Speaker
+from rollout.episodes.turn_sampler import TurnSampler
 from rollout.trajectory import Trajectory
 
 TOKENIZER = byte_tokenizer()
@@ -55,7 +55,7 @@ def runner_of(
     engine: ReplayEngine, *, limits: EpisodeLimits = ROOM, sequences: int = 256, make: MakeEnv = make_env
 ) -> EpisodeRunner:
     """Episodes of that engine."""
-    speaker = Speaker(engine, TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens)
+    speaker = TurnSampler(engine, TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens)
     return EpisodeRunner(speaker=speaker, renderer=RENDERER, limits=limits, sequences=sequences, make_env=make)
 
 

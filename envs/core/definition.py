@@ -14,11 +14,11 @@ PARTS = ("correct", "format", "length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class EnvDefinition:
     """One environment. What it does not have is None, or empty.
 
     `generate(rng, level)` makes a task, `formats` read rows of data, `demonstrate` solves a generated task with a
-    thought. `gold(task)` gives the model's turns of a right answer (texts, reasoning off; ValueError where the task
+    thought. `gold(task)` gives the model's turns of a right answer (texts, thinking off; ValueError where the task
     holds none) and `corruptions(task)` named wrong ones, for `envcheck`.
     """
 
@@ -30,9 +30,9 @@ class Environment:
     demonstrate: Callable[[Task], list[Message]] | None = None
     gold: Callable[[Task], list[str]] | None = None
     corruptions: Callable[[Task], Iterator[tuple[str, list[str]]]] | None = None
-    configure: Callable[[Mapping[str, Any]], "Environment"] | None = None
+    configure: Callable[[Mapping[str, Any]], "EnvDefinition"] | None = None
     """For a family of environments: the member that `envs.NAME.options` chooses; ValueError for wrong options."""
-    beside: Callable[[Path], "Environment"] | None = None
+    beside: Callable[[Path], "EnvDefinition"] | None = None
     """For rows that need further files: the environment that finds these in the folder of the data file."""
     companions: tuple[str, ...] = ()
     """Names of those files."""

@@ -38,7 +38,7 @@ class Task:
             raise ValueError(f"task {self.env}/{self.key} has no messages; give at least one user message")
 
     @property
-    def reasoning(self) -> bool:
+    def thinks(self) -> bool:
         """Whether the model thinks before it answers."""
         return self.thinking.on
 

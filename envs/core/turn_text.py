@@ -1,6 +1,6 @@
 """The text of one assistant turn: its thought, its answer, its tool calls. Pure functions.
 
-A turn reads `thought </think> answer`; with reasoning off it is the bare answer. A tool call is
+A turn reads `thought </think> answer`; with thinking off it is the bare answer. A tool call is
 `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in the answer; white space inside is free.
 """
 
@@ -33,14 +33,14 @@ class BadCall:
     error: str
 
 
-def split_thought(text: str, *, reasoning: bool) -> tuple[str | None, str, bool]:
+def split_thought(text: str, *, thinks: bool) -> tuple[str | None, str, bool]:
     """Splits a turn into (thought, answer, well formed).
 
-    With reasoning on, the thought was opened by the prompt and must be closed; the answer follows the last closing.
-    With reasoning off there may be no thought. A turn that is not well formed has an empty answer.
+    With thinking on, the thought was opened by the prompt and must be closed; the answer follows the last closing.
+    With thinking off there may be no thought. A turn that is not well formed has an empty answer.
     """
     body = text.strip()
-    if not reasoning:
+    if not thinks:
         if OPEN_THOUGHT in body or CLOSE_THOUGHT in body:
             return body, "", False
         return None, answer_text(text), True
@@ -80,20 +80,20 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
     return Call(name=call["name"], arguments=arguments)
 
 
-def thought_is_well_formed(text: str, *, reasoning: bool) -> bool:
-    """Whether a turn has exactly one closing of its thought and no tag in the answer; none at all without reasoning.
+def thought_is_well_formed(text: str, *, thinks: bool) -> bool:
+    """Whether a turn has exactly one closing of its thought and no tag in the answer; none at all without thinking.
 
     Stricter than `split_thought`, which forgives what can still be read.
     """
-    if not reasoning:
+    if not thinks:
         return OPEN_THOUGHT not in text and CLOSE_THOUGHT not in text
     body = text.lstrip().removeprefix(OPEN_THOUGHT)
     return body.count(CLOSE_THOUGHT) == 1 and OPEN_THOUGHT not in body
 
 
-def calls_are_valid(text: str, *, reasoning: bool, tools: Sequence[Tool]) -> bool:
+def calls_are_valid(text: str, *, thinks: bool, tools: Sequence[Tool]) -> bool:
     """Whether every tool call of a turn can be read, names one of the tools and gives the arguments that it requires."""
-    _, answer, _ = split_thought(text, reasoning=reasoning)
+    _, answer, _ = split_thought(text, thinks=thinks)
     known = {tool["function"]["name"]: tool["function"] for tool in tools}
     return all(
         isinstance(call, Call)
@@ -108,8 +108,8 @@ def call_message(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def turn_text(message: Message, *, reasoning: bool) -> str:
+def turn_text(message: Message, *, thinks: bool) -> str:
     """The text that a model would sample to say `message`, the prompt having opened the thought."""
     calls = [OPEN_CALL + json.dumps(call["function"]) + CLOSE_CALL for call in message.get("tool_calls") or ()]
     answer = "".join((message["content"], *calls))
-    return f"{message.get('reasoning_content') or ''}\n{CLOSE_THOUGHT}\n{answer}" if reasoning else answer
+    return f"{message.get('reasoning_content') or ''}\n{CLOSE_THOUGHT}\n{answer}" if thinks else answer

@@ -20,7 +20,7 @@ from typing import Any
 
 import gymnasium
 
-from envs.core.definition import PARTS, Environment
+from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.options import only_known
 from envs.core.task import Message, Task
@@ -186,9 +186,9 @@ def _known(game_id: str) -> Game:
     return GAMES.get(gymnasium.spec(game_id).name, Game())
 
 
-def configure(options: Mapping[str, Any]) -> Environment:
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
     """The environment that plays the game of these options; ValueError for wrong ones."""
-    return _environment(_spec(options) if options else DEFAULT)
+    return _definition(_spec(options) if options else DEFAULT)
 
 
 def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,13 +250,13 @@ def _names(actions: Any, count: int) -> bool:
     return texts and len(actions) == count == len({name.lower() for name in actions})
 
 
-def _environment(spec: dict[str, Any]) -> Environment:
+def _definition(spec: dict[str, Any]) -> EnvDefinition:
     make = partial(generate, spec=spec)
     try:
         planned = bool(gold(make(random.Random(0), 1)))
     except ValueError:
         planned = False
-    return Environment(
+    return EnvDefinition(
         id=ENV,
         entry_point="envs.games.env:GymEnv",
         generate=make,
@@ -270,4 +270,4 @@ def _environment(spec: dict[str, Any]) -> Environment:
 
 
 DEFAULT = _spec({"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}})
-ENVIRONMENT = _environment(DEFAULT)
+ENVIRONMENT = _definition(DEFAULT)

@@ -80,8 +80,8 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
     yield "a box left open", [f"The answer is \\boxed{{{right}"]
     yield "the question repeated", [last_user_text(task)]
     yield "the question without its request", [last_user_text(task).removesuffix(REQUEST)]
-    if not task.reasoning:
-        yield "a thought where reasoning is off", [f"<think>\nWell.\n</think>\n\n{boxed(right)}"]
+    if not task.thinks:
+        yield "a thought where thinking is off", [f"<think>\nWell.\n</think>\n\n{boxed(right)}"]
 
 
 def _wrong(right: str) -> dict[str, str]:

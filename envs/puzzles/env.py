@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from envs.core.definition import Environment
+from envs.core.definition import EnvDefinition
 from envs.core.errors import GraderError
 from envs.core.options import only_known
 from envs.core.task import Task
@@ -114,7 +114,7 @@ def _marked(answer: str) -> str:
     return f"<answer>{answer}</answer>"
 
 
-def configure(options: Mapping[str, Any]) -> Environment:
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
     """The environment over the data sets that the options choose; ValueError for wrong options."""
     if find_spec("reasoning_gym") is None:
         raise ValueError("reasoning-gym is not installed: its pycosat needs a C compiler; then `make clean setup`")
@@ -132,11 +132,11 @@ def configure(options: Mapping[str, Any]) -> Environment:
     only_known(names, tuple(keys), "options.dataset")
     if config:
         only_known(config, tuple(keys[names[0]]), f"options.config of {names[0]}")
-    return _environment(tuple(names), dict(config))
+    return _definition(tuple(names), dict(config))
 
 
-def _environment(datasets: tuple[str, ...], config: dict[str, Any]) -> Environment:
-    return Environment(
+def _definition(datasets: tuple[str, ...], config: dict[str, Any]) -> EnvDefinition:
+    return EnvDefinition(
         id=ENV,
         entry_point="envs.puzzles.env:ReasoningEnv",
         generate=partial(generate, datasets=datasets, config=config),
@@ -147,4 +147,4 @@ def _environment(datasets: tuple[str, ...], config: dict[str, Any]) -> Environme
     )
 
 
-ENVIRONMENT = _environment((), {})
+ENVIRONMENT = _definition((), {})

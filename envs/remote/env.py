@@ -23,7 +23,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from envs.core.definition import PARTS, Environment
+from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.jsonl import field
 from envs.core.options import only_known
@@ -178,7 +178,7 @@ def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: 
     return Task(env=ENV, key=key, messages=messages_of(params), spec=spec, tools=tools)
 
 
-def configure(options: Mapping[str, Any]) -> Environment:
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
     """The environment of one server; ValueError for wrong options."""
     known = [setting.name for setting in fields(Server)]
     only_known(options, ("protocol", *known), "options")
@@ -193,7 +193,7 @@ def configure(options: Mapping[str, Any]) -> Environment:
     server = {name: options[name] for name in known if name in options}
     _server(server)
     rows = RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=partial(load, server=server, protocol=protocol))
-    return Environment(
+    return EnvDefinition(
         id=ENV,
         entry_point="envs.remote.env:HttpEnv",
         formats=(rows,),
@@ -207,6 +207,6 @@ def _server(settings: Mapping[str, Any]) -> Server:
     return Server(**{**settings, "hosts": tuple(settings.get("hosts", ()))})
 
 
-ENVIRONMENT = Environment(
+ENVIRONMENT = EnvDefinition(
     id=ENV, entry_point="envs.remote.env:HttpEnv", configure=configure, parts=(*PARTS, TOOL_ERRORS)
 )

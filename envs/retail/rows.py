@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envs.core.definition import PARTS, Environment
+from envs.core.definition import PARTS, EnvDefinition
 from envs.core.jsonl import field
 from envs.core.row_format import RowFormat, has_fields
 from envs.core.task import Task
@@ -185,23 +185,23 @@ def _script(task: Task, actions: list[Action], outputs: list[str] | None = None)
 
 def _turn(content: str, action: Action) -> str:
     calls = [call_message(action["name"], action["arguments"])]
-    return turn_text({"content": content, "tool_calls": calls}, reasoning=False)
+    return turn_text({"content": content, "tool_calls": calls}, thinks=False)
 
 
-def beside(folder: Path) -> Environment:
+def beside(folder: Path) -> EnvDefinition:
     """The environment whose rows find the database in this folder, which is read at once; ValueError where it can't."""
     open_shop(folder.resolve())
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=partial(load_from, folder))
     return replace(ENVIRONMENT, formats=(tau,), beside=None)
 
 
-def configure(options: Mapping[str, Any]) -> Environment:
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
     """The environment with the database that the option `database` names; without it that beside the rows."""
     folder = database_folder(options)
     return ENVIRONMENT if folder is None else beside(folder)
 
 
-ENVIRONMENT = Environment(
+ENVIRONMENT = EnvDefinition(
     id=ENV,
     entry_point="envs.retail.env:RetailEnv",
     gold=gold,

@@ -197,4 +197,4 @@ def _plain(value: Any, key: str) -> Any:
 
 def _turn(calls: Calls) -> str:
     made = [call_message(call["name"], call["arguments"]) for call in calls]
-    return turn_text({"content": "" if calls else NO_CALL, "tool_calls": made}, reasoning=False)
+    return turn_text({"content": "" if calls else NO_CALL, "tool_calls": made}, thinks=False)

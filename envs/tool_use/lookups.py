@@ -64,7 +64,7 @@ def generate(rng: random.Random, level: int) -> Task:
 
 def gold(task: Task) -> list[str]:
     """The expert's turns without their thoughts."""
-    return [turn_text(message, reasoning=False) for message in demonstrate(task) if message["role"] == "assistant"]
+    return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:

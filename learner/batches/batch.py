@@ -3,8 +3,7 @@
 Suffixes: `_T` one entry per token of a sequence, `_BT` per sequence and token of a micro-batch (padded on the right).
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -21,7 +20,7 @@ NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sequence:
+class TrainingSample:
     """One training sequence. `trained_T[t]` says whether token t, predicted from those before it, carries loss.
 
     `behaviour_T` is the engine's log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the
@@ -55,7 +54,7 @@ class Sequence:
             raise ValueError("the first token of a sequence can not be trained: nothing predicts it")
 
     @classmethod
-    def supervised(cls, *, ids: Seq[int], trained_T: Seq[bool]) -> "Sequence":
+    def supervised(cls, *, ids: Sequence[int], trained_T: Sequence[bool]) -> "TrainingSample":
         """A sequence of supervised data: advantage 1, nothing sampled."""
         count = len(ids)
         return cls(
@@ -114,14 +113,14 @@ class TrainBatch:
 
 
 def sequences_from_groups(
-    groups: Seq[Group],
+    groups: Sequence[Group],
     *,
     advantage: str,
     advantage_clip: float = 20.0,
     mask_truncated: bool = False,
     overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
     normalise: bool = True,
-) -> list[Sequence]:
+) -> list[TrainingSample]:
     """The training sequences of a batch's groups, one for each trajectory with a score. `normalise`: see `batch_advantages`.
 
     A token is trained if it was sampled, not forced, and (with `mask_truncated`) its trajectory ended by itself.
@@ -146,7 +145,7 @@ def sequences_from_groups(
 
 def _trajectory_sequence(
     trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], group: int
-) -> Sequence:
+) -> TrainingSample:
     ids: list[int] = []
     advantages_T: list[float] = []
     trained_T: list[bool] = []
@@ -159,7 +158,7 @@ def _trajectory_sequence(
         versions += turn.versions_T
         own = min((overrides[fault] for fault in turn.faults if fault in overrides), default=advantage)
         advantages_T += [advantage] * len(turn.context_ids) + [own] * len(turn.sampled_ids)
-    return Sequence(
+    return TrainingSample(
         ids=tuple(ids),
         trained_T=tuple(trained_T),
         advantages_T=tuple(advantages_T),
@@ -172,7 +171,7 @@ def _trajectory_sequence(
 
 
 def make_batch(
-    sequences: Seq[Sequence],
+    sequences: Sequence[TrainingSample],
     *,
     ranks: int,
     micro_batch_tokens: int,
@@ -218,7 +217,9 @@ def make_batch(
     )
 
 
-def micro_batch(pack: Pack, all_sequences: Seq[Sequence], *, pad_id: int, aggregation: str = "token") -> MicroBatch:
+def micro_batch(
+    pack: Pack, all_sequences: Sequence[TrainingSample], *, pad_id: int, aggregation: str = "token"
+) -> MicroBatch:
     """The arrays of a pack's sequences, which are named by their places in `all_sequences`; padded with `pad_id`."""
     rows = [(all_sequences[row], piece.prompt) for piece in pack for row in piece.rows]
     shape = (len(rows), max(piece.length for piece in pack))

@@ -5,7 +5,7 @@ token went to; -1 where none is recorded. Suffixes: `_T` token of a sequence, `_
 layer, `_K` chosen expert.
 """
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,7 @@ class Routes:
     experts_BTLK: Choices | None = None
 
     @classmethod
-    def padded(cls, rows: Seq[Row], *, left: bool = False) -> "Routes":
+    def padded(cls, rows: Sequence[Row], *, left: bool = False) -> "Routes":
         """The rows of a pass, padded on the right, or on the left.
 
         Raises `ValueError` where choices were recorded for different numbers of layers or of experts for each token.
@@ -68,7 +68,7 @@ class Routes:
         return cls.padded([Row(length=length, sequences=0, experts_TLK=experts_TLK)])
 
 
-def pack_routes(pack: Pack, lengths: Seq[int], experts: Seq[Choices | None]) -> tuple[Routes, ...]:
+def pack_routes(pack: Pack, lengths: Sequence[int], experts: Sequence[Choices | None]) -> tuple[Routes, ...]:
     """The passes of a pack, given each sequence's length and choices: of the prompts, if any, then of the rows.
 
     A prompt counts for as many sequences as have it and takes the choices of one of them: they differ by rounding alone.
@@ -85,7 +85,7 @@ def pack_routes(pack: Pack, lengths: Seq[int], experts: Seq[Choices | None]) -> 
     return Routes.padded(prompts, left=True), Routes.padded(rows)
 
 
-def joined(parts: Seq[tuple[int, Choices | None]]) -> Choices | None:
+def joined(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:
     """The choices of parts that follow each other, each with its number of tokens; None where no part has any."""
     shape_LK = recorded_shape([choices for _, choices in parts])
     if shape_LK is None:
@@ -95,7 +95,7 @@ def joined(parts: Seq[tuple[int, Choices | None]]) -> Choices | None:
     )
 
 
-def recorded_shape(choices: Seq[Choices | None]) -> tuple[int, int] | None:
+def recorded_shape(choices: Sequence[Choices | None]) -> tuple[int, int] | None:
     """Expert layers and experts for each token of some choices; None where there are none, an error where they differ."""
     shapes = {own.shape[1:] for own in choices if own is not None}
     if len(shapes) > 1:

@@ -4,8 +4,7 @@ A plan has a list of packs for each rank; a pack is a list of pieces, and become
 its place in the list of all sequences.
 """
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from learner.batches.shared_prefixes import Family
@@ -46,7 +45,7 @@ def plan_cost(plan: Plan) -> int:
     return max(sum(pack_cost(pack) for pack in packs) for packs in plan)
 
 
-def cheapest_plan(lengths: Seq[int], families: Seq[Family], *, ranks: int, budget: int) -> Plan:
+def cheapest_plan(lengths: Sequence[int], families: Sequence[Family], *, ranks: int, budget: int) -> Plan:
     """The plan that costs least, of one without shared prompts and several with; `budget` is in tokens of a pack."""
     best = plain_plan(lengths, ranks=ranks, budget=budget)
     if not families:
@@ -65,7 +64,7 @@ def cheapest_plan(lengths: Seq[int], families: Seq[Family], *, ranks: int, budge
     return best
 
 
-def cheapest_pair_plan(lengths: Seq[int], prompts: Seq[int], *, ranks: int, budget: int) -> Plan:
+def cheapest_pair_plan(lengths: Sequence[int], prompts: Sequence[int], *, ranks: int, budget: int) -> Plan:
     """The cheaper plan of two for pairs of sequences, 0 and 1, 2 and 3 and so on, which always run in one pack.
 
     `prompts` says for each pair how many tokens could run once for both; 0 for none.
@@ -78,7 +77,7 @@ def cheapest_pair_plan(lengths: Seq[int], prompts: Seq[int], *, ranks: int, budg
     return plan if plan_cost(plan) < MARGIN * plan_cost(best) else best
 
 
-def plain_plan(lengths: Seq[int], *, ranks: int, budget: int) -> Plan:
+def plain_plan(lengths: Sequence[int], *, ranks: int, budget: int) -> Plan:
     """Each sequence in full."""
     pieces = [Piece(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths)]
     return dealt(pieces, ranks=ranks, budget=budget)
@@ -95,7 +94,9 @@ def dealt(pieces: Iterable[Piece], *, ranks: int, budget: int) -> Plan:
     return [_filled(share, budget=budget) for share in shares]
 
 
-def _pieces(lengths: Seq[int], families: Seq[Family], *, budget: int, most_rows: int, piece_cost: int) -> list[Piece]:
+def _pieces(
+    lengths: Sequence[int], families: Sequence[Family], *, budget: int, most_rows: int, piece_cost: int
+) -> list[Piece]:
     """All sequences as pieces: families cut where that saves tokens, everything else by itself."""
     pieces: list[Piece] = []
     shared: set[int] = set()
@@ -111,7 +112,7 @@ def _pieces(lengths: Seq[int], families: Seq[Family], *, budget: int, most_rows:
     return pieces + alone
 
 
-def _cuts(rests: Seq[int], *, prompt: int, budget: int, most_rows: int, piece_cost: int) -> list[tuple[int, int]]:
+def _cuts(rests: Sequence[int], *, prompt: int, budget: int, most_rows: int, piece_cost: int) -> list[tuple[int, int]]:
     """Where to cut a family, longest rest first, so that its pieces process the fewest tokens (dynamic programming).
 
     More pieces run the prompt more often, fewer pad more. A piece of one sequence is that sequence in full.
@@ -133,12 +134,12 @@ def _cuts(rests: Seq[int], *, prompt: int, budget: int, most_rows: int, piece_co
     return cuts[::-1]
 
 
-def _spread(pieces: Seq[Piece], *, ranks: int, budget: int) -> Plan:
+def _spread(pieces: Sequence[Piece], *, ranks: int, budget: int) -> Plan:
     """At least one piece for each rank, with and without prompts."""
     return [_packed(share, budget=budget) for share in _balanced(pieces, ranks=ranks)]
 
 
-def _balanced(pieces: Seq[Piece], *, ranks: int) -> list[list[Piece]]:
+def _balanced(pieces: Sequence[Piece], *, ranks: int) -> list[list[Piece]]:
     """Pieces for each rank: the largest first, each to the rank that has least (Graham, 1969)."""
     shares: list[list[Piece]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
@@ -149,7 +150,7 @@ def _balanced(pieces: Seq[Piece], *, ranks: int) -> list[list[Piece]]:
     return shares
 
 
-def _packed(pieces: Seq[Piece], *, budget: int) -> list[Pack]:
+def _packed(pieces: Sequence[Piece], *, budget: int) -> list[Pack]:
     """Packs of one rank: those with prompts first, then those without."""
     order = sorted(pieces, key=lambda piece: (-piece.length, -piece.prompt))
     return [

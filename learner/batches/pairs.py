@@ -1,9 +1,9 @@
 """Pairs of answers of which one is preferred, as training batches: the two always run in the same micro-batch."""
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from learner.batches.batch import Sequence, TrainBatch, filled_up, micro_batch
+from learner.batches.batch import TrainBatch, TrainingSample, filled_up, micro_batch
 from learner.batches.packing import cheapest_pair_plan
 from learner.batches.shared_prefixes import shared_length
 
@@ -12,8 +12,8 @@ from learner.batches.shared_prefixes import shared_length
 class Pair:
     """Two answers to one prompt, each with the prompt before it: the one that should become likelier, and the other."""
 
-    chosen: Sequence
-    rejected: Sequence
+    chosen: TrainingSample
+    rejected: TrainingSample
 
     @property
     def usable(self) -> bool:
@@ -28,7 +28,7 @@ class Pair:
 
 
 def make_pair_batch(
-    pairs: Seq[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int, shared_prompts: bool = False
+    pairs: Sequence[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int, shared_prompts: bool = False
 ) -> TrainBatch:
     """One step's batch of pairs; its denominator is the number of pairs.
 

@@ -3,7 +3,7 @@
 Suffixes: `_G` sequence of a group, `_P` prompt, `_PS` prompt and token (padded on the left), `_B` row of a micro-batch.
 """
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ class Prompts:
             raise ValueError(f"lengths_P has {len(self.lengths_P)} entries for {len(self.ids_PS)} prompts")
 
     @classmethod
-    def padded(cls, ids_P: Seq[Seq[int]], *, rows_P: Seq[int], pad_id: int) -> "Prompts":
+    def padded(cls, ids_P: Sequence[Sequence[int]], *, rows_P: Sequence[int], pad_id: int) -> "Prompts":
         """The prompts with these ids; the first `rows_P[0]` rows have the first one, and so on."""
         lengths = [len(ids) for ids in ids_P]
         ids_PS = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
@@ -44,14 +44,16 @@ class Prompts:
         )
 
 
-def shared_length(ids_G: Seq[tuple[int, ...]], first_trained_G: Seq[int]) -> int:
+def shared_length(ids_G: Sequence[tuple[int, ...]], first_trained_G: Sequence[int]) -> int:
     """Tokens that all sequences begin with and that can run once: the last before a trained one runs in each."""
     low, high = min(ids_G), max(ids_G)  # what these two have in common, all between them have too
     common = next((place for place, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
     return min(common, min(first_trained_G) - 1)
 
 
-def families(groups: Seq[int | None], ids: Seq[tuple[int, ...]], first_trained: Seq[int]) -> list[Family]:
+def families(
+    groups: Sequence[int | None], ids: Sequence[tuple[int, ...]], first_trained: Sequence[int]
+) -> list[Family]:
     """The groups whose prompt can run once; each argument has an entry per sequence, group None stands alone."""
     rows_of: dict[int, list[int]] = {}
     for row, group in enumerate(groups):

@@ -1,13 +1,13 @@
 """Several updates from one batch: how it is split into mini-batches, and the metrics of all updates together."""
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from statistics import fmean
 
-from learner.batches.batch import Sequence
+from learner.batches.batch import TrainingSample
 
 
-def mini_batches(sequences: Seq[Sequence], *, count: int) -> list[list[Sequence]]:
+def mini_batches(sequences: Sequence[TrainingSample], *, count: int) -> list[list[TrainingSample]]:
     """The sequences in `count` runs of like size, in their order: whole groups where there are enough, else whole answers.
 
     Groups of one run follow each other, so that each environment has its share in each of them.
@@ -19,7 +19,7 @@ def mini_batches(sequences: Seq[Sequence], *, count: int) -> list[list[Sequence]
     return [[sequence for unit in run for sequence in unit] for run in runs]
 
 
-def over_updates(updates: Seq[dict[str, float]]) -> dict[str, float]:
+def over_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of each metric over the updates that have it, and how many of them changed the weights, as `updates`.
 
     The learning rate is the last one.

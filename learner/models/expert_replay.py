@@ -5,8 +5,7 @@ router takes the experts that the engine's router took, and weighs them by its o
 Suffixes: `_N` token of a pass, `_NK` and chosen expert, `_NLK` and expert layer too, `_LE` expert layer and expert.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +37,7 @@ class Routing:
         for layer, router in enumerate(self._routers):
             router.module.register_forward_hook(self._hook(layer, router))
 
-    def follow(self, passes: Seq[Routes]) -> None:
+    def follow(self, passes: Sequence[Routes]) -> None:
         """What the next forward passes of the model run, in order. Those after them route freely and are not counted."""
         self._coming = list(passes)
 

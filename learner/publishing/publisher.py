@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 import torch
 
-from learner.publishing.transports import Carrier
+from learner.publishing.transports import Transport
 from rollout.weights.checksum import checksum, tensor_checksum
 from rollout.weights.delta import changes
 from rollout.weights.manifest import (
@@ -34,7 +34,7 @@ class WeightPublisher:
     """
 
     def __init__(
-        self, carrier: Carrier, *, shapes: dict[str, tuple[int, ...]], dtype: str, sparse: bool = False
+        self, carrier: Transport, *, shapes: dict[str, tuple[int, ...]], dtype: str, sparse: bool = False
     ) -> None:
         self.carrier = carrier
         self.shapes = shapes

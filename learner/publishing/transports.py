@@ -11,7 +11,7 @@ from rollout.weights.manifest import map_segment, own_path, reserve
 CPU = torch.device("cpu")
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Gives room for segments, by name, and says how a receiver gets at them."""
 
     slots: int
@@ -43,7 +43,7 @@ class SharedMemory:
         self._segments: dict[str, tuple[int, torch.Tensor]] = {}
 
     def room(self, name: str, *, nbytes: int) -> torch.Tensor:
-        """See `Carrier.room`. Raises `OSError` where there is not as much memory."""
+        """See `Transport.room`. Raises `OSError` where there is not as much memory."""
         if name in self._segments and self._segments[name][1].numel() != nbytes:
             os.close(self._segments.pop(name)[0])  # whoever has it mapped keeps reading what it was
         if name not in self._segments:
@@ -52,7 +52,7 @@ class SharedMemory:
         return self._segments[name][1]
 
     def path(self, name: str) -> str:
-        """See `Carrier.path`."""
+        """See `Transport.path`."""
         return own_path(self._segments[name][0])
 
     def close(self) -> None:
@@ -74,14 +74,14 @@ class ProcessMemory:
         self._held: dict[str, torch.Tensor] = {}
 
     def room(self, name: str, *, nbytes: int) -> torch.Tensor:
-        """See `Carrier.room`."""
+        """See `Transport.room`."""
         held = self._held.get(name)
         if held is None or held.numel() != nbytes:
             held = self._held[name] = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
         return held
 
     def path(self, name: str) -> str:
-        """See `Carrier.path`."""
+        """See `Transport.path`."""
         return ""
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class GpuMemory(ProcessMemory):
         self._names: dict[str, tuple[torch.Tensor, str]] = {}
 
     def path(self, name: str) -> str:
-        """See `Carrier.path`. What was written to the segment is there then."""
+        """See `Transport.path`. What was written to the segment is there then."""
         held = self._held[name]
         named, path = self._names.get(name, (None, ""))
         if named is not held:
@@ -120,7 +120,7 @@ def require_carrier(kind: str) -> None:
         raise ValueError("learner.carrier=cuda_ipc: the learner has no GPU; set learner.carrier=shared_memory")
 
 
-def open_carrier(kind: str, *, device: torch.device = CPU) -> Carrier:
+def open_carrier(kind: str, *, device: torch.device = CPU) -> Transport:
     """The carrier that `learner.carrier` names; `device` is the learner's."""
     if kind == "shared_memory":
         return SharedMemory()

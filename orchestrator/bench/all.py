@@ -19,7 +19,7 @@ from orchestrator.bench.envs import bench_steps
 from orchestrator.bench.loop import bench_loop
 from orchestrator.bench.rollout import bench_rollout, same_length
 from orchestrator.bench.training import bench_training
-from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup, start_ray, stop_ray
+from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup, start_ray, stop_ray
 from orchestrator.mixture import Mixture
 from orchestrator.settings.compose import Config
 from rollout.budget.rule import ThoughtTags
@@ -42,25 +42,25 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         began, stolen = time.monotonic(), _stolen_s()
         closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
         rollout = same_length(config, closing)
-        fleet = await Fleet.start(
+        pool = await RolloutPool.start(
             rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed, actors=config.actors
         )
         engine_start = time.monotonic() - began
-        learner = await LearnerGroup.start(config.learner, actors=config.actors)
+        learner = await TrainerGroup.start(config.learner, actors=config.actors)
         await learner.load(model, optim=config.rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
         figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
-        sampling, groups = await bench_rollout(fleet, mixture, config)
+        sampling, groups = await bench_rollout(pool, mixture, config)
         pad = pad_id(load_tokenizer(model))
         sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
         figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
         tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
         figures |= bench_steps(tasks, threads=config.rollout.programs)
-        figures |= await _pushing(fleet, learner)
+        figures |= await _pushing(pool, learner)
         await learner.load(model, optim=config.rl.optim, loss=config.rl.loss, total_steps=100)
         await learner.use_threads(config.learner.threads_beside)
-        figures |= await bench_loop(fleet, learner, mixture, config, pad_id=pad, version=REPEATS)
+        figures |= await bench_loop(pool, learner, mixture, config, pad_id=pad, version=REPEATS)
         await learner.close()
-        await fleet.close()
+        await pool.close()
         cores = (time.monotonic() - began) * (os.cpu_count() or 1)
         return figures | {"machine/stolen_share": (_stolen_s() - stolen) / cores}
     finally:
@@ -68,14 +68,14 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _pushing(fleet: Fleet, learner: LearnerGroup) -> dict[str, float]:
+async def _pushing(pool: RolloutPool, learner: TrainerGroup) -> dict[str, float]:
     """Seconds of a weight push, and how often the same bytes could have been copied in memory meanwhile."""
     publish, load, copy, nbytes = [], [], [], 0
     for version in range(1, REPEATS + 1):
         began = time.monotonic()
         manifest = await learner.publish(WeightVersion(step=version))
         published = time.monotonic()
-        await fleet.load_weights(manifest)
+        await pool.load_weights(manifest)
         publish.append(published - began)
         load.append(time.monotonic() - published)
         tensors = [tensor for _, tensor in read_weights(manifest)]

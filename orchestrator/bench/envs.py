@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from envs.catalog import ENVIRONMENTS, environment
-from envs.core.definition import Environment
+from envs.core.definition import EnvDefinition
 from envs.core.task import Task
 from envs.playback import score
 from envs.sandbox.conformance.bench import measure
@@ -48,12 +48,12 @@ def bench_steps(tasks: Sequence[Task], *, threads: int, seconds: float = 3.0) ->
     return {"env/steps_per_s": done / (time.monotonic() - start)}
 
 
-def _generated(env: Environment) -> list[Task]:
+def _generated(env: EnvDefinition) -> list[Task]:
     """Tasks of an environment that makes its own; a family of environments is as fast as its members."""
     return generated_tasks(env, TASKS, seed=0) if env.generate is not None and env.configure is None else []
 
 
-def _scripts(env: Environment, tasks: Sequence[Task]) -> list[Script]:
+def _scripts(env: EnvDefinition, tasks: Sequence[Task]) -> list[Script]:
     assert env.gold is not None
     return [(task, env.gold(task)) for task in tasks]
 

@@ -22,7 +22,7 @@ from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
 from orchestrator.bench.rollout import sample_groups
-from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup, start_ray, stop_ray
+from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup, start_ray, stop_ray
 from orchestrator.mixture import Mixture
 from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
 from orchestrator.settings.compose import Config
@@ -95,8 +95,8 @@ class _Bench:
     async def answers(self) -> Growth:
         model, _ = self._model(self._config.model.fresh)
         size = self._config.rl.group_size
-        async with self._fleet(self._config.rollout, model) as fleet, self._learner(model) as learner:
-            costs = [await self._cost(fleet, learner, model, x=n * size, groups=n) for n in PROMPTS]
+        async with self._pool(self._config.rollout, model) as pool, self._learner(model) as learner:
+            costs = [await self._cost(pool, learner, model, x=n * size, groups=n) for n in PROMPTS]
         return Growth(name="answers in a step", unit=f"prompts x {size}", costs=costs)
 
     async def workers(self) -> Growth:
@@ -104,8 +104,8 @@ class _Bench:
         costs = []
         for count in WORKERS:
             rollout = replace(self._config.rollout, workers=count)
-            async with self._fleet(rollout, model) as fleet, self._learner(model) as learner:
-                costs.append(await self._cost(fleet, learner, model, x=count, groups=PROMPTS[-1]))
+            async with self._pool(rollout, model) as pool, self._learner(model) as learner:
+                costs.append(await self._cost(pool, learner, model, x=count, groups=PROMPTS[-1]))
         return Growth(name="rollout workers", unit=f"{PROMPTS[-1] * self._config.rl.group_size} answers", costs=costs)
 
     async def sizes(self) -> Growth:
@@ -120,8 +120,8 @@ class _Bench:
                 mamba_heads=2 * width // 32,
             )
             model, parameters = self._model(shape)
-            async with self._fleet(self._config.rollout, model) as fleet, self._learner(model) as learner:
-                costs.append(await self._cost(fleet, learner, model, x=parameters, groups=PROMPTS[0]))
+            async with self._pool(self._config.rollout, model) as pool, self._learner(model) as learner:
+                costs.append(await self._cost(pool, learner, model, x=parameters, groups=PROMPTS[0]))
         return Growth(name="model size", unit="parameters", costs=costs)
 
     async def contexts(self) -> Growth:
@@ -129,34 +129,34 @@ class _Bench:
         model, _ = self._model(replace(self._config.model.fresh, max_positions=longest))
         rollout = replace(self._config.rollout, engine=replace(self._config.rollout.engine, max_model_len=longest))
         pad, costs = pad_id(load_tokenizer(model)), []
-        async with self._fleet(rollout, model) as fleet, self._learner(model) as learner:
+        async with self._pool(rollout, model) as pool, self._learner(model) as learner:
             for length in CONTEXTS:
                 sequences = _random_sequences(length)
                 prompts = [sequence.ids[:length] for sequence in sequences]
                 times = []
                 for _ in range(REPEATS):
                     began = time.monotonic()
-                    await fleet.bare(prompts, max_tokens=ANSWER)
+                    await pool.bare(prompts, max_tokens=ANSWER)
                     generated = time.monotonic()
                     await learner.step(self._batch(sequences, pad))
-                    times.append((generated - began, time.monotonic() - generated, await _push(fleet, learner)))
+                    times.append((generated - began, time.monotonic() - generated, await _push(pool, learner)))
                 costs.append(_best(float(length), times))
         return Growth(name="context length", unit=f"prompt tokens, {ROWS} sequences", costs=costs)
 
-    async def _cost(self, fleet: Fleet, learner: LearnerGroup, model: Path, *, x: float, groups: int) -> Cost:
+    async def _cost(self, pool: RolloutPool, learner: TrainerGroup, model: Path, *, x: float, groups: int) -> Cost:
         pad, times = pad_id(load_tokenizer(model)), []
         for _ in range(REPEATS):
             tasks = [self._mixture.task(self._mixture.draw()) for _ in range(groups)]
             self._tickets += groups
             began = time.monotonic()
-            sampled = await sample_groups(fleet, tasks, answers=self._config.rl.group_size, first=self._tickets)
+            sampled = await sample_groups(pool, tasks, answers=self._config.rl.group_size, first=self._tickets)
             generated = time.monotonic()
             sequences = batch.sequences_from_groups(sampled, advantage=self._config.rl.loss.advantage)
             await learner.step(self._batch(sequences, pad))
-            times.append((generated - began, time.monotonic() - generated, await _push(fleet, learner)))
+            times.append((generated - began, time.monotonic() - generated, await _push(pool, learner)))
         return _best(x, times)
 
-    def _batch(self, sequences: Sequence[batch.Sequence], pad: int) -> batch.TrainBatch:
+    def _batch(self, sequences: Sequence[batch.TrainingSample], pad: int) -> batch.TrainBatch:
         learner = self._config.learner
         return batch.make_batch(
             sequences,
@@ -171,17 +171,17 @@ class _Bench:
         return model, make_model(model, shape, seed=self._config.seed)
 
     @asynccontextmanager
-    async def _fleet(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[Fleet]:
+    async def _pool(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[RolloutPool]:
         version, actors = WeightVersion(step=0), most_actors(self._config)
-        fleet = await Fleet.start(rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors)
+        pool = await RolloutPool.start(rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors)
         try:
-            yield fleet
+            yield pool
         finally:
-            await fleet.close()
+            await pool.close()
 
     @asynccontextmanager
-    async def _learner(self, model: Path) -> AsyncIterator[LearnerGroup]:
-        learner = await LearnerGroup.start(self._config.learner, actors=most_actors(self._config))
+    async def _learner(self, model: Path) -> AsyncIterator[TrainerGroup]:
+        learner = await TrainerGroup.start(self._config.learner, actors=most_actors(self._config))
         try:
             loss = LossConfig(objective="nll")
             await learner.load(model, optim=OptimConfig(), loss=loss, total_steps=1000)
@@ -191,9 +191,9 @@ class _Bench:
             await learner.close()
 
 
-async def _push(fleet: Fleet, learner: LearnerGroup) -> float:
+async def _push(pool: RolloutPool, learner: TrainerGroup) -> float:
     began = time.monotonic()
-    await fleet.load_weights(await learner.publish(WeightVersion(step=1)))
+    await pool.load_weights(await learner.publish(WeightVersion(step=1)))
     return time.monotonic() - began
 
 
@@ -202,11 +202,11 @@ def _best(x: float, times: Sequence[tuple[float, float, float]]) -> Cost:
     return Cost(x=x, generate_s=generate, learn_s=learn, push_s=push)
 
 
-def _random_sequences(length: int) -> list[batch.Sequence]:
+def _random_sequences(length: int) -> list[batch.TrainingSample]:
     draw = random.Random(length)
     trained_T = [False] * length + [True] * ANSWER
     rows = [[draw.randrange(BYTES) for _ in trained_T] for _ in range(ROWS)]
-    return [batch.Sequence.supervised(ids=ids, trained_T=trained_T) for ids in rows]
+    return [batch.TrainingSample.supervised(ids=ids, trained_T=trained_T) for ids in rows]
 
 
 def growth_svg(growths: Sequence[Growth]) -> str:

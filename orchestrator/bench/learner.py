@@ -19,7 +19,7 @@ from rich.table import Table
 from transformers import PreTrainedModel
 from transformers import logging as transformers_logging
 
-from learner.batches.batch import MicroBatch, Sequence, TrainBatch, make_batch
+from learner.batches.batch import MicroBatch, TrainBatch, TrainingSample, make_batch
 from learner.losses.policy import token_logprobs
 from learner.models import mamba_scan
 from learner.models.fresh import FreshModelConfig, make_model
@@ -77,12 +77,12 @@ def bench_sharing(
     return figures
 
 
-def _group(*, answers: int, prompt: int, answer: int) -> list[Sequence]:
+def _group(*, answers: int, prompt: int, answer: int) -> list[TrainingSample]:
     draw = random.Random(0)
     begin = [draw.randrange(VOCABULARY) for _ in range(prompt)]
     trained_T = (False,) * prompt + (True,) * answer
     return [
-        Sequence(
+        TrainingSample(
             ids=(*begin, *(draw.randrange(VOCABULARY) for _ in range(answer))),
             trained_T=trained_T,
             advantages_T=(1.0,) * len(trained_T),

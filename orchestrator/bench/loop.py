@@ -7,7 +7,7 @@ from statistics import median
 from learner.batches.batch import TrainBatch, make_batch, sequences_from_groups
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup
+from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup
 from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
@@ -22,7 +22,7 @@ REPEATS = 3
 
 
 async def bench_loop(
-    fleet: Fleet, learner: LearnerGroup, mixture: Mixture, config: Config, *, pad_id: int, version: int
+    pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, config: Config, *, pad_id: int, version: int
 ) -> dict[str, float]:
     """Seconds of generating and of learning alone, then of whole steps at lags 0, 1 and 2, as ratios.
 
@@ -41,7 +41,7 @@ async def bench_loop(
         )
 
     serving = VersionCell(WeightVersion(step=version))
-    generate_s, learn_s = await _parts(fleet, learner, mixture, config, batch)
+    generate_s, learn_s = await _parts(pool, learner, mixture, config, batch)
     limit = Deadline(seconds=config.rl.timeout_s, setting="rl.timeout_s")
     seconds, answers = {}, config.rl.groups_per_step * config.rl.group_size
     for lag in LAGS:
@@ -52,7 +52,7 @@ async def bench_loop(
 
         loop = Loop(
             stage="bench",
-            rollouts=fleet,
+            rollouts=pool,
             learner=learner,
             mixture=mixture,
             buffer=Buffer(groups_per_step=config.rl.groups_per_step, max_lag=lag, max_drops=0),
@@ -67,7 +67,7 @@ async def bench_loop(
         )
         await loop.run(1, STEPS)
         seconds[lag] = median(r.wait_s + r.train_s + r.push_s for r in reports[SKIPPED:])
-    again = await _parts(fleet, learner, mixture, config, batch)  # on both sides: a shared machine's speed drifts
+    again = await _parts(pool, learner, mixture, config, batch)  # on both sides: a shared machine's speed drifts
     generate_s, learn_s = min(generate_s, again[0]), min(learn_s, again[1])
     longer = max(generate_s, learn_s)
     return {
@@ -78,7 +78,11 @@ async def bench_loop(
 
 
 async def _parts(
-    fleet: Fleet, learner: LearnerGroup, mixture: Mixture, config: Config, batch: Callable[[list[Group]], TrainBatch]
+    pool: RolloutPool,
+    learner: TrainerGroup,
+    mixture: Mixture,
+    config: Config,
+    batch: Callable[[list[Group]], TrainBatch],
 ) -> tuple[float, float]:
     """Seconds of generating one step's groups, and of learning from them, each with nothing beside it."""
     generate, learn = [], []
@@ -86,7 +90,7 @@ async def _parts(
         tasks = [mixture.task(mixture.draw()) for _ in range(config.rl.groups_per_step)]
         first = 10**6 + repeat * config.rl.groups_per_step
         began = time.monotonic()
-        groups = await sample_groups(fleet, tasks, answers=config.rl.group_size, first=first)
+        groups = await sample_groups(pool, tasks, answers=config.rl.group_size, first=first)
         generated = time.monotonic()
         await learner.step(batch(groups))
         generate.append(generated - began)

@@ -22,20 +22,20 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
 
-from learner.batches.batch import Sequence, make_batch
+from learner.batches.batch import TrainingSample, make_batch
 from learner.config import CARRIERS, WIRE_DTYPES, LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
 from learner.publishing.publisher import WeightPublisher
 from learner.publishing.transports import open_carrier
-from learner.worker import Rank
+from learner.worker import TrainerWorker
 from orchestrator.cluster.ray_cluster import LOOPBACK, free_port
 from rollout.engines.protocol import EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import Seat, WeightGroup
-from rollout.weights.receiver import WeightInbox
+from rollout.weights.receiver import WeightReceiver
 
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
 """Width and number of layers of the named tensors."""
@@ -152,7 +152,7 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
 def bench_sparse(*, learning_rate: float) -> dict[str, float]:
     """The share of the bytes that travels after steps of reinforcement on the demo's fresh model, in bfloat16."""
     config = LearnerConfig(carrier="ray", sparse_push=True, wire_dtype="bfloat16")
-    rank = Rank(0, 1, LOOPBACK, free_port(), config)
+    rank = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         make_model(Path(folder), FreshModelConfig(), seed=0)
         optim = OptimConfig(learning_rate=learning_rate, warmup_steps=0, beta2=0.99)
@@ -169,15 +169,15 @@ def bench_sparse(*, learning_rate: float) -> dict[str, float]:
     return {"first_step_share": shares[1], "last_step_share": shares[-1], "mean_share": sum(shares[1:]) / STEPS}
 
 
-def _answers(rank: Rank, *, seed: int) -> list[Sequence]:
+def _answers(rank: TrainerWorker, *, seed: int) -> list[TrainingSample]:
     """Random answers with random advantages, as if the trainer's own weights had sampled them."""
     draw = torch.Generator().manual_seed(seed)
     ids_GT = torch.randint(0, 256, (32, 64), generator=draw).tolist()
     trained_T = tuple(place >= 32 for place in range(64))
-    plain = [Sequence.supervised(ids=tuple(ids_T), trained_T=list(trained_T)) for ids_T in ids_GT]
+    plain = [TrainingSample.supervised(ids=tuple(ids_T), trained_T=list(trained_T)) for ids_T in ids_GT]
     advantages_G = torch.randn(32, generator=draw).tolist()
     return [
-        Sequence(ids=row.ids, trained_T=trained_T, advantages_T=(advantage,) * 64, behaviour_T=tuple(logprobs_T))
+        TrainingSample(ids=row.ids, trained_T=trained_T, advantages_T=(advantage,) * 64, behaviour_T=tuple(logprobs_T))
         for row, advantage, logprobs_T in zip(plain, advantages_G, rank.logprobs(plain), strict=True)
     ]
 
@@ -206,7 +206,7 @@ def _publisher(weights: Weights, *, carrier: str, wire_dtype: str) -> Iterator[W
 def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[WeightManifest], object]]:
     """What receives a push: an inbox here, or where that needs two processes one in another process."""
     if carrier in ("shared_memory", "ray"):
-        with contextlib.closing(WeightInbox()) as inbox:
+        with contextlib.closing(WeightReceiver()) as inbox:
             yield lambda manifest: inbox.accept(_sent(sender, manifest))
         return
     context = multiprocessing.get_context("spawn")
@@ -232,7 +232,7 @@ def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[We
 
 def _take_pushes(pipe: Connection) -> None:
     """Accept pushes until the other end is closed."""
-    with contextlib.closing(WeightInbox()) as inbox, contextlib.suppress(EOFError):
+    with contextlib.closing(WeightReceiver()) as inbox, contextlib.suppress(EOFError):
         while True:
             inbox.accept(pipe.recv())
             pipe.send(True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from envs.core.task import Task
 from envs.core.thinking_mode import up_to
-from orchestrator.cluster.ray_cluster import Fleet
+from orchestrator.cluster.ray_cluster import RolloutPool
 from orchestrator.mixture import Mixture
 from orchestrator.settings.compose import Config
 from rollout.episodes.worker import RolloutConfig
@@ -16,7 +16,7 @@ GROUPS = 48
 REPEATS = 3
 
 
-async def bench_rollout(fleet: Fleet, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
+async def bench_rollout(pool: RolloutPool, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
     """Tokens a second through episodes and environments, and two ratios; the ways take turns, the best of each counts.
 
     Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same
@@ -27,11 +27,11 @@ async def bench_rollout(fleet: Fleet, mixture: Mixture, config: Config) -> tuple
     for repeat in range(REPEATS):
         tasks = [mixture.task(mixture.draw()) for _ in range(GROUPS)]
         first = 2 * repeat * GROUPS
-        groups, speed = await _episodes(fleet, tasks, config, first=first)
+        groups, speed = await _episodes(pool, tasks, config, first=first)
         free = max(free, speed)
-        bare = max(bare, await _bare(fleet, groups, config))
+        bare = max(bare, await _bare(pool, groups, config))
         limited = [replace(task, thinking=up_to(budget)) for task in tasks]
-        _, speed = await _episodes(fleet, limited, config, first=first + GROUPS)
+        _, speed = await _episodes(pool, limited, config, first=first + GROUPS)
         enforced = max(enforced, speed)
     figures = {
         "rollout/tokens_per_s": free,
@@ -53,24 +53,24 @@ def same_length(config: Config, closing: int) -> RolloutConfig:
     return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
 
 
-async def sample_groups(fleet: Fleet, tasks: list[Task], *, answers: int, first: int) -> list[Group]:
+async def sample_groups(pool: RolloutPool, tasks: list[Task], *, answers: int, first: int) -> list[Group]:
     """So many answers to each task, all at once; the tickets are numbered from `first`."""
     tickets = [
         Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
     ]
-    return list(await asyncio.gather(*(fleet.run_group(ticket, answers) for ticket in tickets)))
+    return list(await asyncio.gather(*(pool.run_group(ticket, answers) for ticket in tickets)))
 
 
-async def _episodes(fleet: Fleet, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], float]:
+async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], float]:
     began = time.monotonic()
-    groups = await sample_groups(fleet, tasks, answers=config.rl.group_size, first=first)
+    groups = await sample_groups(pool, tasks, answers=config.rl.group_size, first=first)
     seconds = time.monotonic() - began
     return groups, sum(t.sampled_tokens for group in groups for t in group.trajectories) / seconds
 
 
-async def _bare(fleet: Fleet, groups: list[Group], config: Config) -> float:
+async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> float:
     """The same first turns, asked of the engines directly: no episodes, no environments."""
     prompts = [t.turns[0].context_ids for group in groups for t in group.trajectories if t.turns]
     began = time.monotonic()
-    sampled = await fleet.bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
+    sampled = await pool.bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
     return sampled / (time.monotonic() - began)

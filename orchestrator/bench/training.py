@@ -14,7 +14,7 @@ from learner.batches import batch
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models import mamba_scan
-from learner.worker import Rank
+from learner.worker import TrainerWorker
 from orchestrator.cluster.ray_cluster import LOOPBACK, free_port
 
 REPEATS = 4
@@ -25,7 +25,7 @@ UNTRAINED = -100
 
 
 def bench_training(
-    model_dir: Path, sequences: Sequence[batch.Sequence], learner: LearnerConfig, *, pad_id: int
+    model_dir: Path, sequences: Sequence[batch.TrainingSample], learner: LearnerConfig, *, pad_id: int
 ) -> dict[str, float]:
     """Tokens a second of updates by the learner, without and with shared prompts, and by the plain loop.
 
@@ -34,7 +34,7 @@ def bench_training(
     torch.set_num_threads(learner.threads)
     sequences = sequences[:SEQUENCES]
     config = replace(learner, ranks=1)
-    rank = Rank(0, 1, LOOPBACK, free_port(), config)
+    rank = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
     rank.load(str(model_dir), optim=OptimConfig(), total_steps=100)
     plain = PlainLoop(model_dir, micro_batch_tokens=config.micro_batch_tokens, pad_id=pad_id)
     ways: dict[str, Callable[[], object]] = {"plain_loop": lambda: plain.step(sequences)}
@@ -72,7 +72,7 @@ class PlainLoop:
         self._tokens = micro_batch_tokens
         self._pad_id = pad_id
 
-    def step(self, sequences: Sequence[batch.Sequence]) -> float:
+    def step(self, sequences: Sequence[batch.TrainingSample]) -> float:
         """One update; returns the loss, a mean over the trained tokens."""
         trained, total = sum(sequence.trained_tokens for sequence in sequences), 0.0
         rows = max(1, self._tokens // max(len(sequence.ids) for sequence in sequences))

@@ -34,7 +34,7 @@ KEY_VARIABLE = "VLLM_API_KEY"
 EPILOG = """a chat request may carry, beside what vLLM takes (extra_body of the openai client):
   "thinking_budget": 64     the thought is closed after so many tokens; 0 or more, null is no limit
   "thinking_grace": 16      in place of --grace
-  "reasoning": false        an answer without a thought; true: with one; "low": the prompt asks for little thought
+  "thinking": false        an answer without a thought; true: with one; "low": the prompt asks for little thought
 
 clients give the key that VLLM_API_KEY holds here, where it is set; without one the server listens on loopback only
 """

@@ -14,7 +14,7 @@ from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from learner.batches.batch import TrainBatch
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
-from learner.worker import Rank
+from learner.worker import TrainerWorker
 from orchestrator.cluster.actors import answer, close_all, ended_on_failure, gpu_share, together
 from orchestrator.cluster.delivery import Broadcast, Meeting, Parcel, RankActor
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
@@ -59,7 +59,7 @@ def stop_ray() -> None:
         ray.shutdown()
 
 
-class Fleet:
+class RolloutPool:
     """The rollout workers, seen as one: groups go to the worker with the fewest in flight."""
 
     def __init__(self, workers: list[WorkerActor], *, retries: int) -> None:
@@ -77,7 +77,7 @@ class Fleet:
         seed: int,
         actors: int,
         record_experts: bool = False,
-    ) -> "Fleet":
+    ) -> "RolloutPool":
         """Start every worker's engine on a model directory, whose weights count as `version`.
 
         `actors` is how many the run has, its learner's included: where there are as many GPUs, each has one. With
@@ -88,10 +88,10 @@ class Fleet:
         actor = ray.remote(RolloutWorker).options(
             num_cpus=0, num_gpus=share, max_concurrency=CONCURRENT_CALLS, max_restarts=0
         )
-        fleet = cls([actor.remote(config, seed=seed) for _ in range(config.workers)], retries=config.retries)
-        with ended_on_failure(fleet._workers):
-            await fleet._all(lambda worker: worker.start.remote(str(model_dir), version.step, record_experts))
-        return fleet
+        pool = cls([actor.remote(config, seed=seed) for _ in range(config.workers)], retries=config.retries)
+        with ended_on_failure(pool._workers):
+            await pool._all(lambda worker: worker.start.remote(str(model_dir), version.step, record_experts))
+        return pool
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
         """A group of answers from the least busy worker; failed ones are tried again, elsewhere where that is possible."""
@@ -165,7 +165,7 @@ def _agreed(confirmed: list[WeightVersion]) -> WeightVersion:
     return confirmed[0]
 
 
-class LearnerGroup:
+class TrainerGroup:
     """The learner's ranks, seen as one. Every call goes to all ranks at once, since each is a collective."""
 
     def __init__(self, ranks: list[RankActor], *, broadcast: bool = False) -> None:
@@ -175,10 +175,13 @@ class LearnerGroup:
         self._meeting = Meeting(ranks[0], host_of) if broadcast else None
 
     @classmethod
-    async def start(cls, config: LearnerConfig, *, actors: int) -> "LearnerGroup":
-        """Start one actor per rank, and wait until they have joined each other on loopback. `actors`: see `Fleet.start`."""
+    async def start(cls, config: LearnerConfig, *, actors: int) -> "TrainerGroup":
+        """Start one actor per rank, and wait until they have joined each other on loopback.
+
+        `actors`: see `RolloutPool.start`.
+        """
         share = await gpu_share(actors, wanted=config.ranks)
-        actor = ray.remote(Rank).options(num_cpus=0, num_gpus=share, max_restarts=0)
+        actor = ray.remote(TrainerWorker).options(num_cpus=0, num_gpus=share, max_restarts=0)
         port = free_port()
         ranks = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
         group = cls(ranks, broadcast=config.carrier == "broadcast")

@@ -52,7 +52,7 @@ class DialogueWriter:
 
     def ids(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
         """Ids of a dialogue and which are trained: the assistant's own tokens, never the opening of its turn."""
-        reasoning = dialogue.task.reasoning
+        thinks = dialogue.task.thinks
         ids = list(self._renderer.prompt_ids(dialogue.task))
         trained = [False] * len(ids)
         between: list[Message] = []
@@ -62,22 +62,20 @@ class DialogueWriter:
                 between.append(message)
                 continue
             if number:
-                opening = self._renderer.observation_ids(between, reasoning=reasoning)
+                opening = self._renderer.observation_ids(between, thinks=thinks)
                 ids += opening
                 trained += [False] * len(opening)
                 between = []
-            said, own, thought = self._answer(message, reasoning=reasoning, budget=left)
+            said, own, thought = self._answer(message, thinks=thinks, budget=left)
             ids += said
             trained += own
             if left is not None and self._thought.scope == "episode":
                 left = max(0, left - thought)
         return ids, trained
 
-    def _answer(
-        self, message: Message, *, reasoning: bool, budget: int | None
-    ) -> tuple[tuple[int, ...], list[bool], int]:
+    def _answer(self, message: Message, *, thinks: bool, budget: int | None) -> tuple[tuple[int, ...], list[bool], int]:
         """Ids of one turn, which are trained, and the length of its thought; cut to the budget."""
-        text = self._renderer.answer_text(message, reasoning=reasoning)
+        text = self._renderer.answer_text(message, thinks=thinks)
         if budget is None or self._tags is None or CLOSE_THOUGHT not in text:
             ids = self._renderer.encode(text)
             return ids, [True] * len(ids), 0

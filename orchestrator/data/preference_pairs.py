@@ -10,7 +10,7 @@ from envs.core.bounds import fraction
 from envs.core.setting import identity, running, scheduled
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import OFF, UNLIMITED
-from learner.batches.batch import Sequence
+from learner.batches.batch import TrainingSample
 from learner.batches.pairs import Pair
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
@@ -180,13 +180,13 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     return [turn_to_json(turn) for turn in trajectory.turns]
 
 
-def _own_sequence(turns: list[dict[str, Any]]) -> Sequence:
+def _own_sequence(turns: list[dict[str, Any]]) -> TrainingSample:
     return _sequence(whole_ids(turns_of(turns)))
 
 
-def _sequence(written: tuple[list[int], list[bool]]) -> Sequence:
+def _sequence(written: tuple[list[int], list[bool]]) -> TrainingSample:
     ids, trained = written
-    return Sequence.supervised(ids=ids, trained_T=trained)
+    return TrainingSample.supervised(ids=ids, trained_T=trained)
 
 
 def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from envs.core.bounds import fraction
 from envs.core.setting import identity, running, scheduled
 from envs.core.thinking_mode import Mode, ThinkingMix, up_to
-from learner.batches.batch import Sequence
+from learner.batches.batch import TrainingSample
 from learner.config import OptimConfig
 from orchestrator.data.epochs import Epochs
 from orchestrator.data.row_intake import fits, own_counts, require_positive, too_long
@@ -101,7 +101,7 @@ def turns_of(data: list[dict[str, Any]]) -> tuple[Turn, ...]:
     return tuple(turn_from_json(turn) for turn in data)
 
 
-def whole_ids(turns: Seq[Turn]) -> tuple[list[int], list[bool]]:
+def whole_ids(turns: Sequence[Turn]) -> tuple[list[int], list[bool]]:
     """The ids of an answer as the engine saw and sampled them, and which are trained: those that the model sampled."""
     ids: list[int] = []
     trained: list[bool] = []
@@ -141,18 +141,18 @@ class OwnAnswers:
         self._max_tokens = max_tokens
         self._seed = seed
 
-    def batch(self, step: int) -> list[Sequence]:
+    def batch(self, step: int) -> list[TrainingSample]:
         """The sequences of a step (1 or more)."""
         first = (step - 1) * self._config.batch_size
         return [self._sequence(first + offset) for offset in range(self._config.batch_size)]
 
-    def _sequence(self, index: int) -> Sequence:
+    def _sequence(self, index: int) -> TrainingSample:
         epoch, place, number = self._epochs.at(index)
         answer, rng = self._answers[number], random.Random(f"{self._seed}/own/{epoch}/{place}")
         ids, trained = self.ids(answer, budget=self._draw_budget(answer, rng))
         if not fits(ids, self._max_tokens):  # with the budget in its prompt
             ids, trained = whole_ids(answer.turns)
-        return Sequence.supervised(ids=ids, trained_T=trained)
+        return TrainingSample.supervised(ids=ids, trained_T=trained)
 
     def _draw_budget(self, answer: OwnAnswer, rng: random.Random) -> int | None:
         mix = self._config.thinking

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from envs.core.setting import identity, scheduled
 from envs.core.task import Message
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
-from learner.batches.batch import Sequence
+from learner.batches.batch import TrainingSample
 from orchestrator.data.dialogue_tokens import DialogueWriter
 from orchestrator.data.dialogues import Dialogue
 from orchestrator.data.row_intake import fits
@@ -75,20 +75,20 @@ class SftData:
         self._on_error = on_error
         self._seed = seed
 
-    def batch(self, step: int) -> list[Sequence]:
+    def batch(self, step: int) -> list[TrainingSample]:
         """The sequences of a step (1 or more)."""
         first = (step - 1) * self._batch_size
         drawn = [self._sequence(first + offset) for offset in range(self._batch_size)]
         return [sequence for sequence in drawn if sequence is not None]
 
-    def _sequence(self, index: int) -> Sequence | None:
+    def _sequence(self, index: int) -> TrainingSample | None:
         rng = random.Random(f"{self._seed}/sft/{index}")
         dialogue = in_rounds(self._dialogue(index), self._config.rounds)
         ids: list[int] = []
         for each in (under_mode(dialogue, self._config, self._writer, rng), dialogue):
             ids, trained = self._writer.ids(each)
             if fits(ids, self._max_tokens):
-                return Sequence.supervised(ids=ids, trained_T=trained)
+                return TrainingSample.supervised(ids=ids, trained_T=trained)
         if self._on_error == "skip":
             return None
         raising = "raise it, or " if self._setting.startswith(f"{self._name}.") else ""

@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from rich.table import Table
 
 from envs.catalog import make_env
-from envs.core.definition import Environment
+from envs.core.definition import EnvDefinition
 from envs.core.task import Task
 from envs.playback import Scored, score
 from envs.task_env import TaskEnv
@@ -65,14 +65,14 @@ class EnvReport:
         return table
 
 
-def generated_tasks(env: Environment, count: int, *, seed: int) -> list[Task]:
+def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
     """Tasks that the environment generates, level 1. ValueError where it generates none."""
     if env.generate is None:
         raise ValueError(f"environment {env.id!r} generates no tasks; give --tasks FILE")
     return [env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count)]
 
 
-def check(env: Environment, tasks: Sequence[Task]) -> EnvReport:
+def check(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
     """Gold accepted, corruptions rejected, the same score twice, the same tasks from the same seed, gymnasium's rules."""
     gold, wrong = Finding(name="gold answers accepted"), Counter[str]()
     corrupted = Finding(name="corrupted answers rejected")
@@ -106,7 +106,7 @@ def check(env: Environment, tasks: Sequence[Task]) -> EnvReport:
     return EnvReport(findings=[gold, corrupted, repeated, _same_tasks(env), _gymnasium(env, tasks)], seconds=seconds)
 
 
-def _scripts(env: Environment, task: Task) -> Iterator[tuple[str, list[str], bool]]:
+def _scripts(env: EnvDefinition, task: Task) -> Iterator[tuple[str, list[str], bool]]:
     assert env.gold is not None
     assert env.corruptions is not None
     yield "gold", env.gold(task), True
@@ -117,7 +117,7 @@ def _case(task: Task, name: str, scored: Scored) -> str:
     return f"{task.key}, {name}: {scored.failure or scored.outcome} {scored.detail}"[:300]
 
 
-def _same_tasks(env: Environment) -> Finding:
+def _same_tasks(env: EnvDefinition) -> Finding:
     finding = Finding(name="the same tasks from the same seed")
     if env.generate is not None:
         for seed in range(CHECKED_TWICE):
@@ -126,7 +126,7 @@ def _same_tasks(env: Environment) -> Finding:
     return finding
 
 
-def _gymnasium(env: Environment, tasks: Sequence[Task]) -> Finding:
+def _gymnasium(env: EnvDefinition, tasks: Sequence[Task]) -> Finding:
     """An environment that generates no tasks is given those of the file to draw from."""
     finding = Finding(name="gymnasium's check_env")
     made = make_env(env.id).unwrapped

@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 11.6, 2.9
 MARKERS = {Mode.OFF: "s", Mode.BUDGET: "o", Mode.LOW_EFFORT: "D", Mode.UNLIMITED: "o"}
 RIGHT_END = {Mode.LOW_EFFORT: "low", Mode.UNLIMITED: "free"}
 """Modes without a budget stand at the right end, under these words."""
-LEGEND = 'An open square is reasoning off, "low" a prompt that asks for little thought, "free" no limit.'
+LEGEND = 'An open square is thinking off, "low" a prompt that asks for little thought, "free" no limit.'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

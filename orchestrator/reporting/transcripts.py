@@ -17,7 +17,7 @@ NO_THOUGHT = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Passage:
     """One passage of a conversation. `role` is `thought`, `answer`, or a chat role."""
 
     role: str
@@ -42,7 +42,7 @@ class Sample:
     forced: int
     versions: tuple[int, int] | None
     """Oldest and newest weight version that sampled it."""
-    said: tuple[Said, ...]
+    said: tuple[Passage, ...]
 
     @property
     def outcome(self) -> str:
@@ -84,11 +84,11 @@ def _samples(file: Path) -> Iterator[Sample]:
 
 def to_sample(row: dict[str, Any], *, source: str) -> Sample:
     """A row of `trajectories/` (see `rollout.trajectory_json`) as people read it."""
-    said = [Said(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
+    said = [Passage(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
     versions = [version for turn in row["turns"] for version in turn["versions"]]
     for turn in row["turns"]:
         said += _said(turn)
-        said += [Said(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
+        said += [Passage(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
     failure = row["failure"]
     return Sample(
         env=row["env"],
@@ -106,10 +106,10 @@ def to_sample(row: dict[str, Any], *, source: str) -> Sample:
     )
 
 
-def _said(turn: dict[str, Any]) -> list[Said]:
+def _said(turn: dict[str, Any]) -> list[Passage]:
     """A turn as thought and answer, by the rule by which it was graded."""
-    thought, answer, _ = split_thought(turn["text"], reasoning=turn["closed"] != NO_THOUGHT)
-    return [Said(role="thought", text=_text(thought)), Said(role="answer", text=_text(answer))]
+    thought, answer, _ = split_thought(turn["text"], thinks=turn["closed"] != NO_THOUGHT)
+    return [Passage(role="thought", text=_text(thought)), Passage(role="answer", text=_text(answer))]
 
 
 def _text(content: Any) -> str:

@@ -93,7 +93,7 @@ class EvalConfig:
     budget_shares: list[float] = scheduled([])
     """Further budgets, as shares of the environment's median thought without a limit in the same evaluation."""
     no_thought: bool = scheduled(False)
-    """Whether the tasks are also answered with reasoning off."""
+    """Whether the tasks are also answered with thinking off."""
     low_effort: bool = scheduled(False)
     """Whether the tasks are also answered where the prompt asks for little thought."""
 

@@ -56,8 +56,8 @@ def _limits(settings: Any) -> bool:
 
 
 def leaves_thoughts_out(config: Config) -> bool:
-    """Whether a stage of the run switches reasoning off."""
-    off = any(not env.reasoning for env in config.envs.values())
+    """Whether a stage of the run switches thinking off."""
+    off = any(not env.thinking for env in config.envs.values())
     return off or any(_leaves_out(config.settings(stage)) for stage in config.instances)
 
 

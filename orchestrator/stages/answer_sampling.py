@@ -53,7 +53,7 @@ async def sample_once(
     path = run.folder.sampled(name)
     if path.exists():
         return path
-    fleet = await run.serving(run.model_dir, stage=name)
+    pool = await run.serving(run.model_dir, stage=name)
     draws = [mixture.draw() for _ in range(sampling.tasks)]
     kept: list[str] = []
     watch = FailureWatch(sampling.max_failures, setting=f"{name}.max_failures")
@@ -66,7 +66,7 @@ async def sample_once(
             Ticket(number=FIRST_TICKETS[stage] + first + place, task=task, admitted=run.version)
             for place, task in enumerate(tasks)
         ]
-        calls = (fleet.run_group(ticket, sampling.samples) for ticket in tickets)
+        calls = (pool.run_group(ticket, sampling.samples) for ticket in tickets)
         answering = asyncio.gather(*(watch.on(call) for call in calls))
         groups: list[Group] = await run.stop.wait_or(
             within(limit, answering, stage=name, waiting_for=lambda: "the model's own answers")

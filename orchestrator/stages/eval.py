@@ -18,7 +18,7 @@ from pathlib import Path
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from envs.source import distinct, open_source
-from orchestrator.cluster.ray_cluster import Fleet
+from orchestrator.cluster.ray_cluster import RolloutPool
 from orchestrator.deadline import Deadline, beside, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import (
@@ -127,11 +127,11 @@ def next_order(folder: Path, label: str) -> int:
 class _Exam:
     """Puts tasks to the engines. Every pass has a deadline and tickets of its own, and so other seeds."""
 
-    def __init__(self, run: Run, config: EvalConfig, fleet: Fleet, *, label: str) -> None:
+    def __init__(self, run: Run, config: EvalConfig, pool: RolloutPool, *, label: str) -> None:
         self.label = label
         self._run = run
         self._config = config
-        self._fleet = fleet
+        self._pool = pool
         self._numbers = count(EVAL_TICKETS)
         self._watch = FailureWatch(config.max_failures, setting="eval.max_failures")
 
@@ -142,7 +142,7 @@ class _Exam:
         """
         run, config = self._run, self._config
         tickets = [Ticket(number=next(self._numbers), task=task, admitted=run.version) for task in tasks]
-        calls = (self._fleet.run_group(ticket, config.samples) for ticket in tickets)
+        calls = (self._pool.run_group(ticket, config.samples) for ticket in tickets)
         answering = asyncio.gather(*(self._watch.on(call) for call in calls))
         limit, stage = Deadline(seconds=points * config.timeout_s, setting="eval.timeout_s"), f"eval of {self.label}"
         waiting = within(limit, answering, stage=stage, waiting_for=lambda: "held-out answers")
@@ -176,7 +176,7 @@ def further_passes(config: EvalConfig, medians: dict[str, float]) -> list[Pass]:
     """What is asked for beside unlimited thought, by kind; `medians` has each environment's free thought in tokens."""
     passes = []
     if config.no_thought:
-        passes.append(Pass(name="reasoning off", settings={env: [Setting(thinking=OFF)] for env in medians}))
+        passes.append(Pass(name="thinking off", settings={env: [Setting(thinking=OFF)] for env in medians}))
     if config.low_effort:
         passes.append(Pass(name="low effort", settings={env: [Setting(thinking=LOW_EFFORT)] for env in medians}))
     if config.budgets or config.budget_shares:

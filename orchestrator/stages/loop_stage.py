@@ -67,12 +67,12 @@ class LoopStage:
         base = await beside(latest, run.folder.checkpoints(self._stage)) or run.model_dir
         self._mixture = await beside(run.mixture, self._stage, config.shares, config.thinking)
         self._restore(base)
-        fleet = await run.serving(base, stage=self._stage)
+        pool = await run.serving(base, stage=self._stage)
         run.metrics.truncate(self._stage, self._done)
         run.progress.stage(self._stage, config.steps)
         loop = Loop(
             stage=self._stage,
-            rollouts=fleet,
+            rollouts=pool,
             learner=learner,
             mixture=self._mixture,
             buffer=self._buffer,

@@ -15,7 +15,7 @@ from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, la
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from orchestrator.cluster.actors import gpus_taken
-from orchestrator.cluster.ray_cluster import Fleet, LearnerGroup, stop_ray
+from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup, stop_ray
 from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.run.folder import RunDir
@@ -48,8 +48,8 @@ class Run:
         self.stop = stop
         self._limits = config.deadlines
         self.metrics = MetricsLog(folder.metrics)
-        self.fleet: Fleet | None = None
-        self.learner: LearnerGroup | None = None
+        self.pool: RolloutPool | None = None
+        self.learner: TrainerGroup | None = None
         self._served: Path | None = None
         self._held: Path | None = None
 
@@ -90,7 +90,7 @@ class Run:
         steps: int,
         beside_engines: bool,
         teacher: Path | None = None,
-    ) -> tuple[LearnerGroup, int]:
+    ) -> tuple[TrainerGroup, int]:
         """The learner, ready to train `stage`, and the step that was done last (0 for a fresh start).
 
         Raises `DamagedCheckpointError` where what it would begin with is not as it was saved.
@@ -146,7 +146,7 @@ class Run:
             limit = self._limits.files(needed)
             await within(limit, writing, stage=stage, waiting_for=lambda: f"checkpoint {directory} to be written")
 
-    async def _write(self, learner: LearnerGroup, directory: Path, files: dict[str, str]) -> None:
+    async def _write(self, learner: TrainerGroup, directory: Path, files: dict[str, str]) -> None:
         await learner.save(directory)
         for name, text in files.items():
             (directory / name).write_text(text, encoding="utf-8")
@@ -161,29 +161,29 @@ class Run:
             self._served = model
         return model
 
-    async def serving(self, model: Path, *, stage: str) -> Fleet:
+    async def serving(self, model: Path, *, stage: str) -> RolloutPool:
         """The rollout workers, serving `model`: started on it, or brought to it by a weight push.
 
         Raises `DamagedCheckpointError` where it is a model of the run that is not as it was saved.
         """
         await beside(self.folder.verified, model)
-        if self.fleet is None:
-            await self._start_fleet(model, stage=stage)
+        if self.pool is None:
+            await self._start_pool(model, stage=stage)
         elif self._served != model:
             await self._push(model, stage=stage)
-        assert self.fleet is not None
+        assert self.pool is not None
         self._served = model
-        return self.fleet
+        return self.pool
 
     async def close(self) -> None:
         """Stop engines, learner and cluster."""
-        await asyncio.gather(*(part.close() for part in (self.learner, self.fleet) if part is not None))
+        await asyncio.gather(*(part.close() for part in (self.learner, self.pool) if part is not None))
         stop_ray()
 
-    async def _start_fleet(self, model: Path, *, stage: str) -> None:
+    async def _start_pool(self, model: Path, *, stage: str) -> None:
         self.progress.note(f"{stage}: starting {self.config.rollout.workers} rollout engine(s)")
         began = time.monotonic()
-        starting = Fleet.start(
+        starting = RolloutPool.start(
             self.config.rollout,
             model_dir=model,
             version=self.version,
@@ -196,9 +196,9 @@ class Run:
             limit, starting, stage=stage, waiting_for=lambda: f"the rollout engines to start{gpus_taken()}"
         )
         if self._will_train:  # both take long to start, mostly on one core each
-            self.fleet, _ = await asyncio.gather(waiting, self._learner(stage))
+            self.pool, _ = await asyncio.gather(waiting, self._learner(stage))
         else:
-            self.fleet = await waiting
+            self.pool = await waiting
         self.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
         # below the usual level anyway: the processes that grade are sealed by the same layers as programs
         programs = any(runs_programs(name, env) for name, env in self.config.envs.items())
@@ -206,9 +206,9 @@ class Run:
             await self._show_isolation(stage)
 
     async def _show_isolation(self, stage: str) -> None:
-        assert self.fleet is not None
+        assert self.pool is not None
         asking = within(
-            self._limits.start(), self.fleet.isolation(), stage=stage, waiting_for=lambda: "the sandboxes to start"
+            self._limits.start(), self.pool.isolation(), stage=stage, waiting_for=lambda: "the sandboxes to start"
         )
         lines = sorted(await asking)
         for line in lines:
@@ -217,7 +217,7 @@ class Run:
 
     async def _push(self, model: Path, *, stage: str) -> None:
         learner = await self._learner(stage)
-        assert self.fleet is not None
+        assert self.pool is not None
         if self._held != model:
             loading = learner.load(model, optim=OptimConfig(), loss=LossConfig(), total_steps=1)
             await self._read(loading, model, stage)
@@ -229,7 +229,7 @@ class Run:
             limit, learner.publish(version), stage=stage, waiting_for=lambda: "the learner's weights"
         )
         await within(
-            limit, self.fleet.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
+            limit, self.pool.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
         )
 
     def push_limit(self, nbytes: int) -> Deadline:
@@ -237,9 +237,9 @@ class Run:
         seconds = self.config.rollout.engine.push_deadline_s(nbytes)
         return Deadline(seconds=seconds, setting="rollout.engine.push_timeout_s")
 
-    async def _learner(self, stage: str) -> LearnerGroup:
+    async def _learner(self, stage: str) -> TrainerGroup:
         if self.learner is None:
-            starting = LearnerGroup.start(self.config.learner, actors=self.config.actors)
+            starting = TrainerGroup.start(self.config.learner, actors=self.config.actors)
             self.learner = await within(
                 self._limits.start(),
                 starting,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from learner.batches.batch import Sequence, TrainBatch, make_batch
+from learner.batches.batch import TrainBatch, TrainingSample, make_batch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from orchestrator.data.row_intake import ROWS, told
@@ -21,7 +21,7 @@ LEFT_OUT = "data/left_out"
 """Sequences that a step's batch lacks."""
 
 
-def sequence_batches(run: Run, sequences: Callable[[int], list[Sequence]]) -> Callable[[int], TrainBatch]:
+def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]]) -> Callable[[int], TrainBatch]:
     """The batches of the steps whose sequences a function gives, for the run's learner."""
     learner, pad = run.config.learner, pad_id(load_tokenizer(run.model_dir))
 

@@ -124,9 +124,9 @@ class ThoughtTags:
         """The closing that follows a thought which was cut short: for training data."""
         return self._rest_of_closing(thought)
 
-    def measure(self, ids: Sequence[int], *, reasoning: bool, forced_T: Sequence[bool] = ()) -> Thought:
+    def measure(self, ids: Sequence[int], *, thinks: bool, forced_T: Sequence[bool] = ()) -> Thought:
         """Lengths and closing of a whole turn; `forced_T` marks what the engine inserted."""
-        if not reasoning:
+        if not thinks:
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         if any(forced_T):
             start = list(forced_T).index(True)

@@ -14,7 +14,7 @@ from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_e
 from rollout.expert_choices import Choices, padded
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.receiver import WeightInbox
+from rollout.weights.receiver import WeightReceiver
 
 prepare_environment()  # vLLM reads it while it is imported
 
@@ -46,7 +46,7 @@ class VllmEngine:
         self._record_experts = record_experts
         self._initial = version
         self._numbers = itertools.count()
-        self._inbox = WeightInbox()
+        self._inbox = WeightReceiver()
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(

@@ -23,7 +23,7 @@ from envs.source import THREADS
 from rollout.engines.protocol import Completion
 from rollout.episodes.env_threads import EnvThreads
 from rollout.episodes.renderer import Renderer
-from rollout.episodes.turn_sampler import Speaker, Speech
+from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from rollout.trajectory import TOKEN_LIMITS, Stop, Trajectory, Turn, TurnFault
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class EpisodeRunner:
     def __init__(
         self,
         *,
-        speaker: Speaker,
+        speaker: TurnSampler,
         renderer: Renderer,
         limits: EpisodeLimits,
         sequences: int = 256,
@@ -130,7 +130,7 @@ class EpisodeRunner:
                 return stop, result
             if result.done:
                 return (Stop.TURNS if result.out_of_turns else Stop.ENV), result
-            context = self._renderer.observation_ids(result.messages, reasoning=task.reasoning)
+            context = self._renderer.observation_ids(result.messages, thinks=task.thinks)
             seen = (*seen, *said.completion.token_ids, *context)
 
     def _prompt_ids(self, task: Task, said_first: tuple[Message, ...]) -> tuple[int, ...]:
@@ -143,7 +143,7 @@ class EpisodeRunner:
 
     async def _speak(
         self, ids: tuple[int, ...], task: Task, turns: list[Turn], clock: Clock, *, room: int, seed: int
-    ) -> Speech:
+    ) -> SampledTurn:
         thought_so_far = sum(turn.thought.tokens for turn in turns)
         async with self._seats:
             with clock.turned(on=True):
@@ -177,10 +177,10 @@ def _turn_seed(seed: int, turn: int) -> int:
     return (seed + turn * 1_000_003) % 2**63
 
 
-def _turn(task: Task, context: tuple[int, ...], said: Speech, text: str, result: StepResult) -> Turn:
+def _turn(task: Task, context: tuple[int, ...], said: SampledTurn, text: str, result: StepResult) -> Turn:
     faults = {
-        TurnFault.THOUGHT: not thought_is_well_formed(text, reasoning=task.reasoning),
-        TurnFault.TOOL_CALL: not calls_are_valid(text, reasoning=task.reasoning, tools=task.tools),
+        TurnFault.THOUGHT: not thought_is_well_formed(text, thinks=task.thinks),
+        TurnFault.TOOL_CALL: not calls_are_valid(text, thinks=task.thinks, tools=task.tools),
     }
     experts = said.completion.experts
     return Turn(

@@ -59,31 +59,31 @@ class Renderer:
         last = self._last
         if last is None or last[0] != task:
             messages = with_notice(task.messages, self._thought.notice(task.thinking))
-            ids = self.encode(self._render(messages, tools=task.tools, reasoning=task.reasoning))
+            ids = self.encode(self._render(messages, tools=task.tools, thinks=task.thinks))
             last = self._last = (task, ids)
         return last[1]
 
-    def observation_ids(self, messages: Sequence[Message], *, reasoning: bool) -> tuple[int, ...]:
+    def observation_ids(self, messages: Sequence[Message], *, thinks: bool) -> tuple[int, ...]:
         """The ids that follow the end of the assistant's turn: the observation and the opening of the next turn."""
         before: list[Message] = [{"role": "user", "content": "-"}, {"role": "assistant", "content": MARK}]
-        text = self._render([*before, *messages], reasoning=reasoning)
+        text = self._render([*before, *messages], thinks=thinks)
         tail = text[text.index(MARK) + len(MARK) :]
         if not tail.startswith(self._end):
             raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}, but {tail[:40]!r}")
         return self.encode(tail.removeprefix(self._end))
 
-    def answer_ids(self, message: Message, *, reasoning: bool) -> tuple[int, ...]:
+    def answer_ids(self, message: Message, *, thinks: bool) -> tuple[int, ...]:
         """The ids that a model would have to sample to say `message`, the end of its turn included."""
-        return self.encode(self.answer_text(message, reasoning=reasoning))
+        return self.encode(self.answer_text(message, thinks=thinks))
 
-    def answer_text(self, message: Message, *, reasoning: bool) -> str:
+    def answer_text(self, message: Message, *, thinks: bool) -> str:
         """The text of `answer_ids`: thought, closing, answer, the end of the turn."""
         question: list[Message] = [{"role": "user", "content": "-"}]
-        if reasoning not in self._openings:
-            self._openings[reasoning] = self._render(question, reasoning=reasoning)
-        opening = self._openings[reasoning]
-        spoken = dict(message) if reasoning else {k: v for k, v in message.items() if k != "reasoning_content"}
-        whole = self._render([*question, spoken], reasoning=reasoning, open_turn=False)
+        if thinks not in self._openings:
+            self._openings[thinks] = self._render(question, thinks=thinks)
+        opening = self._openings[thinks]
+        spoken = dict(message) if thinks else {k: v for k, v in message.items() if k != "reasoning_content"}
+        whole = self._render([*question, spoken], thinks=thinks, open_turn=False)
         if not whole.startswith(opening):
             raise ValueError(
                 f"the chat template opens a turn with {opening[-40:]!r} but renders a message as {whole[-80:]!r}; "
@@ -96,12 +96,12 @@ class Renderer:
         return spoken_text[: end + len(self._end)]
 
     def check_modes(self) -> None:
-        """Raises `ValueError` where the chat template opens a turn alike with and without reasoning."""
+        """Raises `ValueError` where the chat template opens a turn alike with and without thinking."""
         question: list[Message] = [{"role": "user", "content": "-"}]
-        if self._render(question, reasoning=True) == self._render(question, reasoning=False):
+        if self._render(question, thinks=True) == self._render(question, thinks=False):
             raise ValueError(
-                "the chat template ignores `enable_thinking`: turns with and without reasoning begin alike, so reasoning "
-                "can't be switched off; set rl.thinking.no_thought=0, eval.no_thought=false and envs.*.reasoning=true, or "
+                "the chat template ignores `enable_thinking`: turns with and without thinking begin alike, so thinking "
+                "can't be switched off; set rl.thinking.no_thought=0, eval.no_thought=false and envs.*.thinking=true, or "
                 "give the model a template that knows it"
             )
 
@@ -115,7 +115,7 @@ class Renderer:
         if part not in self._dropped:
             messages, tools = PARTS[part]
             try:
-                self._dropped[part] = MARK not in self._render(messages, tools=tools, reasoning=False, open_turn=False)
+                self._dropped[part] = MARK not in self._render(messages, tools=tools, thinks=False, open_turn=False)
             except ValueError:  # not in silence
                 self._dropped[part] = False
         return self._dropped[part]
@@ -129,7 +129,7 @@ class Renderer:
         self,
         messages: Sequence[Message],
         *,
-        reasoning: bool,
+        thinks: bool,
         tools: Sequence[Tool] = (),
         open_turn: bool = True,
     ) -> str:
@@ -139,7 +139,7 @@ class Renderer:
                     self._escaper.messages(messages),
                     tools=self._escaper.data(tools) or None,
                     add_generation_prompt=open_turn,
-                    enable_thinking=reasoning,
+                    enable_thinking=thinks,
                     tokenize=False,
                 )
             )

@@ -10,14 +10,14 @@ from rollout.trajectory import Closed, Thought
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speech:
+class SampledTurn:
     """What was said in a turn, and its measures."""
 
     completion: Completion
     thought: Thought
 
 
-class Speaker:
+class TurnSampler:
     """Asks the engine for turns under the mode of the task. Without `tags` no thought is seen, limited or measured."""
 
     def __init__(self, engine: Engine, tags: ThoughtTags | None, config: ThoughtConfig, *, turn_tokens: int) -> None:
@@ -29,7 +29,7 @@ class Speaker:
 
     async def say(
         self, ids: tuple[int, ...], thinking: Thinking, *, room: int, thought_so_far: int, seed: int
-    ) -> Speech:
+    ) -> SampledTurn:
         """The turn that follows `ids`, of at most `room` tokens.
 
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room does
@@ -37,7 +37,7 @@ class Speaker:
         """
         if thinking.budget is None:
             said = await self._engine.generate(ids, max_tokens=min(self._turn_tokens, room), seed=seed)
-            return Speech(completion=said, thought=self._measure(said, thinking))
+            return SampledTurn(completion=said, thought=self._measure(said, thinking))
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
@@ -50,9 +50,9 @@ class Speaker:
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
             said = said.first(len(said.token_ids) - too_long)
             thought = self._measure(said, thinking)
-        return Speech(completion=said, thought=thought)
+        return SampledTurn(completion=said, thought=thought)
 
     def _measure(self, said: Completion, thinking: Thinking) -> Thought:
         if self._tags is None:
             return Thought(tokens=0, answer_tokens=len(said.token_ids), closed=Closed.NONE)
-        return self._tags.measure(said.token_ids, reasoning=thinking.on, forced_T=said.forced_T)
+        return self._tags.measure(said.token_ids, thinks=thinking.on, forced_T=said.forced_T)

@@ -14,7 +14,7 @@ from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Engine, EngineConfig
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
 from rollout.episodes.renderer import Renderer
-from rollout.episodes.turn_sampler import Speaker
+from rollout.episodes.turn_sampler import TurnSampler
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
@@ -83,7 +83,7 @@ class RolloutWorker:
     def attach(self, engine: Engine, renderer: Renderer, tags: ThoughtTags | None) -> None:
         """Use this engine from now on."""
         config = self._config
-        speaker = Speaker(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
+        speaker = TurnSampler(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
         self._engine = engine
         self._runner = EpisodeRunner(
             speaker=speaker, renderer=renderer, limits=config.limits, sequences=config.engine.max_sequences

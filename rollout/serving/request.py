@@ -4,7 +4,7 @@ A chat request may carry, beside what vLLM takes:
 
     thinking_budget   tokens after which the thought is closed, 0 or more; null is no limit
     thinking_grace    tokens after the budget in which the model may finish its line; else the server's own
-    reasoning         true, false (an answer without a thought) or "low" (the prompt asks for little thought)
+    thinking          true, false (an answer without a thought) or "low" (the prompt asks for little thought)
 
 vLLM's own words for them are the extra arguments of the logits processor, arguments of the chat template, and the last
 user message. What vLLM itself has to refuse is passed on to it as it came.
@@ -22,7 +22,7 @@ from rollout.budget.request_args import BUDGET, GRACE, RefusedRequest, check_ext
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer, with_notice
 
-REASONING, LOW = "reasoning", "low"
+THINKING, LOW = "thinking", "low"
 Body = dict[str, Any]
 
 
@@ -36,7 +36,7 @@ class ThinkingRules:
     no_budget: str = ""
     """Why budgets are not available, "" where they are."""
     no_switch: str = ""
-    """Why reasoning can't be switched off, "" where it can."""
+    """Why thinking can't be switched off, "" where it can."""
 
 
 def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -> ThinkingRules:
@@ -65,24 +65,22 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
 
     Raises `RefusedRequest` for a value that means nothing, and for what the model can't do.
     """
-    reasoning = body.get(REASONING)
-    if not (reasoning is None or isinstance(reasoning, bool) or reasoning == LOW):
-        raise RefusedRequest(
-            f'{REASONING} is {shown(reasoning)}; it must be true, false or "{LOW}"', parameter=REASONING
-        )
+    thinks = body.get(THINKING)
+    if not (thinks is None or isinstance(thinks, bool) or thinks == LOW):
+        raise RefusedRequest(f'{THINKING} is {shown(thinks)}; it must be true, false or "{LOW}"', parameter=THINKING)
     limit = _limit(body, rules)
-    if limit is None and reasoning is None:
+    if limit is None and thinks is None:
         return body
-    new = {key: value for key, value in body.items() if key not in (BUDGET, GRACE, REASONING)}
+    new = {key: value for key, value in body.items() if key not in (BUDGET, GRACE, THINKING)}
     messages = body.get("messages")
-    if reasoning is not None:
-        if reasoning is False and rules.no_switch:
-            raise RefusedRequest(f"{REASONING} is false, but {rules.no_switch}", parameter=REASONING)
-        new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), "enable_thinking": bool(reasoning)}
-        if reasoning == LOW:
+    if thinks is not None:
+        if thinks is False and rules.no_switch:
+            raise RefusedRequest(f"{THINKING} is false, but {rules.no_switch}", parameter=THINKING)
+        new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), "enable_thinking": bool(thinks)}
+        if thinks == LOW:
             messages = _noted(messages, rules.thought.notice(LOW_EFFORT))
     if limit is not None:
-        _check_limit(body, limit, reasoning)
+        _check_limit(body, limit, thinks)
         new["vllm_xargs"] = {**_mapping(body, "vllm_xargs"), **limit}
         messages = _noted(messages, rules.thought.notice(up_to(limit[BUDGET])))
     return {**new, "messages": messages}
@@ -104,12 +102,12 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
     return limit
 
 
-def _check_limit(body: Body, limit: Mapping[str, Any], reasoning: bool | str | None) -> None:
+def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None) -> None:
     """Raises `RefusedRequest` where there is no thought that could be limited."""
     switched = _mapping(body, "chat_template_kwargs").get("enable_thinking", body.get("reasoning_effort") != "none")
-    if not (switched if reasoning is None else reasoning):
+    if not (switched if thinks is None else thinks):
         raise RefusedRequest(
-            f"{BUDGET} is {limit[BUDGET]} while reasoning is off; leave it out or switch reasoning on", parameter=BUDGET
+            f"{BUDGET} is {limit[BUDGET]} while thinking is off; leave it out or switch thinking on", parameter=BUDGET
         )
     if body.get("use_beam_search"):
         raise RefusedRequest(f"{BUDGET} can't be kept with use_beam_search; sample instead", parameter=BUDGET)

@@ -68,7 +68,7 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
     """
     tokenizer = load_tokenizer(model)
     rules = thinking_rules(tokenizer, config.thought)
-    for what, why in (("thinking budgets", rules.no_budget), ("reasoning=false", rules.no_switch)):
+    for what, why in (("thinking budgets", rules.no_budget), ("thinking=false", rules.no_switch)):
         if why:
             print(f"not available: {what}; {why}", flush=True)
     limit_cpu(threads=config.threads, memory_gib=config.memory_gib)

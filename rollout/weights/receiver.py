@@ -27,7 +27,7 @@ from rollout.weights.manifest import (
 from rollout.weights.process_group import Seat, WeightGroup
 
 
-class WeightInbox:
+class WeightReceiver:
     """Takes pushes for one engine. Where bytes arrive by broadcast, as an argument or as a delta, it holds the weights itself.
 
     Its segment is memory without a name, which ends with this process; the engine's process reaches it through /proc. By

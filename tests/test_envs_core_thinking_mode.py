@@ -1,0 +1,60 @@
+"""Modes of thinking: their shares, their budgets, and that a task has the same mode in a continued run."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from envs.core.thinking_mode import OFF, UNLIMITED, Mode, Thinking, ThinkingMix, up_to
+from envs.source import EnvConfig
+from orchestrator.mixture import Draw, open_mixture
+
+EVERY = ThinkingMix(budget=0.4, low_effort=0.1, no_thought=0.2, budgets=[8, 16])
+
+
+def test_modes_are_drawn_by_their_shares_and_what_is_left_is_unlimited() -> None:
+    rng = random.Random(1)
+    drawn = Counter(EVERY.draw(rng).label for _ in range(4000))
+    shares = {label: round(count / 4000, 1) for label, count in drawn.items()}
+    assert shares == {"budget-8": 0.2, "budget-16": 0.2, "low_effort": 0.1, "off": 0.2, "unlimited": 0.3}
+
+
+def test_a_range_of_budgets_is_drawn_log_uniformly_between_its_ends() -> None:
+    mix, rng = ThinkingMix(budget=1.0, budget_range=[4, 64]), random.Random(1)
+    budgets = [mix.draw_budget(rng) for _ in range(2000)]
+    assert (min(budgets), max(budgets)) == (4, 64)
+    assert 0.45 < sum(budget <= 17 for budget in budgets) / 2000 < 0.55  # sqrt(5 * 65) - 1 = 17.03
+    assert ThinkingMix(budget=1.0, budget_range=[0, 0]).draw(rng) == up_to(0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"budget": 0.7, "no_thought": 0.4}, "at most 1"),
+        ({"budget": -0.1}, "thinking.budget=-0.1"),
+        ({"budgets": [-1]}, "budget of -1 tokens"),
+        ({"budget_range": [9, 3]}, "budget_range=\\[9, 3\\]"),
+        ({"budget_range": [1, 2], "budgets": [3]}, "give one of them"),
+    ],
+)
+def test_impossible_mixes_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ThinkingMix(**settings)  # type: ignore[arg-type]
+
+
+def test_a_budget_below_zero_and_one_in_another_mode_are_refused() -> None:
+    with pytest.raises(ValueError, match="-3 tokens"):
+        up_to(-3)
+    with pytest.raises(ValueError, match="belongs to mode budget alone"):
+        Thinking(mode=Mode.OFF, budget=3)
+
+
+def test_a_draw_has_the_same_mode_each_time_and_an_environment_without_reasoning_has_none() -> None:
+    envs = {"math": EnvConfig(), "code": EnvConfig(thinking=False)}
+    first, again = (open_mixture(envs, {}, split="train", seed=3, thinking=EVERY) for _ in range(2))
+    modes = [first.task(Draw(env="math", index=index)).thinking for index in range(40)]
+    assert modes == [again.task(Draw(env="math", index=index)).thinking for index in range(40)]
+    assert len(set(modes)) == 5
+    assert first.task(Draw(env="code", index=0)).thinking == OFF
+    plain = open_mixture(envs, {}, split="train", seed=3)
+    assert plain.task(Draw(env="math", index=0)).thinking == UNLIMITED

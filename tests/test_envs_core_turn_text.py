@@ -1,0 +1,89 @@
+"""Reading a turn: thought, answer, tool calls; and the calculator."""
+
+import pytest
+
+from envs.core.turn_text import BadCall, Call, call_message, parse_calls, split_thought, turn_text
+from envs.tools.calculator import calculate
+
+
+@pytest.mark.parametrize(
+    ("text", "thinks", "expected"),
+    [
+        ("a b\n</think>\n\n85", True, ("a b", "85", True)),
+        ("<think>a</think>85", True, ("a", "85", True)),
+        ("a </think> b </think>\n \n  85", True, ("a </think> b", "  85", True)),
+        ("never closed 85", True, ("never closed 85", "", False)),
+        ("a</think>b<think>85", True, ("a</think>b<think>85", "", False)),
+        ("</think>85", True, ("", "85", True)),
+        ("85", False, (None, "85", True)),
+        ("a</think>85", False, ("a</think>85", "", False)),
+        ("", True, ("", "", False)),
+    ],
+)
+def test_a_turn_splits_into_thought_and_answer(text: str, thinks: bool, expected: tuple[str, str, bool]) -> None:
+    assert split_thought(text, thinks=thinks) == expected
+
+
+def test_tool_calls_are_read_across_lines_and_in_order() -> None:
+    text = 'x<tool_call>\n{"name": "get",\n "arguments": {"key": "ann"}}\n</tool_call>\n'
+    text += '<tool_call>{"name":"calc"}</tool_call>'
+    assert parse_calls(text) == [Call(name="get", arguments={"key": "ann"}), Call(name="calc", arguments={})]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("<tool_call>{broken</tool_call>", "not JSON"),
+        ('<tool_call>{"name": "get"}', "not closed"),
+        ("<tool_call>[1]</tool_call>", "no name"),
+        ('<tool_call>{"name": "get", "arguments": 3}</tool_call>', "object"),
+        ("<tool_call>" + "[" * 100_000 + "</tool_call>", "not JSON"),
+    ],
+)
+def test_a_malformed_call_becomes_a_clear_error(text: str, error: str) -> None:
+    (call,) = parse_calls(text)
+    assert isinstance(call, BadCall)
+    assert error in call.error
+
+
+def test_an_unclosed_call_before_a_good_one_is_its_own_error() -> None:
+    calls = parse_calls('<tool_call>{"name": "a"<tool_call>{"name": "b"}</tool_call>')
+    assert calls == [BadCall(error="error: tool call not closed"), Call(name="b", arguments={})]
+
+
+def test_the_text_of_a_message_reads_back() -> None:
+    message = {"reasoning_content": "need ann", "content": "", "tool_calls": [call_message("get", {"key": "ann"})]}
+    thought, answer, well_formed = split_thought(turn_text(message, thinks=True), thinks=True)
+    assert (thought, well_formed) == ("need ann", True)
+    assert parse_calls(answer) == [Call(name="get", arguments={"key": "ann"})]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [("47+38", "85"), ("-(2-5)*4", "12"), ("7/2", "3.5"), ("8/2", "4"), ("17//5%2", "1"), ("+3", "3")],
+)
+def test_the_calculator_knows_arithmetic(expression: str, value: str) -> None:
+    assert calculate(expression) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "2**99",
+        "__import__('os')",
+        "x",
+        "1/0",
+        "True",
+        "1 if 1 else 2",
+        "'a'*9",
+        "1e999",
+        "9" * 40,
+        "(" * 150,
+        "1" * 300,
+        "",
+        "1j",
+    ],
+)
+def test_the_calculator_refuses_everything_else(expression: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        calculate(expression)

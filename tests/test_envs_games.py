@@ -1,0 +1,204 @@
+"""Games of gymnasium in text: gold paths, what is seen, actions that can't be read, options."""
+
+import random
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from envs.catalog import configured, make_env
+from envs.core.definition import EnvDefinition
+from envs.core.errors import EnvironmentFault
+from envs.core.task import Task
+from envs.core.turn_text import turn_text
+from envs.games.env import GymEnv, action_of
+from envs.games.known_games import drawing
+from envs.games.plan import shortest_win
+from envs.playback import score
+from envs.source import EnvConfig, open_source
+
+LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}}
+PLANNED = {
+    "FrozenLake-v1": {"is_slippery": False},
+    "FrozenLake8x8-v1": {"is_slippery": False},
+    "CliffWalking-v1": {},
+    "Taxi-v4": {},
+}
+DRAWN_BY_CHANCE = ("FrozenLake-v1", "Blackjack-v1", "CartPole-v1")
+
+
+def environment_of(game: str, kwargs: dict[str, Any]) -> EnvDefinition:
+    return configured("gym", {"id": game, "kwargs": kwargs})
+
+
+def task_of(options: dict[str, Any], *, seed: int = 0) -> Task:
+    generate = configured("gym", options).generate
+    assert generate is not None
+    return generate(random.Random(seed), 1)
+
+
+def opened(task: Task) -> "gymnasium.Env[str, str]":
+    env = make_env(task.kind)
+    env.reset(options={"task": task})
+    return env
+
+
+@pytest.mark.parametrize("game", PLANNED)
+def test_the_shortest_way_wins_and_each_corruption_of_it_does_not(game: str) -> None:
+    env = environment_of(game, PLANNED[game])
+    assert env.gold is not None
+    assert env.corruptions is not None
+    for seed in range(5):
+        task = task_of({"id": game, "kwargs": PLANNED[game]}, seed=seed)
+        won = score(task, env.gold(task))
+        assert (won.reward, won.outcome, won.parts["bad_actions"]) == (1.0, "ok", 0.0)
+        for name, turns in env.corruptions(task):
+            assert score(task, turns).parts["correct"] == 0.0, name
+
+
+@pytest.mark.parametrize("game", PLANNED)
+def test_a_demonstration_shows_what_the_game_shows(game: str) -> None:
+    env = environment_of(game, PLANNED[game])
+    assert env.demonstrate is not None
+    task = task_of({"id": game, "kwargs": PLANNED[game]})
+    messages = env.demonstrate(task)
+    playing = opened(task)
+    for said, seen in zip(messages[::2], messages[1::2], strict=False):
+        *_, info = playing.step(turn_text(said, thinks=True))
+        assert info["messages"] == [seen]
+    _, reward, terminated, truncated, _ = playing.step(turn_text(messages[-1], thinks=True))
+    assert (reward, terminated, truncated) == (1.0, True, False)
+
+
+@pytest.mark.parametrize("game", DRAWN_BY_CHANCE)
+def test_a_game_of_chance_has_no_gold_but_the_same_number_plays_the_same(game: str) -> None:
+    env = environment_of(game, {})
+    assert (env.gold, env.demonstrate, env.corruptions) == (None, None, None)
+    task = task_of({"id": game})
+    played = []
+    for _ in range(2):
+        playing, seen = opened(task), []
+        for turn in range(4):
+            observation, _, terminated, truncated, info = playing.step(f"</think>{task.spec['actions'][turn % 2]}")
+            seen.append((observation, terminated, truncated, info["parts"]))
+            if terminated or truncated:
+                break
+        played.append(seen)
+    assert played[0] == played[1]
+
+
+def test_a_hand_of_cards_is_played_to_its_end() -> None:
+    task = task_of({"id": "Blackjack-v1"}, seed=1)
+    assert "Your cards: 15" in task.messages[0]["content"]
+    returns = {seed: score(task_of({"id": "Blackjack-v1"}, seed=seed), ["stick"]) for seed in range(20)}
+    assert {judged.parts["return"] for judged in returns.values()} <= {-1.0, 0.0, 1.0}
+    assert all(judged.parts["correct"] == float(judged.parts["return"] > 0) for judged in returns.values())
+    assert len({judged.reward for judged in returns.values()}) == 2
+
+
+def test_every_task_of_a_game_has_a_prompt_of_its_own() -> None:
+    source = open_source("lake", EnvConfig(kind="gym", options=LAKE), split="heldout", seed=0)
+    assert len({source.task(index).messages[0]["content"] for index in range(30)}) == 30
+    assert source.task(3) == source.task(3)
+
+
+def test_a_turn_without_an_action_is_told_so_and_counts() -> None:
+    env = opened(task_of({**LAKE, "max_steps": 3}))
+    observation, reward, terminated, truncated, _ = env.step("</think>I wait.")
+    assert observation == "error: no action named; the actions are left, down, right, up"
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert env.step("</think>I go Down.")[0].startswith("You are in row 1, column 0.\n  (Down)\nSFFF\n[F]HFH")
+    _, reward, terminated, truncated, info = env.step("</think>\\boxed{jump}")
+    assert (reward, terminated, truncated, info["outcome"]) == (0.0, False, True, "cut")
+    assert info["parts"] == {"correct": 0.0, "format": 1.0, "return": 0.0, "bad_actions": 2 / 3}
+
+
+def test_a_hole_ends_the_game_as_lost() -> None:
+    assert score(task_of(LAKE), ["down", "right", "down", "down"]).outcome == "wrong"
+    env = opened(task_of(LAKE))
+    env.step("</think>down")
+    _, reward, terminated, *_ = env.step("</think>right")
+    assert (reward, terminated) == (0.0, True)
+
+
+def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> None:
+    task = task_of({"id": "CliffWalking-v1"})
+    gold = configured("gym", {"id": "CliffWalking-v1"}).gold
+    assert gold is not None
+    judged = score(task, ["right", *gold(task)])
+    assert (judged.outcome, judged.parts["return"]) == ("wrong", -113.0)
+    kind = configured("gym", {"id": "CliffWalking-v1", "success": -200.0})
+    assert kind.generate is not None
+    assert score(kind.generate(random.Random(0), 1), ["right", *gold(task)]).outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("answer", "action"),
+    [
+        ("left", 0),
+        ("Go LEFT, or rather right.", 2),
+        ("left \\boxed{up}, not down", 3),
+        ("\\boxed{Down}", 1),
+        ("\\boxed{jump} left", None),
+        ("upright", None),
+        ("", None),
+    ],
+)
+def test_the_last_action_that_is_named_is_taken(answer: str, action: int | None) -> None:
+    assert action_of(answer, ["left", "down", "right", "up"]) == action
+
+
+def test_what_a_terminal_shows_in_colours_stands_in_brackets() -> None:
+    assert drawing("\n|\x1b[34;1mR\x1b[0m:\x1b[43m \x1b[0m|\n") == "|[R]:[ ]|"
+    taxi = task_of({"id": "Taxi-v4"}).messages[0]["content"]
+    assert "\x1b" not in taxi
+    assert "The passenger is at" in taxi
+
+
+def test_a_plan_is_refused_where_chance_decides_or_no_win_can_be_reached() -> None:
+    with pytest.raises(ValueError, match="chance"):
+        shortest_win({0: {0: [(0.5, 0, 0.0, False), (0.5, 1, 1.0, True)]}}, 0)
+    with pytest.raises(ValueError, match="can't be won"):
+        shortest_win({0: {0: [(1.0, 0, 0.0, False)]}, 1: {0: [(1.0, 1, 1.0, True)]}}, 0)
+    assert shortest_win({0: {0: [(1.0, 0, 0.0, False)], 1: [(1.0, 1, 1.0, True)]}}, 0) == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"ID": "x"}, "unknown 'ID'"),
+        ({"id": "FrozenLake-v1", "max_step": 3}, "did you mean 'max_steps'"),
+        ({"kwargs": {}}, "for example FrozenLake-v1"),
+        ({"id": "NoSuchGame-v1"}, "can't make 'NoSuchGame-v1'"),
+        ({"id": "FrozenLake-v1", "kwargs": {"slip": 1}}, "can't make 'FrozenLake-v1'"),
+        ({"id": "FrozenLake-v1", "kwargs": 3}, "must be a mapping"),
+        ({"id": "Pendulum-v1"}, "must be Discrete"),
+        ({"id": "Blackjack-v1", "frame": "ansi"}, "Blackjack-v1 has text"),
+        ({"id": "Blackjack-v1", "actions": ["a", "A"]}, "needs 2 different names"),
+        ({"id": "Blackjack-v1", "actions": ["a"]}, "needs 2 different names"),
+        ({"id": "Blackjack-v1", "max_steps": 0}, "must be 1 or more"),
+        ({"id": "Blackjack-v1", "success": "yes"}, "must be a number"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        configured("gym", options)
+
+
+def test_names_rules_and_the_frame_are_the_users_to_choose() -> None:
+    options = {"id": "CartPole-v1", "actions": ["west", "east"], "rules": "Balance the pole.", "max_steps": 5}
+    prompt = task_of(options).messages[0]["content"]
+    assert prompt.startswith("Balance the pole.\nOne action a turn. The actions are: west, east.")
+    assert "SFFF" not in task_of({**LAKE, "frame": "text"}).messages[0]["content"]
+
+
+def test_a_game_that_begins_otherwise_than_its_task_says_is_a_fault() -> None:
+    task = task_of({"id": "Blackjack-v1"})
+    task.messages[0]["content"] += " "
+    with pytest.raises(EnvironmentFault, match="does not begin as it did"):
+        GymEnv().reset(options={"task": task})
+
+
+def test_the_environment_passes_gymnasiums_checks() -> None:
+    check_env(GymEnv(), skip_render_check=True)

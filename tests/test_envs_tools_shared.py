@@ -1,0 +1,77 @@
+"""Tools lent to any environment: they answer, their errors go back to the model, the episode goes on."""
+
+from typing import Any
+
+import pytest
+
+from envs.catalog import make_env
+from envs.core.task import Task
+from envs.core.turn_text import call_message, turn_text
+from envs.source import EnvConfig, open_source
+
+
+def task_with(tools: list[str], env_id: str = "math") -> Task:
+    return open_source(env_id, EnvConfig(tools=tools), split="train", seed=0).task(0)
+
+
+def turn(*calls: tuple[str, dict[str, Any]]) -> str:
+    said = [call_message(name, arguments) for name, arguments in calls]
+    return turn_text({"content": "", "tool_calls": said}, thinks=True)
+
+
+def test_a_task_shows_its_lent_tools_beside_its_own() -> None:
+    names = [tool["function"]["name"] for tool in task_with(["python", "calculator"], "tool_use").tools]
+    assert names == ["get", "calc", "python", "calculator"]
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (("python", {"code": "x = 6\nprint(x * 7)"}), "42\n"),
+        (("python", {"code": "print(open('/etc/passwd').read())"}), "error: raised: "),
+        (("python", {"code": "while True: pass"}), "error: time: "),
+        (("python", {"code": 3}), "error: python takes one string, code"),
+        (("calculator", {"expression": "2*(3+4)"}), "14"),
+        (("calculator", {"expression": "__import__('os')"}), "error: only numbers"),
+        (("calculator", {"expression": "1/0"}), "error: division by zero"),
+    ],
+)
+def test_a_lent_tool_answers_or_says_what_was_wrong(call: tuple[str, dict[str, Any]], answer: str) -> None:
+    env, task = make_env("math"), task_with(["python", "calculator"])
+    env.reset(options={"task": task})
+    _, reward, terminated, truncated, info = env.step(turn(call))
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info["messages"][0]["content"].startswith(answer), info
+    assert env.step(f"</think>\\boxed{{{task.spec['answer']}}}")[1] == 1.0
+
+
+def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -> None:
+    env = make_env("math")
+    env.reset(options={"task": task_with(["calculator"])})
+    calls = [("calculator", {"expression": "1+1"}), ("python", {"code": "1"}), ("calculator", {"expression": "2+2"})]
+    *_, info = env.step(turn(*calls))
+    assert [message["content"] for message in info["messages"]] == [
+        "2",
+        "error: unknown tool; there are calculator",
+        "4",
+    ]
+
+
+def test_without_a_lent_tool_a_call_is_no_answer() -> None:
+    env = make_env("math")
+    env.reset(options={"task": task_with([])})
+    _, reward, terminated, *_ = env.step(turn(("python", {"code": "print(1)"})))
+    assert (reward, terminated) == (0.0, True)
+
+
+def test_the_last_turn_may_not_call_a_tool() -> None:
+    env = make_env("math")
+    env.reset(options={"task": task_with(["calculator"])})
+    for _ in range(3):
+        assert env.step(turn(("calculator", {"expression": "1"})))[2:4] == (False, False)
+    assert env.step(turn(("calculator", {"expression": "1"})))[1:4] == (0.0, False, True)
+
+
+def test_an_unknown_tool_in_the_configuration_is_named() -> None:
+    with pytest.raises(ValueError, match="'pyhton' is no tool; there are calculator, python"):
+        EnvConfig(tools=["pyhton"])

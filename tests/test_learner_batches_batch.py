@@ -1,0 +1,135 @@
+import math
+
+import numpy as np
+import pytest
+
+from envs.core.task import Task
+from learner.batches.batch import MicroBatch, TrainingSample, make_batch, sequences_from_groups
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+
+NAN = float("nan")
+
+
+def supervised(length: int, *, first: int = 0) -> TrainingSample:
+    return TrainingSample.supervised(ids=range(first, first + length), trained_T=[False] + [True] * (length - 1))
+
+
+def group(*trajectories: Trajectory) -> Group:
+    task = trajectories[0].task
+    return Group(ticket=Ticket(number=0, task=task, admitted=WeightVersion(step=0)), trajectories=trajectories)
+
+
+def trajectory(*turns: Turn, reward: float, stop: Stop = Stop.ENV) -> Trajectory:
+    task = Task(env="math", key="1", messages=({"role": "user", "content": "1+1"},), spec={})
+    return Trajectory(task=task, turns=turns, stop=stop, reward=reward)
+
+
+FIRST = Turn(
+    context_ids=(1, 2), sampled_ids=(3, 4, 5), logprobs_T=(-0.1, NAN, -0.3), versions_T=(4, 4, 5),
+    forced_T=(False, True, False), text="",
+)  # fmt: skip
+SECOND = Turn(
+    context_ids=(6,), sampled_ids=(7, 8), logprobs_T=(-0.4, -0.5), versions_T=(5, 6), forced_T=(False, False), text=""
+)
+
+
+def test_a_trajectory_becomes_one_sequence_of_all_its_turns():
+    first, second = sequences_from_groups(
+        [group(trajectory(FIRST, SECOND, reward=1.0), trajectory(FIRST, reward=0.0))], advantage="loo"
+    )
+    assert first.ids == (1, 2, 3, 4, 5, 6, 7, 8)
+    assert first.trained_T == (False, False, True, False, True, False, True, True)
+    assert first.advantages_T == (1.0,) * 8
+    assert first.behaviour_T[2] == -0.1
+    assert [math.isnan(value) for value in first.behaviour_T] == [True, True, False, True, False, True, False, False]
+    assert (first.oldest, first.newest) == (WeightVersion(step=4), WeightVersion(step=6))
+    assert second.advantages_T == (-1.0,) * 5
+
+
+def test_truncated_trajectories_carry_no_loss_where_they_are_masked():
+    cut = group(trajectory(FIRST, reward=1.0, stop=Stop.LENGTH), trajectory(FIRST, reward=0.0))
+    masked, kept = sequences_from_groups([cut], advantage="mean", mask_truncated=True)
+    assert masked.trained_tokens == 0
+    assert kept.trained_tokens == 2
+    assert sequences_from_groups([cut], advantage="mean")[0].trained_tokens == 2
+
+
+def test_misaligned_sequences_are_refused_with_both_lengths():
+    with pytest.raises(ValueError, match="behaviour_T has 1 entries for 2 ids"):
+        TrainingSample(ids=(1, 2), trained_T=(False, True), advantages_T=(0.0, 0.0), behaviour_T=(NAN,))
+    with pytest.raises(ValueError, match="first token"):
+        TrainingSample.supervised(ids=(1, 2), trained_T=(True, True))
+
+
+def test_micro_batches_hold_like_lengths_within_the_token_budget():
+    lengths = [3, 10, 4, 9, 3, 10, 5, 2]
+    batch = make_batch([supervised(n) for n in lengths], ranks=1, micro_batch_tokens=20, pad_id=99)
+    assert [m.ids_BT.shape for m in batch.micro_batches[0]] == [(2, 10), (2, 9), (4, 4)]
+    assert batch.denominator == sum(lengths) - len(lengths) == batch.trained_tokens
+    assert batch.tokens == sum(lengths)
+
+
+def test_padding_is_on_the_right_and_weighs_nothing():
+    batch = make_batch([supervised(3), supervised(2, first=7)], ranks=1, micro_batch_tokens=100, pad_id=99)
+    (only,) = batch.micro_batches[0]
+    assert only.ids_BT.tolist() == [[0, 1, 2], [7, 8, 99]]
+    assert only.weights_BT.tolist() == [[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
+
+
+def test_a_sequence_over_the_budget_has_a_micro_batch_of_its_own():
+    batch = make_batch([supervised(30), supervised(5), supervised(5)], ranks=1, micro_batch_tokens=10, pad_id=0)
+    assert [m.ids_BT.shape for m in batch.micro_batches[0]] == [(1, 30), (2, 5)]
+
+
+def test_ranks_get_like_shares_and_the_same_number_of_micro_batches():
+    lengths = [20, 19, 18, 17, 5, 4, 3, 2, 2]
+    batch = make_batch([supervised(n) for n in lengths], ranks=2, micro_batch_tokens=20, pad_id=0)
+    first, second = batch.micro_batches
+    assert len(first) == len(second)
+    tokens = [sum(int(m.weights_BT.sum()) for m in share) for share in batch.micro_batches]
+    assert sum(tokens) == batch.denominator
+    assert abs(tokens[0] - tokens[1]) <= 3
+
+
+def test_a_rank_with_fewer_micro_batches_gets_weightless_ones():
+    batch = make_batch([supervised(n) for n in (20, 10, 10)], ranks=2, micro_batch_tokens=10, pad_id=0)
+    shares = [[float(m.weights_BT.sum()) for m in share] for share in batch.micro_batches]
+    assert shares == [[19.0, 0.0], [9.0, 9.0]]
+
+
+def test_the_sequence_aggregation_weighs_each_sequence_the_same():
+    batch = make_batch([supervised(5), supervised(3)], ranks=1, micro_batch_tokens=99, pad_id=0, aggregation="sequence")
+    (only,) = batch.micro_batches[0]
+    assert only.weights_BT.sum(axis=1).tolist() == pytest.approx([1.0, 1.0])
+    assert batch.denominator == 2.0
+
+
+def test_versions_of_a_batch_are_its_oldest_and_newest():
+    sequences = [
+        *sequences_from_groups([group(trajectory(FIRST, reward=1.0), trajectory(SECOND, reward=0.0))], advantage="loo")
+    ]
+    batch = make_batch(sequences, ranks=1, micro_batch_tokens=99, pad_id=0)
+    assert (batch.oldest, batch.newest) == (WeightVersion(step=4), WeightVersion(step=6))
+    assert make_batch([supervised(3)], ranks=1, micro_batch_tokens=99, pad_id=0).oldest is None
+
+
+def test_a_rank_without_a_sequence_gets_weightless_micro_batches():
+    untrained = TrainingSample.supervised(ids=(1, 2), trained_T=(False, False))
+    batch = make_batch([supervised(3), untrained], ranks=3, micro_batch_tokens=99, pad_id=0)
+    assert [[float(m.weights_BT.sum()) for m in share] for share in batch.micro_batches] == [[2.0], [0.0], [0.0]]
+    assert (batch.denominator, batch.sequences, batch.trained_tokens) == (2.0, 1, 2)
+
+
+def test_a_batch_without_a_trained_token_has_no_micro_batches():
+    untrained = TrainingSample.supervised(ids=(1, 2), trained_T=(False, False))
+    for shared in (False, True):
+        batch = make_batch([untrained], ranks=2, micro_batch_tokens=99, pad_id=0, shared_prompts=shared)
+        assert (batch.micro_batches, batch.trained_tokens, batch.sequences) == (((), ()), 0, 0)
+
+
+def test_arrays_of_a_micro_batch_must_have_one_shape():
+    floats = np.zeros((1, 2), dtype=np.float32)
+    with pytest.raises(ValueError, match="differ in shape"):
+        MicroBatch(
+            ids_BT=np.zeros((1, 3), dtype=np.int64), weights_BT=floats, advantages_BT=floats, behaviour_BT=floats
+        )

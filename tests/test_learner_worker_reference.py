@@ -1,0 +1,113 @@
+"""The divergence from the weights that a stage began with, on a real rank with a tiny model."""
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+import tiny_models
+from test_learner_worker import in_processes, tensor_bytes
+
+from learner.batches.batch import TrainBatch, TrainingSample, make_batch
+from learner.config import LearnerConfig, OptimConfig
+from learner.losses.config import LossConfig
+from learner.worker import TrainerWorker
+from orchestrator.cluster.ray_cluster import free_port
+
+OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)
+NEAR = LossConfig(kl_coefficient=0.5, entropy_bonus=0.01)
+PAID = LossConfig(kl_coefficient=0.5, kl="k1", kl_in="reward")
+
+Runs = dict[str, list[dict[str, float]]]
+"""The metrics of each step, by the name of the run."""
+
+
+def batch(*, ranks: int = 1) -> TrainBatch:
+    rng = random.Random(0)
+    rows = [
+        TrainingSample(
+            ids=tuple(rng.randrange(3, 200) for _ in range(length)),
+            trained_T=tuple(place >= length // 2 for place in range(length)),
+            advantages_T=(1.0 if length % 2 else -1.0,) * length,
+            behaviour_T=tuple(-5.6 if place >= length // 2 else math.nan for place in range(length)),
+        )
+        for length in (21, 16, 13, 8)
+    ]
+    return make_batch(rows, ranks=ranks, micro_batch_tokens=40, pad_id=0)
+
+
+def story(folder: Path) -> Runs:
+    """Steps near the reference; the same continued after the folder was moved; and steps by other settings."""
+    rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
+    runs: Runs = {}
+    rank.load(str(folder / "run/model"), optim=OPTIM, total_steps=4)
+    runs["near"] = [rank.train_step(batch(), loss=NEAR) for _ in range(2)]
+    rank.save(str(folder / "run/rl/000002.writing"))
+    runs["near"] += [rank.train_step(batch(), loss=NEAR) for _ in range(2)]
+    (folder / "run/rl/000002.writing").rename(folder / "run/rl/000002")
+    moved = (folder / "run").rename(folder / "moved")
+    rank.load(str(moved / "rl/000002"), optim=OPTIM, total_steps=4)
+    rank.restore(str(moved / "rl/000002"))
+    rank.load_reference()
+    away = (moved / "model").rename(moved / "away")  # its first step reads nothing any more
+    runs["continued"] = [rank.train_step(batch(), loss=NEAR) for _ in range(2)]
+    away.rename(moved / "model")
+    for name, loss in (("free", LossConfig()), ("paid", PAID)):
+        rank.load(str(moved / "model"), optim=OPTIM, total_steps=4)
+        runs[name] = [rank.train_step(batch(), loss=loss) for _ in range(4)]
+    rank.close()
+    assert rank.reference is None
+    return runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("reference")
+    tiny_models.nemotron_h(folder / "run" / "model")
+    return story(folder)
+
+
+def test_a_stage_begins_at_its_reference_and_leaves_it(runs: Runs) -> None:
+    for name in ("near", "paid"):
+        first, *others = [step["kl"] for step in runs[name]]
+        assert first == 0.0
+        assert all(value != 0.0 for value in others)
+    assert all(step["kl"] >= 0 for step in runs["near"])
+
+
+def test_a_continued_stage_keeps_the_reference_of_its_beginning(runs: Runs) -> None:
+    assert runs["continued"][0]["kl"] > 0
+    for name in ("loss", "kl", "policy_entropy"):
+        assert [step[name] for step in runs["continued"]] == [step[name] for step in runs["near"][2:]]
+
+
+def test_the_divergence_changes_training_and_without_a_coefficient_there_is_none(runs: Runs) -> None:
+    assert all("kl" not in step and "policy_entropy" not in step for step in runs["free"])
+    assert runs["near"][0]["loss"] == pytest.approx(runs["free"][0]["loss"] - 0.01 * runs["near"][0]["policy_entropy"])
+    for name in ("near", "paid"):
+        assert runs[name][1]["grad_norm"] != pytest.approx(runs["free"][1]["grad_norm"], rel=1e-4)
+
+
+def test_the_entropy_is_near_that_of_a_uniform_choice_before_training(runs: Runs) -> None:
+    first = runs["near"][0]
+    assert math.log(200) < first["policy_entropy"] < math.log(300)
+
+
+def spread(rank: int, port: int, model: str, config: LearnerConfig) -> tuple[list[dict[str, float]], int]:
+    """Steps near the reference, and the bytes of tensors left after closing."""
+    learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
+    learner.load(model, optim=OPTIM, total_steps=4)
+    metrics = [learner.train_step(batch(ranks=config.ranks), loss=NEAR) for _ in range(3)]
+    learner.close()
+    return metrics, tensor_bytes()
+
+
+def test_a_reference_that_is_partitioned_over_ranks_gives_the_same_divergence(tmp_path: Path) -> None:
+    model = str(tiny_models.nemotron_h(tmp_path / "model"))
+    alone = in_processes(spread, ranks=1, arguments=(model, LearnerConfig()))
+    together = in_processes(spread, ranks=2, arguments=(model, LearnerConfig(ranks=2, zero_stage=3)))
+    for metrics, left in together:
+        assert left < 1000
+        for name in ("loss", "kl", "grad_norm"):
+            expected = [step[name] for step in alone[0][0]]
+            assert [step[name] for step in metrics] == pytest.approx(expected, rel=1e-3, abs=1e-6), name

@@ -1,0 +1,245 @@
+"""Supervised data: which samples lose their thought, which are cut, and that a step's batch depends on the seed only."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from envs.core.task import Task
+from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
+from envs.core.turn_text import call_message
+from envs.source import EnvConfig
+from learner.batches.batch import TrainingSample
+from learner.models.fresh import byte_tokenizer
+from orchestrator.data.chat_file import parse_chat
+from orchestrator.data.dialogue_tokens import DialogueWriter
+from orchestrator.data.dialogues import Demonstrations, Dialogue
+from orchestrator.data.row_intake import limit_name
+from orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
+from orchestrator.mixture import open_mixture
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import Renderer
+
+TOKENIZER = byte_tokenizer()
+CALL = {
+    "role": "assistant",
+    "reasoning_content": "get a b",
+    "content": "",
+    "tool_calls": [call_message("get", {"key": "a"})],
+}
+RESULT = {"role": "tool", "content": "17"}
+ANSWER = {"role": "assistant", "reasoning_content": "done", "content": "\\boxed{17}"}
+
+
+def writer(*, train_closing: bool = False, thought: ThoughtConfig | None = None) -> DialogueWriter:
+    config = thought or ThoughtConfig()
+    return DialogueWriter(Renderer(TOKENIZER, config), ThoughtTags(TOKENIZER), config, train_closing=train_closing)
+
+
+def data(
+    *, strip: float, truncate: float, seed: int = 1, max_tokens: int | None = 512, on_error: str = "raise"
+) -> SftData:
+    mixture = open_mixture({"math": EnvConfig()}, {}, split="train", seed=seed)
+    config = SftDataConfig(thinking=ThinkingMix(budget=truncate, no_thought=strip))
+    return SftData(
+        Demonstrations(mixture).dialogue,
+        writer(),
+        config,
+        batch_size=64,
+        max_tokens=max_tokens,
+        on_error=on_error,
+        seed=seed,
+    )
+
+
+def trained_text(sequence: TrainingSample) -> str:
+    kept = [token for token, trained in zip(sequence.ids, sequence.trained_T, strict=True) if trained]
+    return str(TOKENIZER.decode(kept))
+
+
+def tokens(batch: list[TrainingSample]) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
+    return [(sequence.ids, sequence.trained_T) for sequence in batch]
+
+
+TASK = Task(env="tool_use", key="k", messages=({"role": "user", "content": "a+b=?"},), spec={})
+DIALOGUE = Dialogue(task=TASK, reply=(CALL, RESULT, ANSWER))
+
+
+def cut(config: SftDataConfig, *, seed: int = 0, dialogue: Dialogue = DIALOGUE) -> Dialogue:
+    return under_mode(in_rounds(dialogue, config.rounds), config, writer(), random.Random(seed))
+
+
+def pieces(dialogue: Dialogue, by: DialogueWriter) -> tuple[str, str]:
+    """The text of all ids after the prompt, and that of the trained ones."""
+    ids, trained = by.ids(dialogue)
+    start = trained.index(True)
+    return TOKENIZER.decode(ids[start:]), TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on])
+
+
+def test_at_a_budget_every_longer_thought_is_cut_and_the_dialogue_goes_on_with_its_own_answers() -> None:
+    cut_at_three = replace(DIALOGUE, task=replace(TASK, thinking=up_to(3)))
+    whole, trained = pieces(cut_at_three, writer())
+    assert whole.startswith('get\n</think>\n<tool_call>{"name":"get"')
+    assert whole.endswith("don\n</think>\n\\boxed{17}<|im_end|>")
+    assert "</think>" not in trained  # the closing is not the model's own
+    assert trained.startswith('get<tool_call>{"name":"get"')
+    _, with_closing = pieces(cut_at_three, writer(train_closing=True))
+    assert with_closing.count("\n</think>\n") == 2
+
+
+def test_a_thought_that_the_configuration_closes_otherwise_than_the_template_keeps_its_answer() -> None:
+    config = ThoughtConfig(closing="\n</think>\nSo: ")
+    by = DialogueWriter.of(TOKENIZER, config)
+    whole, trained = pieces(replace(DIALOGUE, task=replace(TASK, thinking=up_to(3))), by)
+    assert whole.endswith("don\n</think>\nSo: \\boxed{17}<|im_end|>")
+    assert trained.endswith("don\\boxed{17}<|im_end|>")
+
+
+def test_a_budget_of_the_episode_is_shared_by_its_thoughts() -> None:
+    cut_at_nine = replace(DIALOGUE, task=replace(TASK, thinking=up_to(9)))
+    whole, _ = pieces(cut_at_nine, writer(thought=ThoughtConfig(scope="episode")))
+    assert whole.startswith("get a b\n</think>")  # 7 tokens; 2 are left
+    assert "do\n</think>\n\\boxed{17}" in whole
+    assert "done\n</think>" in pieces(cut_at_nine, writer())[0]  # of each turn: nothing to cut
+
+
+def test_a_sample_is_cut_exactly_as_a_rollout_would_be() -> None:
+    tags = ThoughtTags(TOKENIZER)
+    lines = Dialogue(task=replace(TASK, thinking=up_to(4)), reply=({**ANSWER, "reasoning_content": "one two\nthree"},))
+    ids, _ = writer(thought=ThoughtConfig(grace=6)).ids(lines)
+    said = ids[len(Renderer(TOKENIZER).prompt_ids(lines.task)) :]
+    forcing = tags.forcing(said, ThoughtLimit(tokens=4, grace=6))
+    assert forcing is not None
+    assert tuple(said[forcing.start : forcing.end]) == forcing.ids
+    assert TOKENIZER.decode(said) == "one two\n</think>\n\\boxed{17}<|im_end|>"
+
+
+def test_a_habit_of_answering_too_soon_takes_the_last_answer_after_a_part_of_a_thought() -> None:
+    config = SftDataConfig(thinking=ThinkingMix(budget=1.0), cut_to_answer=True)
+    whole = cut(SftDataConfig(thinking=ThinkingMix())).reply
+    cuts = [cut(config, seed=seed) for seed in range(50)]
+    assert {len(dialogue.reply) for dialogue in cuts} == {1, 3}
+    for dialogue in cuts:
+        *before, last = dialogue.reply
+        assert before == list(whole[: len(before)])  # earlier thoughts stay whole
+        assert last["content"] == "\\boxed{17}"
+        assert "tool_calls" not in last
+        assert whole[len(before)]["reasoning_content"].startswith(last["reasoning_content"])
+        assert last["reasoning_content"]
+        assert dialogue.task.thinking == UNLIMITED
+        turns = [message for message in dialogue.reply if message["role"] == "assistant"]
+        assert pieces(dialogue, writer())[1].count("</think>") == len(turns)  # all trained
+
+
+def test_budgets_of_the_configuration_are_drawn_and_announced() -> None:
+    config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[2, 5]))
+    budgets = Counter(cut(config, seed=seed).task.thinking.budget for seed in range(100))
+    assert set(budgets) == {2, 5}
+    announced = writer(thought=ThoughtConfig(announce=True)).ids(cut(config))[0]
+    assert "a+b=?\n{thinking token budget: " in TOKENIZER.decode(announced)
+
+
+def test_little_effort_is_a_marker_and_a_short_thought_that_ends_by_itself() -> None:
+    dialogue = cut(SftDataConfig(thinking=ThinkingMix(low_effort=1.0), low_effort_keep=0.5))
+    ids, _ = writer().ids(dialogue)
+    assert "a+b=?\n{low effort}<|im_end|>" in TOKENIZER.decode(ids)
+    assert pieces(dialogue, writer())[1].startswith("get a\n</think>\n<tool_call>")
+
+
+def test_a_thought_in_rounds_goes_over_its_steps_again_one_line_each() -> None:
+    dialogue = cut(SftDataConfig(thinking=ThinkingMix(), rounds=3))
+    assert [message.get("reasoning_content") for message in dialogue.reply] == [
+        "get a b\nget a b\nget a b",
+        None,
+        "done\ndone\ndone",
+    ]
+
+
+def test_a_dialogue_without_a_thought_or_with_a_mode_of_its_own_stays_as_it_is() -> None:
+    every = SftDataConfig(thinking=ThinkingMix(budget=0.5, no_thought=0.5))
+    plain = Dialogue(task=TASK, reply=({"role": "assistant", "content": "17"},))
+    low = parse_chat({"messages": [*TASK.messages, ANSWER], "reasoning_effort": "low"}, 0)
+    assert low.task.thinking == LOW_EFFORT
+    assert all(cut(every, seed=seed, dialogue=given) == given for seed in range(20) for given in (plain, low))
+
+
+def test_shares_of_stripped_and_cut_thoughts_hold() -> None:
+    plain = [trained_text(sequence) for sequence in data(strip=0, truncate=0).batch(1)]
+    assert all("</think>" in text for text in plain)
+    mixed = [sequence for step in (1, 2, 3) for sequence in data(strip=0.25, truncate=0.5).batch(step)]
+    kinds = Counter(
+        "stripped"
+        if "<think></think>" in TOKENIZER.decode(sequence.ids)
+        else "whole"
+        if "</think>" in trained_text(sequence)
+        else "cut"
+        for sequence in mixed
+    )
+    assert 0.15 < kinds["stripped"] / len(mixed) < 0.35
+    assert 0.4 < kinds["cut"] / len(mixed) < 0.6
+
+
+def test_a_step_has_the_same_batch_in_a_continued_run() -> None:
+    whole = data(strip=0.1, truncate=0.3)
+    for step in range(1, 4):
+        whole.batch(step)
+    expected = tokens(whole.batch(4))
+    assert tokens(data(strip=0.1, truncate=0.3).batch(4)) == expected
+    assert tokens(data(strip=0.1, truncate=0.3, seed=2).batch(4)) != expected
+
+
+def test_a_demonstration_is_never_cut_but_named_or_left_out() -> None:
+    whole = data(strip=0, truncate=0, max_tokens=None).batch(1)
+    lengths = [len(sequence.ids) for sequence in whole]
+    middle = sorted(lengths)[len(lengths) // 2]
+    kept = data(strip=0, truncate=0, max_tokens=middle, on_error="skip").batch(1)
+    assert tokens(kept) == tokens([sequence for sequence in whole if len(sequence.ids) <= middle])
+    assert 0 < len(kept) < len(whole)
+    with pytest.raises(ValueError, match=f"math/.* tokens, more than sft.max_tokens={middle}; .*sft.on_error=skip"):
+        data(strip=0, truncate=0, max_tokens=middle).batch(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(9, "sft-2.max_tokens=9; raise it, or leave "), (None, "the model's max_position_embeddings=9; leave ")],
+)
+def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_model(given: int | None, said: str) -> None:
+    setting = limit_name("sft-2", given)
+    chats = SftData(
+        lambda _: DIALOGUE,
+        writer(),
+        SftDataConfig(),
+        name="sft-2",
+        batch_size=1,
+        max_tokens=9,
+        setting=setting,
+        on_error="raise",
+        seed=1,
+    )
+    with pytest.raises(ValueError, match=f"more than {said}such ones out with sft-2.on_error=skip"):
+        chats.batch(1)
+
+
+def test_what_is_over_the_limit_only_under_its_mode_stays_as_it_was() -> None:
+    config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[3]))
+    told = writer(thought=ThoughtConfig(announce=True))
+    length = len(told.ids(DIALOGUE)[0])
+    lengths = [
+        len(
+            SftData(lambda _: DIALOGUE, told, config, batch_size=1, max_tokens=most, on_error="raise", seed=1)
+            .batch(1)[0]
+            .ids
+        )
+        for most in (length, None)
+    ]
+    assert lengths[0] == length < lengths[1]
+
+
+def test_every_answer_ends_with_a_trained_end_of_its_turn() -> None:
+    end = TOKENIZER.eos_token_id
+    for dialogue in (DIALOGUE, replace(DIALOGUE, task=replace(TASK, thinking=up_to(0)))):
+        ids, trained = writer().ids(dialogue)
+        assert (ids[-1], trained[-1]) == (end, True)
+        assert sum(on and token == end for token, on in zip(ids, trained, strict=True)) == 2

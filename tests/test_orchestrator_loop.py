@@ -1,0 +1,192 @@
+"""The loop of rl and distill with engines and a learner that answer at once: what it waits for, and what it leaves behind."""
+
+import asyncio
+import io
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_orchestrator_reporting_budget_curve import Tracked
+
+from envs.core.task import Task
+from learner.batches.batch import TrainBatch
+from learner.models.fresh import byte_tokenizer
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.deadline import Deadline, StopFlag, StuckError
+from orchestrator.loop import Loop, StepReport
+from orchestrator.mixture import Mixture
+from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.progress import Progress
+from orchestrator.settings.compose import load_config
+from orchestrator.skip_watch import NothingTrained
+from orchestrator.stages.answer_sampling import sample_once
+from orchestrator.stages.loop_stage import LoopStage
+from orchestrator.stages.session import Run
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from rollout.weights.manifest import WeightManifest
+
+SLOW_S = 0.4
+LIMIT = Deadline(seconds=20, setting="rl.timeout_s")
+TURN = Turn(
+    context_ids=(1, 2),
+    sampled_ids=(3, 4),
+    logprobs_T=(-1.0, -1.0),
+    versions_T=(0, 0),
+    forced_T=(False, False),
+    text="an answer",
+    observation=(),
+)
+
+
+class SlowSource:
+    """Tasks that take long to make; keeps their order."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    def task(self, index: int) -> Task:
+        time.sleep(SLOW_S if index == 0 else 0)
+        self.made.append(index)
+        return Task(env="math", key=str(index), messages=({"role": "user", "content": "?"},), spec={})
+
+
+class Rollouts:
+    """Answers the first groups at once, and those after `last` never."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.running = self.cancelled = 0
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        self.running += 1
+        try:
+            await asyncio.sleep(0 if ticket.number <= self.last else 1000)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        answers = (Trajectory(task=ticket.task, turns=(TURN,), stop=Stop.ENV, reward=reward) for reward in (0.0, 1.0))
+        return Group(ticket=ticket, trajectories=tuple(answers))
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+        return manifest.weight_version
+
+
+class Learner:
+    """Trains nothing: each step is skipped, or none."""
+
+    def __init__(self, *, skipped: bool = False) -> None:
+        self.skipped = skipped
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        return {"skipped": float(self.skipped)}
+
+    async def publish(self, version: WeightVersion) -> WeightManifest:
+        return WeightManifest(
+            path="", version=version.step, names=(), dtypes=(), shapes=(), offsets=(), nbytes=64, checksum=""
+        )
+
+
+async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
+    """Seconds for which the event loop did nothing else during two steps with slow tasks and slow batches."""
+    silences = [0.0]
+
+    async def beat() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            silences.append(time.monotonic() - before)
+
+    def slow_batches(groups: list[Group]) -> list[TrainBatch]:
+        time.sleep(SLOW_S)
+        return []
+
+    async def ignore(report: StepReport) -> None: ...
+
+    beating = asyncio.create_task(beat())
+    loop = Loop(
+        stage="rl",
+        rollouts=rollouts,
+        learner=Learner(),
+        mixture=Mixture({"math": source}, {"math": 1.0}),
+        buffer=Buffer(groups_per_step=2, max_lag=1, max_drops=0),
+        version=VersionCell(WeightVersion(step=0)),
+        group_size=2,
+        make_batches=slow_batches,
+        on_step=ignore,
+        on_group=lambda group: group,
+        stop=StopFlag(),
+        limit=LIMIT,
+        push_limit=lambda nbytes: LIMIT,
+    )
+    await loop.run(1, 2)
+    beating.cancel()
+    return max(silences)
+
+
+def test_tasks_and_batches_are_made_beside_the_event_loop_and_groups_in_flight_end_with_the_loop() -> None:
+    source, rollouts = SlowSource(), Rollouts(last=3)
+    assert asyncio.run(longest_silence(source, rollouts)) < SLOW_S / 2
+    assert source.made == list(range(len(source.made)))
+    assert (rollouts.running, rollouts.cancelled) == (0, len(source.made) - 4)
+    assert rollouts.cancelled > 0
+
+
+class ToldRun(Run):
+    """A run whose engines and learner are those of this file."""
+
+    async def learning(self, **_told: Any) -> Any:
+        return Learner(skipped=True), 0
+
+    async def serving(self, model: Path, *, stage: str) -> Any:
+        return Rollouts(last=10**6)
+
+
+def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_trajectories_on_disk(
+    tmp_path: Path,
+) -> None:
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text("{}", encoding="ascii")
+    config = load_config(Path("configs/demo.yaml"), ["rl.groups_per_step=2", "learner.max_skipped=3"])
+    folder = RunDir(tmp_path / "run")
+    folder.open()
+    folder.store(RunState(model=str(tmp_path / "model")))
+    with Progress(stream=io.StringIO()) as progress:
+        run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        stage = LoopStage(run, config.rl, "rl", Buffer(groups_per_step=2, max_lag=0, max_drops=0))
+        with pytest.raises(NothingTrained, match=r"rl: steps 1 to 3 were skipped.*max_skipped=3.*trajectories are in"):
+            asyncio.run(stage.run())
+    folder.close()
+    assert {path.name for path in folder.trajectories.iterdir()} == {"rl-1.jsonl", "rl-2.jsonl", "rl-3.jsonl"}
+    assert "an answer" in (folder.trajectories / "rl-3.jsonl").read_text()
+
+
+class NeverMade:
+    """A source that makes no task."""
+
+    def __init__(self) -> None:
+        self.given_up = threading.Event()
+
+    def task(self, index: int) -> Task:
+        self.given_up.wait(20.0)
+        raise AssertionError("nobody waits any more")
+
+
+def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadline(tmp_path: Path) -> None:
+    source = NeverMade()
+    config = load_config(Path("configs/demo.yaml"), ["self_sft.timeout_s=0.05"])
+    folder = RunDir(tmp_path / "run")
+    folder.open()
+    folder.store(RunState(model=str(tmp_path / "model")))
+    with Progress(stream=io.StringIO()) as progress:
+        run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        mixture, told = Mixture({"math": source}, {"math": 1.0}), {"stage": "self_sft", "name": "self_sft"}
+        began = time.monotonic()
+        with pytest.raises(StuckError, match=r"waiting for its tasks to be made.* longer self_sft.timeout_s"):
+            asyncio.run(sample_once(run, config.self_sft, mixture, lines=lambda draw, group: [], wanted="", **told))
+    assert time.monotonic() - began < 5
+    source.given_up.set()
+    folder.close()

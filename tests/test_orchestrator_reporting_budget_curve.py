@@ -1,0 +1,399 @@
+"""Accuracy against thinking budget: what is asked for and what is measured, on hand-built answers."""
+
+import asyncio
+import io
+import json
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.core.task import Task
+from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
+from learner.models.fresh import byte_tokenizer
+from orchestrator.data.self_answers import SelfSftConfig
+from orchestrator.deadline import StopFlag
+from orchestrator.failure_watch import TooManyFailures
+from orchestrator.reporting.budget_curve import Setting, budget_settings, curve, median_free_thought, overshoots
+from orchestrator.reporting.curve_point import CurvePoint, wilson_interval
+from orchestrator.reporting.record import read_evaluations
+from orchestrator.run.folder import RunDir, RunState, finite
+from orchestrator.run.metrics_log import read_metrics
+from orchestrator.run.progress import Progress
+from orchestrator.run.tracking import Ended
+from orchestrator.settings.compose import Config, EvalConfig, load_config
+from orchestrator.stages.answer_sampling import sample_once
+from orchestrator.stages.eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
+from orchestrator.stages.session import Run
+from rewards.parts import CORRECT
+from rollout.trajectory import (
+    Closed,
+    Failure,
+    FailureKind,
+    Group,
+    Stop,
+    Thought,
+    Ticket,
+    Trajectory,
+    Turn,
+    TurnFault,
+    WeightVersion,
+)
+
+
+def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: bool = True) -> Turn:
+    """A turn of which only the measures matter here."""
+    return Turn(
+        context_ids=(1,),
+        sampled_ids=(2,),
+        logprobs_T=(-1.0,),
+        versions_T=(0,),
+        forced_T=(False,),
+        text="",
+        thought=Thought(tokens=thought, answer_tokens=answer, closed=closed),
+        faults=() if formed else (TurnFault.THOUGHT,),
+    )
+
+
+def answer(task: Task, right: bool, *turns: Turn, stop: Stop = Stop.ENV) -> Trajectory:
+    return Trajectory(task=task, turns=turns, stop=stop, reward=float(right), parts={CORRECT: float(right)})
+
+
+def task_under(thinking: Thinking, key: str = "k") -> Task:
+    return Task(env="math", key=key, messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking)
+
+
+def group(task: Task, answers: Sequence[Trajectory], *, failed: int = 0) -> Group:
+    lost = Failure(kind=FailureKind.ENGINE, message="lost")
+    return Group(
+        ticket=Ticket(number=0, task=task, admitted=WeightVersion(step=0)),
+        trajectories=tuple(answers),
+        failed=tuple(Trajectory(task=task, turns=(), stop=Stop.FAILURE, failure=lost) for _ in range(failed)),
+    )
+
+
+def two_tasks() -> list[Group]:
+    """Two tasks under a budget of 10 tokens, with two answers and one: shares right 1/2 and 1."""
+    first, second = task_under(up_to(10), "a"), task_under(up_to(10), "b")
+    return [
+        group(
+            first,
+            [
+                answer(first, True, turn(10, 4, Closed.ABRUPT), turn(6, 2)),
+                answer(first, False, turn(13, 6, Closed.LINE_END, formed=False), stop=Stop.LENGTH),
+            ],
+        ),
+        group(second, [answer(second, True, turn(3, 8, Closed.NEVER))], failed=1),
+    ]
+
+
+def test_a_point_holds_what_the_answers_say() -> None:
+    (point,) = curve(two_tasks(), [Setting(thinking=up_to(10), share=0.5)], scope="turn")
+    assert (point.mode, point.budget, point.share, point.label) == (Mode.BUDGET, 10, 0.5, "budget-10")
+    assert (point.tasks, point.samples, point.failures) == (2, 3, 1)
+    assert point.accuracy == 0.75  # mean of 1/2 and 1
+    assert point.stderr == pytest.approx(0.25)  # deviation of 1/2 and 1 is 0.25 * sqrt(2), over the root of 2 tasks
+    assert point.well_formed == pytest.approx(3 / 4)  # one of four turns has a fault
+    assert point.closed == {"itself": 0.25, "line_end": 0.25, "abrupt": 0.25, "never": 0.25}  # of four turns
+    assert point.thought_tokens == pytest.approx((16 + 13 + 3) / 3)
+    assert (point.thought_tokens_turn, point.thought_tokens_median) == (8.0, 8.0)  # 3, 6, 10, 13
+    assert point.answer_tokens == pytest.approx((6 + 6 + 8) / 3)
+    assert point.answer_tokens_turn == 5.0
+    assert (point.overshoot, point.overshoot_max) == (0.75, 3)  # only the 13 is beyond
+    assert point.truncated == pytest.approx(1 / 3)
+
+
+def test_a_budget_of_an_episode_is_what_its_earlier_turns_left() -> None:
+    task = task_under(up_to(10))
+    said = answer(task, True, turn(8, 1), turn(5, 1), turn(4, 1))
+    assert overshoots(said, 10, scope="episode") == [0, 3, 4]
+    assert overshoots(said, 10, scope="turn") == [0, 0, 0]
+
+
+def test_points_stand_in_the_order_of_their_budgets_and_take_only_the_groups_of_their_mode() -> None:
+    modes = [UNLIMITED, up_to(8), OFF, up_to(16), LOW_EFFORT]
+    groups = [group(task, [answer(task, False, turn(1, 1))]) for task in map(task_under, modes)]
+    points = curve(groups, [Setting(thinking=mode) for mode in modes], scope="turn")
+    assert [point.label for point in points] == ["off", "low_effort", "budget-8", "budget-16", "unlimited"]
+    assert [point.tasks for point in points] == [1] * 5
+    assert all((point.overshoot, point.overshoot_max) == (0.0, 0) for point in points)
+
+
+def test_a_mode_without_a_single_score_has_a_point_that_measures_nothing() -> None:
+    (point,) = curve([group(task_under(OFF), [], failed=2)], [Setting(thinking=OFF)], scope="turn")
+    assert (point.tasks, point.samples, point.failures) == (1, 0, 2)
+    measures = (point.accuracy, point.accuracy_low, point.stderr, point.well_formed, point.thought_tokens)
+    assert all(math.isnan(value) for value in (*measures, *point.closed.values(), *point.interval))
+    again = CurvePoint.read(json.loads(json.dumps(finite(point.as_json()))))
+    assert math.isnan(again.accuracy)
+    assert again.budget is None
+
+
+def test_nothing_that_was_not_scored_is_a_zero() -> None:
+    lost = env_result([group(task_under(UNLIMITED, key), [], failed=4) for key in ("a", "b")], asked=64)
+    counts = {"tasks": 2, "tasks_asked": 64, "samples": 0, "failures": 8, "complete": 0}
+    assert {name: lost.pop(name) for name in counts} == counts
+    assert all(math.isnan(value) for value in lost.values())
+
+
+def test_failures_stand_beside_the_accuracy_and_bound_it_from_below() -> None:
+    tasks = [task_under(UNLIMITED, key) for key in ("a", "b", "c")]
+    right, wrong = ([answer(task, good, turn(1, 1)) for task in tasks] for good in (True, False))
+    found = env_result(
+        [
+            group(tasks[0], [right[0], right[0]]),
+            group(tasks[1], [wrong[1], wrong[1]]),
+            group(tasks[2], [right[2]], failed=1),  # over the survivors this task would be passed, and all right
+        ],
+        asked=3,
+    )
+    assert (found["samples"], found["failures"], found["complete"]) == (5, 1, 2)
+    assert found["avg_at_k"] == pytest.approx(2 / 3)
+    assert found["avg_at_k_low"] == pytest.approx(1 / 2)
+    assert found["pass_at_k"] == 0.5  # of the two complete tasks
+
+
+def test_the_median_free_thought_is_over_turns_or_over_episodes() -> None:
+    task = task_under(UNLIMITED)
+    groups = [group(task, [answer(task, True, turn(2, 1), turn(4, 1)), answer(task, True, turn(9, 1))])]
+    assert median_free_thought(groups, scope="turn") == 4.0
+    assert median_free_thought(groups, scope="episode") == 7.5
+    assert median_free_thought([group(task, [], failed=1)], scope="turn") is None
+
+
+def test_shares_become_budgets_of_at_least_one_token_and_each_setting_stands_once() -> None:
+    settings = budget_settings([5, 5], [0.5, 0.01, 1.0], free_thought=10.4)
+    assert [(one.thinking.budget, one.share) for one in settings] == [(5, None), (5, 0.5), (1, 0.01), (10, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_intervals_are_those_of_the_literature(right: int, count: int, low: float, high: float) -> None:
+    """Newcombe, Two-sided confidence intervals for the single proportion, Statistics in Medicine 17 (1998), table I."""
+    assert wilson_interval(right / count, count) == pytest.approx((low, high), abs=6e-5)
+
+
+def test_a_wilson_interval_holds_its_share_for_every_number_of_samples() -> None:
+    for count in range(1, 1000):
+        assert wilson_interval(1.0, count)[1] == 1.0
+        assert wilson_interval(0.0, count)[0] == 0.0
+
+
+def test_the_interval_of_equal_answers_has_a_width_and_otherwise_the_wider_one_counts() -> None:
+    task = task_under(UNLIMITED)
+    groups = [group(task, [answer(task, True, turn(1, 1))] * 2) for _ in range(2)]
+    (point,) = curve(groups, [Setting(thinking=UNLIMITED)], scope="turn")
+    assert (point.accuracy, point.stderr) == (1.0, 0.0)
+    assert point.interval == pytest.approx((4 / (4 + 1.96**2), 1.0))
+    (spread,) = curve(two_tasks(), [Setting(thinking=up_to(10))], scope="turn")
+    assert spread.interval == pytest.approx((0.75 - 1.96 * 0.25, 1.0))  # wider than Wilson's, 0.25 to 0.96
+
+
+def test_a_point_is_the_same_after_json() -> None:
+    (point,) = curve(two_tasks(), [Setting(thinking=up_to(10), share=0.5)], scope="turn")
+    raw = json.loads(json.dumps(point.as_json()))
+    assert raw["interval"] == list(point.interval)
+    assert CurvePoint.read(raw) == point
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"budgets": [8, -1]}, "eval.budgets has -1: a budget must be 0 or more tokens"),
+        ({"budget_shares": [0.5, 0.0]}, "eval.budget_shares has 0.0: .* above 0"),
+        ({"budget_shares": [float("nan")]}, "eval.budget_shares has nan"),
+    ],
+)
+def test_an_impossible_budget_is_named(setting: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        EvalConfig(**setting)
+
+
+def test_passes_go_by_kind_and_put_every_budget_of_an_environment_at_once() -> None:
+    config = EvalConfig(budgets=[4], budget_shares=[0.5, 1.0], no_thought=True, low_effort=True)
+    off, low, budgets = further_passes(config, {"code": 8.0, "math": 40.0})
+    assert [one.points for one in (off, low, budgets)] == [1, 1, 3]
+    assert budgets.name == "budgets in tokens: code 4, 4, 8; math 4, 20, 40"
+    plain = [task_under(UNLIMITED, key) for key in ("a", "b")]
+    assert [task.thinking for task in off.tasks(plain)] == [OFF, OFF]
+    assert [(task.key, task.thinking.budget) for task in budgets.tasks(plain)] == [
+        (key, budget) for key in ("a", "b") for budget in (4, 20, 40)
+    ]
+    shared = further_passes(config, {"math": 8.0})[2]
+    assert [task.thinking.budget for task in shared.tasks(plain[:1])] == [4, 8]  # two settings share budget 4
+    assert further_passes(EvalConfig(), {"math": 8.0}) == []
+
+
+class RolloutPool:
+    """Answers as a model that thinks 8 tokens and is right where it may think at least 4. Its `fails` always fail."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.tickets: list[Ticket] = []
+        self.fails = fails
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        self.tickets.append(ticket)
+        task = ticket.task
+        if task.env == self.fails:
+            return group(task, [], failed=samples)
+        room = {OFF: 0}.get(task.thinking, 8 if task.thinking.budget is None else task.thinking.budget)
+        closed = Closed.NONE if task.thinking == OFF else Closed.ITSELF if room >= 8 else Closed.ABRUPT
+        said = answer(task, room >= 4, turn(min(room, 8), 3, closed))
+        return Group(ticket=ticket, trajectories=(said,) * samples)
+
+
+class ToldRun(Run):
+    """A run whose engines are a `RolloutPool`."""
+
+    told: RolloutPool
+
+    async def serving(self, model: Path, *, stage: str) -> Any:
+        return self.told
+
+
+class Tracked:
+    """A tracker that sends nothing."""
+
+    def params(self, values: dict[str, str]) -> None: ...
+
+    def artifact(self, path: Path) -> None: ...
+
+    def close(self, ended: Ended) -> None: ...
+
+
+def evaluated(tmp_path: Path, *overrides: str, pool: RolloutPool) -> tuple[dict[str, Any], dict[str, float], str]:
+    """The evaluation file of a run of math and code, its row of metrics and what stood on the screen."""
+    path, screen = done(tmp_path, lambda run: run_eval(run, run.config.eval, "eval-rl"), *overrides, pool=pool)
+    (row,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert row.key == ("eval-rl", 0)
+    return json.loads(path.read_text()), row.values, screen
+
+
+def done(
+    tmp_path: Path, stage: Callable[[Run], Coroutine[Any, Any, Path]], *overrides: str, pool: RolloutPool
+) -> tuple[Path, str]:
+    """What a stage leaves on a run whose engines are a `RolloutPool`, and what stood on the screen."""
+    model = tmp_path / "model"
+    byte_tokenizer().save_pretrained(model)
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    settings = ["eval.tasks=2", "eval.samples=2", "envs.tool_use.share=0", f"runs_dir={tmp_path}", *overrides]
+    config: Config = load_config(Path("configs/demo.yaml"), settings)
+    folder, screen = RunDir(tmp_path / "run"), io.StringIO()
+    folder.open()
+    folder.store(RunState(model=str(model), label="rl"))
+    with Progress(stream=screen) as progress:
+        run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=False)
+        run.told = pool
+        path = asyncio.run(stage(run))
+    folder.close()
+    return path, screen.getvalue()
+
+
+def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_path: Path) -> None:
+    pool = RolloutPool(fails="tool_use")
+    asked = ["eval.budgets=[2]", "eval.budget_shares=[0.5]", "eval.no_thought=true", "eval.low_effort=true"]
+    asked += ["eval.max_failures=1", "envs.code.thinking=false"]
+    found, metrics, screen = evaluated(tmp_path, *asked, pool=pool)
+    assert {env: result["avg_at_k"] for env, result in found["envs"].items()} == {
+        "math": 1.0,
+        "code": 0.0,
+        "tool_use": None,
+    }
+    assert (found["envs"]["tool_use"]["failures"], found["envs"]["tool_use"]["pass_at_k"]) == (4, None)
+    result = found["envs"]["math"]
+    assert (result["well_formed"], result["thought_tokens"], result["answer_tokens"]) == (1.0, 8.0, 3.0)
+    assert list(found["curve"]) == ["math"]
+    points = [CurvePoint.read(raw) for raw in found["curve"]["math"]]
+    assert [(point.label, point.share, point.accuracy) for point in points] == [
+        ("off", None, 0.0),
+        ("low_effort", None, 1.0),
+        ("budget-2", None, 0.0),
+        ("budget-4", 0.5, 1.0),
+        ("unlimited", None, 1.0),
+    ]
+    assert metrics["math/thinking/budget-2/accuracy"] == 0.0
+    assert metrics["math/thinking/off/answer_tokens"] == 3.0
+    assert metrics["math/thinking/budget-4/thought_tokens"] == 4.0
+    assert math.isnan(metrics["tool_use/avg_at_k"])
+    for line in (
+        "thinking off",
+        "low effort",
+        "budgets in tokens: math 2, 4",
+        "no curve for code",
+        "for tool_use: no",
+    ):
+        assert line in screen
+
+
+def test_an_evaluation_of_what_is_down_ends_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        TooManyFailures, match=r"the engine is at fault: 4 of the last 4 .*'tool_use'.*eval\.max_failures"
+    ):
+        evaluated(tmp_path, pool=RolloutPool(fails="tool_use"))
+    assert not list((tmp_path / "run" / "eval").iterdir())
+
+
+def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_path: Path) -> None:
+    async def sampled(run: Run) -> Path:
+        sampling = SelfSftConfig(tasks=3, samples=2)
+        return await sample_once(
+            run,
+            sampling,
+            run.mixture("self_sft", {}),
+            stage="self_sft",
+            name="self_sft",
+            lines=lambda draw, group: [],
+            wanted="right answers",
+        )
+
+    with pytest.raises(TooManyFailures, match=r"the engine is at fault.*'math'.*self_sft\.max_failures"):
+        done(tmp_path, sampled, pool=RolloutPool(fails="math"))
+
+
+def test_no_row_is_asked_twice_and_fewer_tasks_than_asked_for_are_said(tmp_path: Path) -> None:
+    rows = [json.dumps({"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"}) for n in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
+    pool = RolloutPool()
+    asked = [f"envs.math.data={tmp_path}/rows.jsonl", "eval.tasks=30"]
+    found, _, screen = evaluated(tmp_path, *asked, pool=pool)
+    held = [ticket.task.key for ticket in pool.tickets if ticket.task.env == "math"]
+    assert 0 < len(held) == len(set(held)) < 30
+    assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (len(held), 30)
+    assert f"math has {len(held)} held-out tasks, 30 were asked for" in screen
+    assert found["envs"]["code"]["tasks"] == 30
+    assert "code has" not in screen
+
+
+def test_an_evaluation_that_is_done_again_keeps_its_place(tmp_path: Path) -> None:
+    results = {"k": 4, "seconds": 1.0, "envs": {}}
+    for label in ("init", "sft", "sft", "rl", "rl"):
+        order = next_order(tmp_path, label)
+        (tmp_path / f"{label}.json").write_text(json.dumps({"label": label, "order": order} | results))
+    assert [(one.label, one.order) for one in read_evaluations(tmp_path)] == [("init", 0), ("sft", 1), ("rl", 2)]
+
+
+def test_every_ticket_of_an_evaluation_has_its_own_number_and_the_first_pass_those_it_always_had(
+    tmp_path: Path,
+) -> None:
+    pool = RolloutPool()
+    evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thought=true", pool=pool)
+    numbers = [ticket.number for ticket in pool.tickets]
+    assert sorted(numbers) == list(range(EVAL_TICKETS, EVAL_TICKETS + 3 * 2 * 4))
+    first = [ticket for ticket in pool.tickets if ticket.task.thinking == UNLIMITED]
+    assert [ticket.number - EVAL_TICKETS for ticket in first] == [0, 1, 2, 3, 4, 5]
+    assert [ticket.task.env for ticket in first] == ["code", "code", "math", "math", "tool_use", "tool_use"]
+    passes = [{t.task.key for t in pool.tickets if t.task.thinking == mode} for mode in (UNLIMITED, OFF, up_to(8))]
+    assert passes[0] == passes[1] == passes[2]
+
+
+def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(tmp_path: Path) -> None:
+    pool = RolloutPool()
+    found, metrics, _ = evaluated(tmp_path, pool=pool)
+    assert len(pool.tickets) == 6
+    assert "curve" not in found
+    assert not [name for name in metrics if "thinking" in name]
+    assert [path.name for path in (tmp_path / "run" / "trajectories").iterdir()] == ["eval-rl.jsonl"]

@@ -1,0 +1,263 @@
+"""The report, over a small run folder written by hand."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.reporting.budget_figures import Panel, draw
+from orchestrator.reporting.figures import smoothed
+from orchestrator.reporting.record import EnvResult
+from orchestrator.reporting.report import write_report
+from orchestrator.reporting.transcripts import pick_samples, to_sample
+from orchestrator.run.metrics_log import MetricsLog
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """A trajectory line: one turn of three tokens, the last one forced."""
+    turn = {
+        "text": "2 and 3\n</think>\n\\boxed{5}",
+        "closed": "itself",
+        "observation": [],
+        "context_ids": [1, 2],
+        "sampled_ids": [3, 4, 5],
+        "logprobs": [-0.1, -0.2, None],
+        "versions": [6, 7, 7],
+        "forced": [False, False, True],
+    }
+    plain = {
+        "env": "math",
+        "key": "sum-1",
+        "thinking": {"mode": "unlimited", "budget": None},
+        "messages": [{"role": "user", "content": "2+3?"}],
+        "reward": 1.0,
+        "parts": {"correct": 1.0},
+        "stop": "env",
+        "failure": None,
+        "seconds": 0.1,
+        "turns": [turn],
+    }
+    return plain | changes
+
+
+def result(accuracy: float | None, **changes: Any) -> dict[str, Any]:
+    """An environment's results, as an evaluation stores them."""
+    shares = {"avg_at_k": accuracy, "avg_at_k_low": accuracy, "pass_at_k": 1.0, "stderr": 0.05}
+    return {"tasks": 8, "tasks_asked": 8, "samples": 32, "failures": 0, "complete": 8} | shares | changes
+
+
+def write_run(folder: Path, trajectories: list[dict[str, Any]]) -> None:
+    """A run that has done everything, with two RL steps."""
+    (folder / "eval").mkdir(parents=True)
+    (folder / "trajectories").mkdir()
+    (folder / "config.yaml").write_text("name: tiny\nseed: 3\n")
+    (folder / "manifest.json").write_text(json.dumps({"seconds": {"init": 1.0, "sft": 20.0, "rl": 40.5}}))
+    log = MetricsLog(folder / "metrics.jsonl")
+    log.append("start", 0, {"engine/start_s": 12.5})
+    log.append("sft", 1, {"train/loss": 3.0})
+    for step, reward in ((1, 0.25), (2, 0.5)):
+        log.append("rl", step, {"env/math/reward": reward, "rollout/tokens_per_s": 900.0, "train/loss": float("nan")})
+    for order, (label, accuracy) in enumerate((("init", 0.0), ("sft", 0.5), ("rl", 0.875))):
+        evaluation = {"label": label, "order": order, "k": 4, "seconds": 2.0, "envs": {"math": result(accuracy)}}
+        (folder / "eval" / f"{label}.json").write_text(json.dumps(evaluation))
+    lines = "".join(json.dumps(one) + "\n" for one in trajectories)
+    (folder / "trajectories" / "rl-2.jsonl").write_text(lines)
+
+
+def point(mode: str, budget: int | None = None, **changes: Any) -> dict[str, Any]:
+    """A point of a curve, as an evaluation stores it."""
+    lengths = {"thought_tokens": 12.0, "thought_tokens_turn": 6.0, "thought_tokens_median": 5.0, "overshoot": 0.0}
+    answers = {"answer_tokens": 8.0, "answer_tokens_turn": 4.0, "overshoot_max": 0, "truncated": 0.0}
+    shares = {"accuracy": 0.5, "accuracy_low": 0.5, "stderr": 0.1, "well_formed": 1.0, "closed": {"itself": 1.0}}
+    return {"mode": mode, "budget": budget, "tasks": 8, "samples": 32, **lengths, **answers, **shares, **changes}
+
+
+def add_curves(folder: Path) -> None:
+    """Curves to the evaluations after sft and rl."""
+    for label, accuracy in (("sft", 0.25), ("rl", 0.75)):
+        path = folder / "eval" / f"{label}.json"
+        asked = [point("off"), point("budget", 8, share=0.5, accuracy=accuracy), point("unlimited", accuracy=1.0)]
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": asked, "code": asked[1:]}}))
+
+
+def test_report_json_holds_stages_evaluations_and_final_metrics(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    found = json.loads(write_report(tmp_path).json.read_text())
+    assert (found["run"], found["seed"], found["total_seconds"], found["engine_start_s"]) == ("tiny", 3, 61.5, 12.5)
+    assert found["stages"][1] == {"name": "sft", "seconds": 20.0}
+    assert [table["label"] for table in found["evaluation"]] == ["init", "sft", "rl"]
+    assert found["accuracy"] == {"math": {"init": 0.0, "sft": 0.5, "rl": 0.875}}
+    assert found["evaluation"][1]["envs"]["math"]["interval"] == pytest.approx([0.402, 0.598])
+    assert found["final_metrics"]["rl"]["env/math/reward"] == 0.5
+    assert found["final_metrics"]["rl"]["train/loss"] is None
+
+
+def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    add_curves(tmp_path)
+    path = tmp_path / "eval" / "rl.json"
+    nothing = dict.fromkeys(("avg_at_k", "avg_at_k_low", "pass_at_k", "stderr", "tokens", "truncated"))
+    down = result(None, samples=0, failures=32, complete=0) | nothing
+    few = result(0.5, tasks=5, tasks_asked=8, samples=18, failures=2, complete=4, avg_at_k_low=0.45)
+    lost = point("off") | dict.fromkeys(("accuracy", "accuracy_low", "stderr"), None) | {"samples": 0, "failures": 32}
+    raw = json.loads(path.read_text())
+    raw["curve"]["math"][0] = lost
+    path.write_text(json.dumps(raw | {"envs": {"math": down, "few": few}}))
+    paths = write_report(tmp_path)
+    found = json.loads(paths.json.read_text())
+    assert (found["accuracy"]["math"]["rl"], found["accuracy"]["few"]["rl"]) == (None, 0.5)
+    assert (found["evaluation"][2]["envs"]["math"]["interval"], found["curves"]["rl"]["math"][0]["accuracy"]) == (
+        [None, None],
+        None,
+    )
+    html = paths.html.read_text()
+    assert "<td><b>-</b></td><td>-</td>" in html
+    assert "<td>0 of 32</td><td>32</td>" in html
+    assert "<td>18 of 20</td><td>2</td>" in html
+    assert "<td>5 of 8</td>" in html
+    assert "<td>0.450</td>" in html
+    assert "<td>1.000 (4)</td>" in html
+    assert "nan" not in re.sub(r"<svg.*?</svg>", "", html, flags=re.DOTALL)
+
+
+def test_an_event_stands_in_the_report_and_is_no_measurement(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    MetricsLog(tmp_path / "metrics.jsonl").event("rl", 2, "changed", {"rl.steps": ["2", "9"], "<b>": ["1", "2"]})
+    paths = write_report(tmp_path)
+    found = json.loads(paths.json.read_text())
+    assert found["final_metrics"]["rl"]["env/math/reward"] == 0.5
+    assert found["events"] == [
+        {"stage": "rl", "step": 2, "kind": "changed", "what": {"rl.steps": "2 -> 9", "<b>": "1 -> 2"}}
+    ]
+    assert "<code>rl.steps</code> 2 -&gt; 9" in paths.html.read_text()
+
+
+def test_report_html_needs_nothing_but_itself(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    html = write_report(tmp_path).html.read_text()
+    assert html.count("<svg ") == 4  # held-out accuracy, rewards, SFT loss, throughput
+    assert not re.search(r"""(src|href)=["'](?!#)(http|//|[a-z]+\.)""", re.sub(r"xlink:href|xmlns\S*", "", html))
+    assert "<script" not in html
+    assert "@import" not in html
+
+
+def test_what_a_model_wrote_is_escaped(tmp_path: Path) -> None:
+    hostile = row(messages=[{"role": "user", "content": "<script>alert(1)</script>"}], key='"><img src=x>')
+    write_run(tmp_path, [hostile])
+    html = write_report(tmp_path).html.read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "<script>" not in html
+    assert "<img" not in html
+
+
+def test_a_run_that_has_only_begun_gets_a_report_of_what_there_is(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: young\n")
+    paths = write_report(tmp_path)
+    assert "young" in paths.html.read_text()
+    assert json.loads(paths.json.read_text())["evaluation"] == []
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
+        write_report(tmp_path)
+
+
+def test_a_broken_evaluation_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    (tmp_path / "eval" / "sft.json").write_text('{"label": "sft"}')
+    with pytest.raises(ValueError, match=r"sft\.json is no evaluation"):
+        write_report(tmp_path)
+
+
+def test_samples_show_every_kind_of_outcome_and_the_right_ones_first(tmp_path: Path) -> None:
+    failed = row(key="f", reward=None, failure={"kind": "sandbox", "message": "lost"}, stop="failure")
+    wrong = [row(key=key, reward=0.0, parts={"correct": 0.0}) for key in ("w1", "w2")]
+    rows = [*wrong, row(key="r1"), failed, row(key="r2")]
+    (tmp_path / "rl-1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows) + '{"torn')
+    picked = pick_samples(tmp_path, per_env=4)["math"]
+    assert [sample.key for sample in picked] == ["r1", "r2", "f", "w1"]
+    assert picked[2].failure == "sandbox: lost"
+
+
+def test_a_sample_counts_tokens_forced_ones_and_versions() -> None:
+    sample = to_sample(row(), source="rl-1")
+    assert (sample.tokens, sample.forced, sample.versions) == (3, 1, (6, 7))
+    assert [(said.role, said.text) for said in sample.said] == [
+        ("user", "2+3?"),
+        ("thought", "2 and 3"),
+        ("answer", "\\boxed{5}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "closed", "shown"),
+    [
+        ("so", "never", [("thought", "so")]),
+        ("5", "none", [("answer", "5")]),  # a model without thinking tags, or thinking off
+        ("<think>a</think>b</think> 5", "itself", [("thought", "a</think>b"), ("answer", " 5")]),  # as it was graded
+        ("a</think>5 [/INST]</s>", "itself", [("thought", "a"), ("answer", "5 [/INST]</s>")]),
+    ],
+)
+def test_a_turn_is_shown_as_it_was_graded(text: str, closed: str, shown: list[tuple[str, str]]) -> None:
+    turn = row()["turns"][0] | {"text": text, "closed": closed}
+    sample = to_sample(row(turns=[turn]), source="rl-1")
+    assert [(said.role, said.text) for said in sample.said[1:]] == shown
+
+
+def test_confidence_intervals_stay_between_zero_and_one() -> None:
+    found = EnvResult(**result(0.95, stderr=0.1))
+    assert found.interval[0] == pytest.approx(0.754)
+    assert found.interval[1] == 1.0
+
+
+def test_smoothing_is_a_trailing_mean_that_skips_what_is_not_finite() -> None:
+    assert smoothed([1.0, float("nan"), 3.0, 5.0], window=2) == [1.0, 1.0, 3.0, 4.0]
+
+
+def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    without = json.loads(write_report(tmp_path).json.read_text())
+    add_curves(tmp_path)
+    paths = write_report(tmp_path)
+    found = json.loads(paths.json.read_text())
+    curves = found.pop("curves")
+    assert found == without
+    assert list(curves) == ["sft", "rl"]
+    off, limited, free = curves["rl"]["math"]
+    assert (off["mode"], limited["budget"], limited["share"], free["budget"]) == ("off", 8, 0.5, None)
+    assert limited["accuracy"] == 0.75
+    assert limited["interval"] == pytest.approx([0.75 - 0.196, 0.75 + 0.196])
+    html = paths.html.read_text()
+    assert html.count("<svg ") == 6
+    assert "<h2>Accuracy against thinking budget</h2>" in html
+    assert "budget-8, 0.50 of the median" in html
+    assert html.count("<td>off</td>") == 2
+    assert paths.curves is not None
+    assert paths.curves.read_text().startswith("<?xml")
+    for words in ("after sft", "after rl", "math", "code", "free"):
+        assert f">{words}</text>" in paths.curves.read_text()
+
+
+def test_a_run_without_a_curve_has_no_section_and_no_figure_of_it(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    paths = write_report(tmp_path)
+    assert paths.curves is None
+    assert not (tmp_path / "curves.svg").exists()
+    assert "curves" not in json.loads(paths.json.read_text())
+    assert "thinking budget" not in paths.html.read_text()
+
+
+def test_a_curve_with_a_point_that_is_none_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    path = tmp_path / "eval" / "sft.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": [{"mode": "sometimes"}]}}))
+    with pytest.raises(ValueError, match=r"sft\.json is no evaluation .*sometimes"):
+        write_report(tmp_path)
+
+
+def test_the_panels_of_each_measure_begin_a_row_of_their_own() -> None:
+    panels = [Panel(title=str(n), measure=name, lines={"a": []}) for name in ("accuracy", "length") for n in range(5)]
+    specs = [axes.get_subplotspec() for axes in draw(panels, x_label="budget").axes]
+    assert [spec.num1 for spec in specs if spec] == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12]  # four columns

@@ -1,0 +1,57 @@
+"""A model that can't think as configured is refused before anything starts."""
+
+from pathlib import Path
+
+import pytest
+import tiny_models
+
+from envs.core.thinking_mode import ThinkingMix
+from learner.models.fresh import byte_tokenizer
+from orchestrator.settings.compose import Config, RlConfig, load_config
+from orchestrator.settings.model_checks import check_model
+from rollout.budget.config import ThoughtConfig
+from rollout.episodes.worker import RolloutConfig
+
+ENVS = load_config(Path("configs/demo.yaml"), []).envs
+BUDGETS = RlConfig(thinking=ThinkingMix(budget=0.5, budgets=[16]))
+
+
+def saved_template(directory: Path, template: str) -> Path:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def test_a_template_that_ignores_the_mode_is_refused_where_a_stage_switches_thinking_off(tmp_path: Path) -> None:
+    template = str(byte_tokenizer().chat_template)
+    model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), template.replace("if thinking else", "if true else"))
+    with pytest.raises(ValueError, match="ignores `enable_thinking`"):
+        check_model(model, Config(name="x", envs=ENVS, stages=["init", "sft"]))
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], rl=BUDGETS))
+
+
+def test_a_template_that_does_not_show_the_closing_needs_one_from_the_configuration(tmp_path: Path) -> None:
+    plain = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{{ '<think>' if add_generation_prompt }}"
+    model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), plain)
+    with pytest.raises(ValueError, match="set rollout.thought.closing"):
+        check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], rl=BUDGETS))
+    given = RolloutConfig(thought=ThoughtConfig(closing="\n</think>\n\n"))
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], rl=BUDGETS, rollout=given))
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rl.thinking.budget=0.5", "give rl.thinking.budgets"),
+        ("rl.thinking={budget: 0.5, budgets: [-4]}", "budget of -4 tokens"),
+        ("rl.thinking={budget: 0.5, budgets: [450]}", "rollout.limits.total_tokens=512"),
+        ("rollout.thought.grace=-1", "grace=-1"),
+        ("self_sft.thinking.no_thought=0.1", "must be 0"),
+        ("sft.thoughts.low_effort_keep=0", "low_effort_keep=0"),
+    ],
+)
+def test_impossible_budgets_are_refused_when_the_configuration_is_read(override: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        load_config(Path("configs/demo.yaml"), [override])

@@ -1,0 +1,178 @@
+"""Where a thought is closed by force, in tokens: by hand, with a tag of one token and with one of several."""
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from learner.models.fresh import byte_tokenizer
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import Forcing, ThoughtLimit, ThoughtTags, closing_of
+from rollout.trajectory import Closed
+
+ONE_TOKEN = byte_tokenizer()
+CLOSE = ONE_TOKEN.convert_tokens_to_ids("</think>")
+
+
+def spelt_out() -> PreTrainedTokenizerBase:
+    """A tokenizer whose tags are made of single characters."""
+    import json
+
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    state = json.loads(ONE_TOKEN.backend_tokenizer.to_str())
+    state["added_tokens"] = [token for token in state["added_tokens"] if "think" not in token["content"]]
+    for number, token in enumerate(state["added_tokens"]):
+        token["id"] = 256 + number
+    other = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(state)), eos_token="<|im_end|>", pad_token="<|pad|>"
+    )
+    other.chat_template = ONE_TOKEN.chat_template
+    return other
+
+
+SPELT_OUT = spelt_out()
+BOTH = pytest.mark.parametrize("tokenizer", [ONE_TOKEN, SPELT_OUT], ids=["one token", "spelt out"])
+
+
+def ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def forced_text(
+    tokenizer: PreTrainedTokenizerBase, said: str, *, tokens: int, grace: int = 0
+) -> tuple[int, str] | None:
+    forcing = ThoughtTags(tokenizer).forcing(ids(tokenizer, said), ThoughtLimit(tokens=tokens, grace=grace))
+    return None if forcing is None else (forcing.start, str(tokenizer.decode(list(forcing.ids))))
+
+
+def test_the_tags_of_the_second_tokenizer_are_several_tokens() -> None:
+    assert (len(ids(ONE_TOKEN, "</think>")), len(ids(SPELT_OUT, "</think>"))) == (1, 8)
+
+
+@BOTH
+def test_the_closing_is_what_the_template_puts_between_thought_and_answer(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert closing_of(tokenizer) == "\n</think>\n"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("said", "tokens", "grace", "expected"),
+    [
+        ("7+8", 5, 0, None),  # not there yet
+        ("7+8=1", 5, 0, (5, "\n</think>\n")),
+        ("7+8=15 4", 5, 0, (5, "\n</think>\n")),  # the place does not move with what follows
+        ("7+8=1", 5, 4, None),  # it may finish its line
+        ("7+8=15\n4+", 5, 4, (7, "</think>\n")),  # the line ended: its newline is part of the closing
+        ("7+8=15 4+3", 5, 4, (9, "\n</think>\n")),  # no line ended within the grace
+        ("7+8=\n", 5, 4, (5, "</think>\n")),  # a line ends at the budget itself
+        ("", 0, 0, (0, "\n</think>\n")),
+    ],
+)
+def test_a_thought_is_closed_at_its_budget_or_at_the_end_of_its_line(
+    tokenizer: PreTrainedTokenizerBase, said: str, tokens: int, grace: int, expected: tuple[int, str] | None
+) -> None:
+    assert forced_text(tokenizer, said, tokens=tokens, grace=grace) == expected
+
+
+@BOTH
+@pytest.mark.parametrize("grace", [0, 3])
+def test_a_thought_that_has_ended_by_itself_is_left_alone(tokenizer: PreTrainedTokenizerBase, grace: int) -> None:
+    said = "ab\n</think>\nthe answer is long"
+    budget = len(ids(tokenizer, "ab\n</think>"))
+    assert forced_text(tokenizer, said, tokens=budget, grace=grace) is None
+
+
+def test_a_tag_that_is_half_said_is_completed_and_not_doubled() -> None:
+    assert forced_text(SPELT_OUT, "ab\n</thi", tokens=8) == (8, "nk>\n")
+    assert forced_text(SPELT_OUT, "ab</thi", tokens=7) == (7, "nk>\n")  # without the closing's first newline
+    assert forced_text(SPELT_OUT, "1<2 <", tokens=5) == (5, "\n</think>\n")  # a lone < is no tag yet
+    assert ThoughtTags(SPELT_OUT, closing="</think>").forcing(
+        ids(SPELT_OUT, "ab</thi"), ThoughtLimit(tokens=7)
+    ) == Forcing(start=7, ids=tuple(ids(SPELT_OUT, "nk>")))
+
+
+@BOTH
+def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTokenizerBase) -> None:
+    tags = ThoughtTags(tokenizer)
+    said = ids(tokenizer, "abc</think>\nxy")
+    assert tags.close_of(said) == (3, 3 + len(ids(tokenizer, "</think>")))
+    free = tags.measure(said, thinks=True)
+    assert (free.tokens, free.answer_tokens, free.closed) == (3, 3, Closed.ITSELF)
+    never = tags.measure(ids(tokenizer, "abc"), thinks=True)
+    assert (never.tokens, never.answer_tokens, never.closed) == (3, 0, Closed.NEVER)
+    off = tags.measure(ids(tokenizer, "xy"), thinks=False)
+    assert (off.tokens, off.answer_tokens, off.closed) == (0, 2, Closed.NONE)
+    cut = ids(tokenizer, "abc\n</think>\nxy")
+    forcing = tags.forcing(cut, ThoughtLimit(tokens=3))
+    assert forcing is not None
+    marks = [forcing.start <= place < forcing.end for place in range(len(cut))]
+    forced = tags.measure(cut, thinks=True, forced_T=marks)
+    assert (forced.tokens, forced.answer_tokens, forced.closed) == (3, 2, Closed.ABRUPT)
+
+
+def test_a_tokenizer_without_thinking_tags_and_a_closing_without_one_are_refused() -> None:
+    plain = spelt_out()
+    plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    with pytest.raises(ValueError, match="no thinking tag '<think>'"):
+        ThoughtTags(plain)
+    assert ThoughtTags.find(plain) is None
+    with pytest.raises(ValueError, match="does not contain '</think>'"):
+        ThoughtTags(ONE_TOKEN, closing="\n\n")
+    mute = spelt_out()
+    mute.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}<think></think>"
+    with pytest.raises(ValueError, match="set rollout.thought.closing"):
+        ThoughtTags(mute)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"grace": -1}, "grace=-1"),
+        ({"scope": "group"}, "turn, episode"),
+        ({"answer_tokens": 0}, "answer_tokens=0"),
+        ({"budget_notice": "think less"}, "must contain %d once"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ThoughtConfig(**settings)  # type: ignore[arg-type]
+
+
+def opening_itself() -> PreTrainedTokenizerBase:
+    """A tokenizer whose template leaves it to the model to open its thought."""
+    other = spelt_out()
+    other.chat_template = str(ONE_TOKEN.chat_template).replace(r"'<think>\n' if thinking else '<think></think>'", "''")
+    return other
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3, 9])
+@pytest.mark.parametrize("grace", [0, 4])
+@pytest.mark.parametrize(
+    "free", ["<think>\n7+8 is 15 as I think", "\n  \n<think>7+8\n=15 and so on", "The answer is 15."]
+)
+def test_what_was_inserted_is_found_afterwards_where_the_model_opens_its_thought_itself(
+    free: str, tokens: int, grace: int
+) -> None:
+    tags, limit = ThoughtTags(opening_itself()), ThoughtLimit(tokens=tokens, grace=grace)
+    assert not tags.opened_by_prompt
+    wanted, inserted = ids(SPELT_OUT, free), None
+    said: list[int] = []
+    while len(said) < 40:  # as the engine's processor does it, token by token
+        inserted = inserted or tags.forcing(said, limit)
+        place = None if inserted is None else len(said) - inserted.start
+        if inserted is not None and place is not None and place < len(inserted.ids):
+            said.append(inserted.ids[place])
+        else:
+            said.append(wanted[len(said) % len(wanted)])
+    assert tags.forcing(said, limit) == inserted
+    if tokens == 0 and grace == 0:
+        assert inserted is not None
+
+
+def test_a_closing_that_closes_no_thought_is_a_mistake_and_not_a_model_without_thoughts() -> None:
+    with pytest.raises(ValueError, match="rollout.thought.closing='done' does not contain '</think>'"):
+        ThoughtTags.find(ONE_TOKEN, closing="done")
+    plain = spelt_out()
+    plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    with pytest.raises(ValueError, match="no thinking tag '<think>'"):
+        ThoughtTags.find(plain, closing="</think>")

@@ -1,0 +1,121 @@
+"""Limits of thoughts in vLLM for real: forced tokens are marked, and all sampled ones agree with the trainer."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_models
+
+from learner.batches.batch import TrainingSample, make_batch
+from learner.config import LearnerConfig, OptimConfig
+from learner.losses.config import LossConfig
+from learner.worker import TrainerWorker
+from orchestrator.cluster.ray_cluster import free_port
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.vllm_engine import VllmEngine
+from rollout.tokenizer import load_tokenizer
+from rollout.trajectory import WeightVersion
+
+CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
+TOLERANCE = 1e-5
+"""Largest difference of a log-probability, in nats, in float32."""
+LIMITS = [None, *(ThoughtLimit(tokens=tokens, grace=grace) for tokens in (0, 5, 17, 33) for grace in (0, 6))]
+Passage = tuple[tuple[int, ...], ThoughtLimit | None, Completion]
+
+
+def gap(rank: TrainerWorker, samples: list[Passage]) -> float:
+    """Largest difference between engine and trainer over the sampled tokens; a forced one has no log-probability."""
+    whole = [(*prompt, *said.token_ids) for prompt, _, said in samples]
+    expected = rank.logprobs([TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole])
+    largest = 0.0
+    for (_, _, said), row in zip(samples, expected, strict=True):
+        theirs = row[len(row) - len(said.token_ids) :]
+        for logprob, forced, trainer in zip(said.logprobs_T, said.forced_T, theirs, strict=True):
+            assert math.isnan(logprob) == forced
+            largest = max(largest, 0.0 if forced else abs(logprob - trainer))
+    return largest
+
+
+def check_marks(tags: ThoughtTags, samples: list[Passage]) -> int:
+    """Every completion has the closing exactly where the rule puts it; returns how many were closed by force."""
+    count = 0
+    for _, limit, said in samples:
+        forcing = tags.forcing(said.token_ids, limit) if limit is not None else None
+        marked = [place for place, forced in enumerate(said.forced_T) if forced]
+        if forcing is None:
+            assert not marked
+            continue
+        count += 1
+        assert marked == list(range(forcing.start, min(forcing.end, len(said.token_ids))))
+        assert tuple(said.token_ids[place] for place in marked) == forcing.ids[: len(marked)]
+    return count
+
+
+async def story(model_dir: Path, *, forced: int) -> None:
+    """Sample under many limits at once; then push weights while thoughts are in flight, and sample again."""
+    tokenizer = load_tokenizer(model_dir)
+    tags = ThoughtTags(tokenizer)
+    prompt = tuple(tokenizer("<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n<think>\n")["input_ids"])
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), tags=tags)
+    await engine.start()
+    rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
+    rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
+
+    async def sample(rounds: int, *, tokens: int) -> list[Passage]:
+        wanted = [(prompt[: 12 + number % 5], limit) for number in range(rounds) for limit in LIMITS]
+        said = (
+            engine.generate(ids, max_tokens=tokens, seed=seed, limit=limit) for seed, (ids, limit) in enumerate(wanted)
+        )
+        return [(*pair, completion) for pair, completion in zip(wanted, await asyncio.gather(*said), strict=True)]
+
+    try:
+        samples = await sample(3, tokens=48)
+        assert check_marks(tags, samples) >= forced
+        assert gap(rank, samples) < TOLERANCE
+        rows = [TrainingSample.supervised(ids=prompt, trained_T=[False, *[True] * (len(prompt) - 1)])]
+        for _ in range(2):
+            rank.train_step(
+                make_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0), loss=LossConfig(objective="nll")
+            )
+        manifest = rank.publish(1)
+        assert manifest is not None
+        running = asyncio.create_task(sample(3, tokens=150))
+        await asyncio.sleep(0.2)
+        await engine.load_weights(manifest)
+        through = await running
+        assert check_marks(tags, through) >= forced
+        mixed = [said for _, limit, said in through if limit is not None and set(said.versions_T) == {0, 1}]
+        assert mixed  # the push came in the middle of their turns
+        after = await sample(3, tokens=48)
+        assert check_marks(tags, after) >= forced
+        assert gap(rank, after) < TOLERANCE
+    finally:
+        rank.close()
+        await engine.close()
+
+
+def opening_itself(directory: Path) -> Path:
+    """A model that opens its thoughts itself: only where nothing is said yet is it sure to be in one."""
+    model = tiny_models.qwen3(directory)
+    template = (model / "chat_template.jinja").read_text(encoding="utf-8")
+    opened = r"'<think>\n' if thinking else '<think></think>'"
+    assert opened in template
+    (model / "chat_template.jinja").write_text(template.replace(opened, "''"), encoding="utf-8")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "forced"),
+    [
+        (tiny_models.nemotron_h, 12),
+        pytest.param(tiny_models.qwen3, 12, marks=pytest.mark.slow),
+        pytest.param(opening_itself, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_thoughts_are_closed_at_their_limits_and_sampled_tokens_agree_with_the_trainer(
+    make: Callable[[Path], Path], forced: int, tmp_path: Path
+) -> None:
+    asyncio.run(story(make(tmp_path / "model"), forced=forced))

@@ -1,0 +1,188 @@
+"""vLLM for real: what it samples is what the trainer computes, before a weight push, after it, and while it happens."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+import tiny_models
+import torch
+
+from envs.source import EnvConfig, open_source
+from learner.batches.batch import TrainingSample, make_batch
+from learner.config import LearnerConfig, OptimConfig
+from learner.losses.config import LossConfig
+from learner.worker import TrainerWorker
+from orchestrator.cluster.ray_cluster import free_port
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtTags
+from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.vllm_engine import VllmEngine
+from rollout.episodes.episode import EpisodeLimits
+from rollout.episodes.renderer import Renderer
+from rollout.episodes.worker import RolloutConfig, RolloutWorker
+from rollout.tokenizer import load_tokenizer
+from rollout.trajectory import Ticket, WeightVersion
+from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
+
+CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
+TOLERANCE = 1e-5
+"""Largest difference of a log-probability, in nats, in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """One model in an engine and in a trainer."""
+
+    engine: VllmEngine
+    rank: TrainerWorker
+    prompts: list[tuple[int, ...]]
+
+    def train(self) -> None:
+        """Two steps on the prompts themselves, with a learning rate that shows."""
+        rows = [TrainingSample.supervised(ids=ids, trained_T=[False, *[True] * (len(ids) - 1)]) for ids in self.prompts]
+        batch = make_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0)
+        for _ in range(2):
+            self.rank.train_step(batch, loss=LossConfig(objective="nll"))
+
+    def publish(self, version: int) -> WeightManifest:
+        manifest = self.rank.publish(version)
+        assert manifest is not None
+        return manifest
+
+    async def sample(self, count: int, *, tokens: int) -> list[tuple[tuple[int, ...], Completion]]:
+        prompts = [self.prompts[number % len(self.prompts)] for number in range(count)]
+        said = (self.engine.generate(ids, max_tokens=tokens, seed=seed) for seed, ids in enumerate(prompts))
+        return list(zip(prompts, await asyncio.gather(*said), strict=True))
+
+    def gap(self, samples: list[tuple[tuple[int, ...], Completion]]) -> float:
+        """Largest difference between the engine's log-probabilities and the trainer's."""
+        whole = [(*prompt, *said.token_ids) for prompt, said in samples]
+        rows = [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole]
+        expected = self.rank.logprobs(rows)
+        return max(
+            abs(ours - theirs)
+            for (_, said), row in zip(samples, expected, strict=True)
+            for ours, theirs in zip(said.logprobs_T, row[len(row) - len(said.token_ids) :], strict=True)
+        )
+
+
+async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
+    """A group that is cancelled in mid-sentence leaves the engine with nothing to do."""
+    limits = EpisodeLimits(turn_tokens=150, total_tokens=256)
+    worker = RolloutWorker(RolloutConfig(engine=CONFIG, limits=limits), seed=1)
+    tokenizer = load_tokenizer(model_dir)
+    worker.attach(engine, Renderer(tokenizer, ThoughtConfig()), ThoughtTags.find(tokenizer, closing=None))
+    task = open_source("math", EnvConfig(), split="train", seed=1).task(0)
+    ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
+    group = asyncio.create_task(worker.run_group(ticket, 32))
+    while not engine._llm.get_num_unfinished_requests():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    group.cancel()
+    await asyncio.wait({group})
+    assert group.cancelled()
+    assert engine._llm.get_num_unfinished_requests() == 0
+    await asyncio.sleep(0.2)  # the step that was being computed
+    engines = psutil.Process().children(recursive=True)
+    before = sum(sum(process.cpu_times()[:2]) for process in engines)
+    await asyncio.sleep(0.5)
+    assert sum(sum(process.cpu_times()[:2]) for process in engines) - before < 0.25
+
+
+async def story(model_dir: Path) -> None:
+    """Sample, train, push, sample again, and push once more while requests are in flight."""
+    tokenizer = load_tokenizer(model_dir)
+    texts = ["2+2=?", "What is the capital of Portugal?", "a", "def f(x):\n    return x\n" * 4]
+    prompts = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0))
+    await engine.start()
+    rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
+    rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
+    setup = Setup(engine=engine, rank=rank, prompts=[ids for ids in prompts if len(ids) > 1])
+    try:
+        before = await setup.sample(8, tokens=24)
+        assert setup.gap(before) < TOLERANCE
+        assert all(set(said.versions_T) == {0} for _, said in before)
+
+        setup.train()
+        assert setup.gap(before) > 100 * TOLERANCE  # the trainer has moved away, the engine has not
+        assert await engine.load_weights(setup.publish(1)) == WeightVersion(step=1)
+        after = await setup.sample(8, tokens=24)
+        assert setup.gap(after) < TOLERANCE
+        assert all(set(said.versions_T) == {1} for _, said in after)
+
+        setup.train()
+        running = asyncio.create_task(setup.sample(16, tokens=150))
+        await asyncio.sleep(0.3)
+        assert await engine.load_weights(setup.publish(2)) == WeightVersion(step=2)
+        through = await running
+        assert len(through) == 16  # none was lost
+        long = [said for _, said in through if len(said.token_ids) == 150]
+        assert long
+        assert all(list(said.versions_T) == sorted(said.versions_T) for said in long)
+        assert any(said.versions_T[0] == 1 and said.versions_T[-1] == 2 for said in long)
+        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+
+        damaged = setup.publish(3)
+        Path(damaged.path).write_bytes(b"\x00" * damaged.nbytes)
+        with pytest.raises(ValueError, match="checksum"):
+            await engine.load_weights(damaged)
+        assert await engine.version() == WeightVersion(step=2)
+        assert len(await setup.sample(4, tokens=16)) == 4  # still serving
+        await a_group_is_given_up(engine, model_dir)
+        assert len(await setup.sample(4, tokens=16)) == 4
+    finally:
+        rank.close()
+        await engine.close()
+
+
+async def story_of_deltas(model_dir: Path) -> None:
+    """A whole push and a delta through a real engine; an engine that lacks the base refuses and keeps serving."""
+    config = LearnerConfig(carrier="ray", sparse_push=True)
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0))
+    await engine.start()
+    rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), config)
+    rank.load(str(model_dir), optim=OptimConfig(), total_steps=10)
+    setup = Setup(engine=engine, rank=rank, prompts=[tuple(range(5, 40)), (9, 8, 7)])
+    assert rank.engine is not None
+    matrix = rank.engine.model.get_input_embeddings().weight
+
+    def publish(version: int) -> WeightManifest:
+        manifest = setup.publish(version)
+        return replace(manifest, payload=rank.payload(version, whole=False).copy())
+
+    try:
+        assert await engine.load_weights(publish(1)) == WeightVersion(step=1)
+        for version in (2, 3):
+            with torch.no_grad():
+                matrix[version::7] += 0.5
+            delta = publish(version)
+            assert delta.delta is not None
+            assert delta.sent_bytes < delta.nbytes / 8
+            if version == 2:
+                missed = delta
+            assert await engine.load_weights(delta) == WeightVersion(step=version)
+            assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+        with pytest.raises(WholeWeightsNeeded, match="holds version 3"):
+            await engine.load_weights(missed)
+        assert await engine.version() == WeightVersion(step=3)
+        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+    finally:
+        rank.close()
+        await engine.close()
+
+
+def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer(tmp_path: Path) -> None:
+    asyncio.run(story_of_deltas(tiny_models.qwen3(tmp_path / "model")))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [tiny_models.nemotron_h, tiny_models.qwen3, pytest.param(tiny_models.llama, marks=pytest.mark.slow)],
+    ids=lambda f: f.__name__,
+)
+def test_engine_and_trainer_agree_before_and_after_a_weight_push(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    asyncio.run(story(make(tmp_path / "model")))

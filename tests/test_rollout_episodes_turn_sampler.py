@@ -1,0 +1,93 @@
+"""How many tokens a turn may think and answer, on recorded completions."""
+
+import asyncio
+
+import pytest
+
+from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
+from learner.models.fresh import byte_tokenizer
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.engines.protocol import Completion
+from rollout.engines.replay import ReplayEngine
+from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
+from rollout.trajectory import Closed, WeightVersion
+from rollout.weights.manifest import WeightManifest
+
+TOKENIZER = byte_tokenizer()
+TAGS = ThoughtTags(TOKENIZER)
+PROMPT = (1, 2, 3)
+CLOSING = 3
+"""Tokens of the closing: a newline, the tag, a newline."""
+
+
+class Asked(ReplayEngine):
+    """Replays one completion and keeps what it was asked for."""
+
+    def __init__(self, text: str, *, finished: bool = True) -> None:
+        ids = tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])
+        said = Completion(token_ids=ids, logprobs_T=(-1.0,) * len(ids), versions_T=(0,) * len(ids), finished=finished)
+        super().__init__({PROMPT: [said]})
+        self.asked: list[tuple[int, ThoughtLimit | None]] = []
+
+    async def generate(
+        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+    ) -> Completion:
+        self.asked.append((max_tokens, limit))
+        return await super().generate(prompt_ids, max_tokens=max_tokens, seed=seed, limit=limit)
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+        raise AssertionError
+
+
+def say(
+    engine: Asked, thinking: Thinking, config: ThoughtConfig, *, room: int = 500, thought_so_far: int = 0
+) -> SampledTurn:
+    speaker = TurnSampler(engine, TAGS, config, turn_tokens=100)
+    return asyncio.run(speaker.say(PROMPT, thinking, room=room, thought_so_far=thought_so_far, seed=1))
+
+
+@pytest.mark.parametrize("thinking", [UNLIMITED, OFF])
+def test_without_a_budget_a_turn_has_its_own_limit_or_what_is_left_of_the_episode(thinking: Thinking) -> None:
+    engine = Asked("a")
+    say(engine, thinking, ThoughtConfig())
+    say(engine, thinking, ThoughtConfig(), room=7)
+    assert engine.asked == [(100, None), (7, None)]
+
+
+def test_a_budget_leaves_room_for_grace_closing_and_answer() -> None:
+    engine = Asked("a")
+    say(engine, up_to(20), ThoughtConfig(grace=4, answer_tokens=30))
+    assert engine.asked == [(20 + 4 + CLOSING + 30, ThoughtLimit(tokens=20, grace=4))]
+
+
+def test_a_budget_shrinks_to_what_the_episode_has_left() -> None:
+    engine = Asked("a")
+    say(engine, up_to(20), ThoughtConfig(answer_tokens=30), room=40)
+    say(engine, up_to(20), ThoughtConfig(answer_tokens=30), room=10)
+    assert engine.asked == [(40, ThoughtLimit(tokens=40 - CLOSING - 30)), (10, ThoughtLimit(tokens=0))]
+
+
+def test_a_budget_of_the_episode_is_what_earlier_turns_have_left_of_it() -> None:
+    engine = Asked("a")
+    for scope in ("turn", "episode"):
+        say(engine, up_to(20), ThoughtConfig(scope=scope, answer_tokens=9), thought_so_far=15)
+    say(engine, up_to(20), ThoughtConfig(scope="episode", answer_tokens=9), thought_so_far=25)
+    assert [limit and limit.tokens for _, limit in engine.asked] == [20, 5, 0]
+
+
+def test_an_answer_stops_at_its_own_limit_where_the_thought_ended_early() -> None:
+    said = say(Asked("ab\n</think>\n123456"), up_to(50), ThoughtConfig(answer_tokens=4))
+    assert TOKENIZER.decode(list(said.completion.token_ids)) == "ab\n</think>\n123"
+    assert (said.completion.finished, said.thought.tokens, said.thought.answer_tokens) == (False, 3, 4)
+    assert said.thought.closed is Closed.ITSELF
+    whole = say(Asked("ab\n</think>\n123"), up_to(50), ThoughtConfig(answer_tokens=4))
+    assert whole.completion.finished
+
+
+def test_a_budget_for_a_model_without_tags_is_an_error() -> None:
+    speaker = TurnSampler(Asked("a"), None, ThoughtConfig(), turn_tokens=100)
+    with pytest.raises(ValueError, match="budget of 5 tokens for a model without thinking tags"):
+        asyncio.run(speaker.say(PROMPT, up_to(5), room=50, thought_so_far=0, seed=1))
+    said = asyncio.run(speaker.say(PROMPT, UNLIMITED, room=50, thought_so_far=0, seed=1))
+    assert said.thought.closed is Closed.NONE

@@ -1,0 +1,164 @@
+"""A weight push between hosts: a cluster of Ray with two of them on this machine."""
+
+import asyncio
+import sys
+from dataclasses import replace
+from time import monotonic
+
+import numpy as np
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from test_rollout_weights_push import held, nudged, publisher, same, weights
+
+from envs.core.task import Task
+from learner.config import LearnerConfig
+from orchestrator.cluster.actors import gpus_taken
+from orchestrator.cluster.placement import NoRoomError
+from orchestrator.cluster.ray_cluster import ROOT, RolloutPool, TrainerGroup
+from orchestrator.deadline import Deadline, StuckError, within
+from rollout.trajectory import Ticket, WeightVersion
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.process_group import Seat, WeightGroup
+from rollout.weights.receiver import WeightReceiver
+
+MODULES = (sys.modules[__name__], sys.modules["test_weight_push"])
+"""Sent to the actors whole, else each imports all of these files' imports."""
+
+
+class Sender:
+    """The learner's rank as the cluster sees it, without a model."""
+
+    def __init__(self, carrier: str) -> None:
+        self.publisher = publisher(carrier, sparse=carrier == "ray")
+        self.asked: list[bool] = []
+
+    def publish(self, version: int) -> WeightManifest:
+        return self.publisher.push(version, buckets=[nudged(weights(seed=0), count=version)])
+
+    def payload(self, version: int, *, whole: bool) -> np.ndarray:
+        self.asked.append(whole)
+        return self.publisher.payload(version, whole=whole)
+
+    def meet(self, host: str, size: int) -> Seat:
+        self.group = WeightGroup(Seat(host=host, port=0, rank=0, size=size, timeout_s=60.0))
+        return self.group.seat
+
+    def broadcast(self, version: int) -> None:
+        self.group.broadcast(self.publisher.segment(version))
+
+    def facts(self) -> tuple[str, list[bool]]:
+        return ray.get_runtime_context().get_node_id(), self.asked
+
+
+class Receiver:
+    """A rollout worker as the cluster sees it, without an engine."""
+
+    def __init__(self) -> None:
+        self.inbox = WeightReceiver()
+
+    async def load_weights(self, manifest: WeightManifest, payload: np.ndarray | None = None) -> WeightVersion:
+        arrived = await asyncio.to_thread(self.inbox.accept, replace(manifest, payload=payload))
+        assert same(held(arrived), nudged(weights(seed=0), count=manifest.version))
+        return arrived.weight_version
+
+    def restart(self) -> None:
+        self.inbox.close()
+
+    def node(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+
+async def pushes_to_another_host() -> None:
+    """Three pushes from one host to two engines on another, one of which restarts before the last."""
+    rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
+    engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
+    learner, pool = TrainerGroup([rank]), RolloutPool(engines, retries=0)
+    for version in (1, 2):
+        manifest = await learner.publish(WeightVersion(step=version))
+        assert await pool.load_weights(manifest) == WeightVersion(step=version)
+    await engines[1].restart.remote()
+    assert await pool.load_weights(await learner.publish(WeightVersion(step=3))) == WeightVersion(step=3)
+    home, asked = await rank.facts.remote()
+    assert {await engine.node.remote() for engine in engines}.isdisjoint({home})
+    # Once for each push, not once for each engine; whole only for the one that had lost its copy.
+    assert asked == [False, False, False, True]
+
+
+async def broadcasts_to_another_host() -> None:
+    """Three pushes that two engines get at once."""
+    rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("broadcast")
+    engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
+    learner, pool = TrainerGroup([rank], broadcast=True), RolloutPool(engines, retries=0)
+    for version in (1, 2, 3):
+        manifest = await learner.publish(WeightVersion(step=version))
+        assert await pool.load_weights(manifest) == WeightVersion(step=version)
+    home, asked = await rank.facts.remote()
+    assert {await engine.node.remote() for engine in engines}.isdisjoint({home})
+    assert asked == []
+
+
+class Sampler:
+    """A rollout worker whose answers never end."""
+
+    def __init__(self) -> None:
+        self.running = 0
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> None:
+        self.running += 1
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            self.running -= 1
+
+    async def count(self) -> int:
+        return self.running
+
+
+async def a_group_that_nobody_waits_for_ends() -> None:
+    worker = ray.remote(Sampler).options(num_cpus=0, max_concurrency=10).remote()
+    task = Task(env="math", key="1", messages=({"role": "user", "content": "?"},), spec={})
+    ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
+    waiting = asyncio.gather(*(RolloutPool([worker], retries=0).run_group(ticket, 4) for _ in range(3)))
+    for wanted in (3, 0):
+        deadline = monotonic() + 20
+        while await worker.count.remote() != wanted:
+            assert monotonic() < deadline, wanted
+            await asyncio.sleep(0.05)
+        waiting.cancel()
+    ray.kill(worker)
+
+
+async def ranks_that_can_not_start_are_said_to_be_missing() -> None:
+    holder = ray.remote(Receiver).options(num_cpus=0, num_gpus=12).remote()
+    await holder.node.remote()
+    began = monotonic()
+    with pytest.raises(NoRoomError, match="8 more GPUs are needed, 12 of 16 are taken"):
+        await TrainerGroup.start(LearnerConfig(ranks=12), actors=16)
+    assert monotonic() - began < 10
+    starting = TrainerGroup.start(LearnerConfig(), actors=16)
+    limit = Deadline(seconds=0.5, setting="deadlines.start_s")
+    with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 12 of 16 are taken\)|13 of 16.*deadlines.start_s"):
+        await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{gpus_taken()}")
+    ray.kill(holder)
+
+
+@pytest.mark.timeout(600)
+def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_be_placed_ends_there():
+    for module in MODULES:
+        ray.cloudpickle.register_pickle_by_value(module)
+    head = {"num_cpus": 1, "num_gpus": 16, "resources": {"learner": 2}, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.add_node(num_cpus=1, resources={"engine": 4})
+        environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
+        ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
+        asyncio.run(pushes_to_another_host())
+        asyncio.run(broadcasts_to_another_host())
+        asyncio.run(a_group_that_nobody_waits_for_ends())
+        asyncio.run(ranks_that_can_not_start_are_said_to_be_missing())
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        for module in MODULES:
+            ray.cloudpickle.unregister_pickle_by_value(module)
