@@ -12,8 +12,7 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, parse_calls, split_thought
 from envs.tools.shared_tools import MAX_RESULT_CHARACTERS, lent
 from envs.tools.text_tool import answer_call
-from rewards.parts import CORRECT, FORMAT, LENGTH, WEIGHTS, brevity, weighted
-from rewards.verdict import Outcome, Verdict, verdict
+from rewards.verdict import CORRECT, FORMAT, LENGTH, WEIGHTS, Outcome, Verdict, brevity, verdict, weighted
 
 DEFAULT_TURNS = 4
 """Most turns of an episode with tools, where neither the run nor the environment says otherwise."""

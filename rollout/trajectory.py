@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Message, Task
-from rewards.parts import correctness
-from rewards.verdict import Outcome
+from rewards.verdict import Outcome, correctness
 
 
 @total_ordering

@@ -27,7 +27,7 @@ from orchestrator.settings.compose import Config, EvalConfig, load_config
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
 from orchestrator.stages.session import Run
-from rewards.parts import CORRECT
+from rewards.verdict import CORRECT
 from rollout.trajectory import (
     Closed,
     Failure,

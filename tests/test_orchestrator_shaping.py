@@ -13,7 +13,7 @@ from learner.losses.config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped
-from rewards.parts import CORRECT
+from rewards.verdict import CORRECT
 from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 VERSION = WeightVersion(step=0)

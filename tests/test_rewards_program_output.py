@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from rewards.parts import brevity, share_of, weighted
 from rewards.program_output import strictly_equal
 from rewards.program_text import program_of
-from rewards.verdict import Outcome, policy_fault, verdict
+from rewards.verdict import Outcome, brevity, policy_fault, share_of, verdict, weighted
 
 
 @pytest.mark.parametrize(

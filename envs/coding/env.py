@@ -22,9 +22,8 @@ from envs.core.task import Message, Task
 from envs.sandbox.sandbox import Sandbox, shared_sandbox
 from envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS
 from envs.task_env import StepReturn, TaskEnv
-from rewards.parts import CORRECT
 from rewards.program_text import joined, program_of
-from rewards.verdict import Verdict, policy_fault, verdict
+from rewards.verdict import CORRECT, Verdict, policy_fault, verdict
 
 TESTS = "tests"
 MAX_FAILURES_SHOWN = 3

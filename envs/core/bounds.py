@@ -1,5 +1,8 @@
 """What a setting must be. Each function raises `ValueError`, with the setting's name and value, where it is not."""
 
+import difflib
+from collections.abc import Iterable, Sequence
+
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     """The value is one of the choices."""
@@ -23,3 +26,12 @@ def fraction(name: str, value: float) -> None:
     """The value lies between 0 and 1."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name}={value}: must be between 0 and 1")
+
+
+def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:
+    """Raise `ValueError` for the first name that is not known, with the nearest that is; `what` is where it was given."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"{what}: unknown {name!r}; {hint}")

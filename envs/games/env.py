@@ -20,16 +20,15 @@ from typing import Any
 
 import gymnasium
 
+from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
-from envs.core.options import only_known
 from envs.core.task import Message, Task
 from envs.games.known_games import GAMES, Game, drawing
 from envs.games.plan import shortest_win
 from envs.task_env import StepReturn, TaskEnv
 from rewards.answers import boxes
-from rewards.parts import share_of
-from rewards.verdict import Verdict, verdict
+from rewards.verdict import Verdict, share_of, verdict
 
 ENV = "gym"
 NUMBERS = 1_000_000

@@ -15,15 +15,14 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from envs.core.bounds import only_known
 from envs.core.definition import EnvDefinition
 from envs.core.errors import GraderError
-from envs.core.options import only_known
 from envs.core.task import Task
 from envs.puzzles.library import Origin, shared_library
 from envs.task_env import StepReturn, TaskEnv
 from rewards.answers import boxes
-from rewards.parts import CORRECT, FORMAT
-from rewards.verdict import Outcome, Verdict, policy_fault, verdict
+from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault, verdict
 
 ENV = "reasoning_gym"
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."

@@ -23,18 +23,17 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.jsonl import field
-from envs.core.options import only_known
 from envs.core.row_format import RowFormat, has_fields
 from envs.core.task import Message, Task
 from envs.core.turn_text import CALL_BLOCK, BadCall, Call, parse_calls
 from envs.remote.client import Server, Session
 from envs.remote.responses_api import Turn, messages_of, response, tools_of
 from envs.task_env import StepReturn, TaskEnv
-from rewards.parts import CORRECT, FORMAT, TOOL_ERRORS, share_of
-from rewards.verdict import Outcome, Verdict
+from rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
 
 ENV = "http"
 PARAMS = "responses_create_params"

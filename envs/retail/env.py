@@ -12,8 +12,7 @@ from envs.retail.database import Database, Shop, open_shop
 from envs.retail.tools import TRANSFER, replay, run_tool
 from envs.retail.tools_read import Refusal
 from envs.task_env import StepReturn, TaskEnv
-from rewards.parts import TOOL_ERRORS, share_of
-from rewards.verdict import Verdict, verdict
+from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
 
 MAX_CALLS = 64
 MAX_RESULT_CHARACTERS = 16_384

@@ -10,8 +10,7 @@ from envs.task_env import DEFAULT_TURNS, MAX_CALLS, StepReturn, TaskEnv
 from envs.tool_use import function_rows, lookups
 from envs.tools.text_tool import answer_call
 from rewards.answers import equal_numbers, final_answer
-from rewards.parts import TOOL_ERRORS, share_of
-from rewards.verdict import Verdict, verdict
+from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
 
 MAX_RESULT_CHARACTERS = 256
 

@@ -15,7 +15,7 @@ from envs.core.definition import EnvDefinition
 from envs.core.task import Task
 from envs.playback import Scored, score
 from envs.task_env import TaskEnv
-from rewards.parts import correctness
+from rewards.verdict import correctness
 
 LOG = logging.getLogger(__name__)
 SHOWN = 5

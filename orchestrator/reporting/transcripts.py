@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.core.turn_text import split_thought
-from rewards.parts import correctness
+from rewards.verdict import correctness
 
 PER_ENV = 4
 LONGEST_TEXT = 4000
