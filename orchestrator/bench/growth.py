@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from learner.batches import batch
+from learner.batches.batch import TrainingSample, sequences_from_groups
+from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
@@ -128,7 +129,7 @@ class _Bench:
         longest = CONTEXTS[-1] + ANSWER
         model, _ = self._model(replace(self._config.model.fresh, max_positions=longest))
         rollout = replace(self._config.rollout, engine=replace(self._config.rollout.engine, max_model_len=longest))
-        pad, costs = pad_id(load_tokenizer(model)), []
+        builder, costs = self._builder(model), []
         async with self._pool(rollout, model) as pool, self._learner(model) as learner:
             for length in CONTEXTS:
                 sequences = _random_sequences(length)
@@ -138,33 +139,26 @@ class _Bench:
                     began = time.monotonic()
                     await pool.bare(prompts, max_tokens=ANSWER)
                     generated = time.monotonic()
-                    await learner.step(self._batch(sequences, pad))
+                    await learner.step(builder.of_samples(sequences))
                     times.append((generated - began, time.monotonic() - generated, await _push(pool, learner)))
                 costs.append(_best(float(length), times))
         return Growth(name="context length", unit=f"prompt tokens, {ROWS} sequences", costs=costs)
 
     async def _cost(self, pool: RolloutPool, learner: TrainerGroup, model: Path, *, x: float, groups: int) -> Cost:
-        pad, times = pad_id(load_tokenizer(model)), []
+        builder, times = self._builder(model), []
         for _ in range(REPEATS):
             tasks = [self._mixture.task(self._mixture.draw()) for _ in range(groups)]
             self._tickets += groups
             began = time.monotonic()
             sampled = await sample_groups(pool, tasks, answers=self._config.rl.group_size, first=self._tickets)
             generated = time.monotonic()
-            sequences = batch.sequences_from_groups(sampled, advantage=self._config.rl.loss.advantage)
-            await learner.step(self._batch(sequences, pad))
+            sequences = sequences_from_groups(sampled, advantage=self._config.rl.loss.advantage)
+            await learner.step(builder.of_samples(sequences))
             times.append((generated - began, time.monotonic() - generated, await _push(pool, learner)))
         return _best(x, times)
 
-    def _batch(self, sequences: Sequence[batch.TrainingSample], pad: int) -> batch.TrainBatch:
-        learner = self._config.learner
-        return batch.make_batch(
-            sequences,
-            ranks=learner.ranks,
-            micro_batch_tokens=learner.micro_batch_tokens,
-            pad_id=pad,
-            shared_prompts=learner.shared_prompts,
-        )
+    def _builder(self, model: Path) -> BatchBuilder:
+        return BatchBuilder(config=self._config.learner, pad_id=pad_id(load_tokenizer(model)))
 
     def _model(self, shape: FreshModelConfig) -> tuple[Path, int]:
         model = self._folder / "model"
@@ -202,11 +196,11 @@ def _best(x: float, times: Sequence[tuple[float, float, float]]) -> Cost:
     return Cost(x=x, generate_s=generate, learn_s=learn, push_s=push)
 
 
-def _random_sequences(length: int) -> list[batch.TrainingSample]:
+def _random_sequences(length: int) -> list[TrainingSample]:
     draw = random.Random(length)
     trained_T = [False] * length + [True] * ANSWER
     rows = [[draw.randrange(BYTES) for _ in trained_T] for _ in range(ROWS)]
-    return [batch.TrainingSample.supervised(ids=ids, trained_T=trained_T) for ids in rows]
+    return [TrainingSample.supervised(ids=ids, trained_T=trained_T) for ids in rows]
 
 
 def growth_svg(growths: Sequence[Growth]) -> str:

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from learner.batches.batch import TrainBatch, make_batch, sequences_from_groups
+from learner.batches.batch import TrainBatch, sequences_from_groups
+from learner.batches.builder import BatchBuilder
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup
@@ -29,16 +30,10 @@ async def bench_loop(
     `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone; 1
     would be perfect overlap.
     """
+    builder = BatchBuilder(config=config.learner, pad_id=pad_id)
 
     def batch(groups: list[Group]) -> TrainBatch:
-        sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
-        return make_batch(
-            sequences,
-            ranks=config.learner.ranks,
-            micro_batch_tokens=config.learner.micro_batch_tokens,
-            pad_id=pad_id,
-            shared_prompts=config.learner.shared_prompts,
-        )
+        return builder.of_samples(sequences_from_groups(groups, advantage=config.rl.loss.advantage))
 
     serving = VersionCell(WeightVersion(step=version))
     generate_s, learn_s = await _parts(pool, learner, mixture, config, batch)

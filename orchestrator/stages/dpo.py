@@ -9,8 +9,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from learner.batches.batch import TrainBatch
-from learner.batches.pairs import Pair, make_pair_batch
+from learner.batches.builder import BatchBuilder
+from learner.batches.pairs import Pair
 from learner.models.loading import longest_sequence
 from orchestrator.data.dialogue_tokens import DialogueWriter
 from orchestrator.data.preference_pairs import (
@@ -34,26 +34,15 @@ STAGE = "dpo"
 
 async def run_dpo(run: Run, config: DpoConfig, name: str) -> Path:
     """Sample where that is needed and not done, then train for `config.steps`; returns the checkpoint of the last step."""
-    learner = run.config.learner
     preferences = await _pairs(run, config, name)
-    pad = pad_id(load_tokenizer(run.model_dir))
-
-    def batch(step: int) -> TrainBatch:
-        return make_pair_batch(
-            preferences.batch(step),
-            ranks=learner.ranks,
-            micro_batch_tokens=learner.micro_batch_tokens,
-            pad_id=pad,
-            shared_prompts=learner.shared_prompts,
-        )
-
+    builder = BatchBuilder(config=run.config.learner, pad_id=pad_id(load_tokenizer(run.model_dir)))
     return await train_supervised(
         run,
         stage=name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
-        batch=batch,
+        batch=lambda step: builder.of_pairs(preferences.batch(step)),
         sequences=2 * config.batch_size,
         loss=config.loss,
     )

@@ -4,7 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from learner.batches.batch import TrainBatch, make_batch, sequences_from_groups
+from learner.batches.batch import TrainBatch, sequences_from_groups
+from learner.batches.builder import BatchBuilder
 from learner.batches.updates import mini_batches
 from learner.checkpoint import latest
 from orchestrator.buffer import Buffer, VersionCell
@@ -48,7 +49,8 @@ class LoopStage:
         self._buffer = buffer
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
-        self._pad_id = pad_id(load_tokenizer(run.model_dir))
+        pad = pad_id(load_tokenizer(run.model_dir))
+        self._builder = BatchBuilder(config=run.config.learner, pad_id=pad)
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
         self._done = 0
@@ -99,7 +101,7 @@ class LoopStage:
         return shaped(group, self._shaping, turn_tokens=self._run.config.rollout.limits.turn_tokens)
 
     def _batches(self, groups: list[Group]) -> list[TrainBatch]:
-        loss, learner = self._config.loss, self._run.config.learner
+        loss = self._config.loss
         sequences = sequences_from_groups(
             groups,
             advantage=loss.advantage,
@@ -109,15 +111,7 @@ class LoopStage:
             normalise=not loss.normalises_divergence,
         )
         return [
-            make_batch(
-                part,
-                ranks=learner.ranks,
-                micro_batch_tokens=learner.micro_batch_tokens,
-                pad_id=self._pad_id,
-                aggregation=loss.aggregation,
-                shared_prompts=learner.shared_prompts,
-                constant_length=loss.constant_length,
-            )
+            self._builder.of_samples(part, aggregation=loss.aggregation, constant_length=loss.constant_length)
             for part in mini_batches(sequences, count=self._config.updates_per_step)
         ]
 

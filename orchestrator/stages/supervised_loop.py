@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from learner.batches.batch import TrainBatch, TrainingSample, make_batch
+from learner.batches.batch import TrainBatch, TrainingSample
+from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from orchestrator.data.row_intake import ROWS, told
@@ -23,14 +24,8 @@ LEFT_OUT = "data/left_out"
 
 def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]]) -> Callable[[int], TrainBatch]:
     """The batches of the steps whose sequences a function gives, for the run's learner."""
-    learner, pad = run.config.learner, pad_id(load_tokenizer(run.model_dir))
-
-    def batch(step: int) -> TrainBatch:
-        return make_batch(
-            sequences(step), ranks=learner.ranks, micro_batch_tokens=learner.micro_batch_tokens, pad_id=pad
-        )
-
-    return batch
+    builder = BatchBuilder(config=run.config.learner, pad_id=pad_id(load_tokenizer(run.model_dir)))
+    return lambda step: builder.of_samples(sequences(step))
 
 
 async def train_supervised(
