@@ -202,7 +202,7 @@ class Group:
     failed: tuple[Trajectory, ...] = field(default=())
     retried: tuple[Failure, ...] = ()
 
-    def mended(self, again: "Group") -> "Group":
+    def merged_with_retry(self, again: "Group") -> "Group":
         """This group with another attempt in the place of the failed episodes for which one is worth making."""
         lost = tuple(t for t in self.failed if not t.worth_retrying)
         return Group(

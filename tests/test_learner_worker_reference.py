@@ -12,7 +12,7 @@ from learner.batches.batch import TrainBatch, TrainingSample, make_batch
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
-from orchestrator.cluster.ray_cluster import free_port
+from orchestrator.cluster.this_machine import free_port
 
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)
 NEAR = LossConfig(kl_coefficient=0.5, entropy_bonus=0.01)

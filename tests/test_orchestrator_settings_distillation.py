@@ -20,7 +20,7 @@ from learner.losses.config import LossConfig
 from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.cluster.ray_cluster import free_port
+from orchestrator.cluster.this_machine import free_port
 from orchestrator.settings.compose import Config, load_config
 from orchestrator.settings.model_checks import check_teachers
 from orchestrator.settings.stage_list import instances

@@ -11,7 +11,7 @@ from test_rollout_engines_vllm import CONFIG, TOLERANCE, Setup
 from learner.batches.batch import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.worker import TrainerWorker
-from orchestrator.cluster.ray_cluster import free_port
+from orchestrator.cluster.this_machine import free_port
 from rollout.engines.protocol import Completion
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion

@@ -12,7 +12,7 @@ from learner.batches.batch import TrainingSample, make_batch
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
-from orchestrator.cluster.ray_cluster import free_port
+from orchestrator.cluster.this_machine import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, EngineConfig
 from rollout.engines.vllm_engine import VllmEngine

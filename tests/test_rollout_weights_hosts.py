@@ -4,6 +4,7 @@ import asyncio
 import sys
 from dataclasses import replace
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +14,20 @@ from test_rollout_weights_push import held, nudged, publisher, same, weights
 
 from envs.core.task import Task
 from learner.config import LearnerConfig
+from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.placement import NoRoomError
-from orchestrator.cluster.ray_cluster import ROOT, RolloutPool, TrainerGroup
+from orchestrator.cluster.rollout_actors import RolloutActor
+from orchestrator.cluster.this_machine import ROOT
+from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
 from orchestrator.deadline import Deadline, StuckError, within
+from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import Seat, WeightGroup
 from rollout.weights.receiver import WeightReceiver
 
-MODULES = (sys.modules[__name__], sys.modules["test_weight_push"])
+MODULES = (sys.modules[__name__], sys.modules["test_rollout_weights_push"])
 """Sent to the actors whole, else each imports all of these files' imports."""
 
 
@@ -69,11 +74,15 @@ class Receiver:
         return ray.get_runtime_context().get_node_id()
 
 
+def pool_of(engines: list[Any]) -> RolloutPool:
+    return RolloutPool([RolloutActor(engine, number=number) for number, engine in enumerate(engines)], retries=0)
+
+
 async def pushes_to_another_host() -> None:
     """Three pushes from one host to two engines on another, one of which restarts before the last."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([rank]), RolloutPool(engines, retries=0)
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), pool_of(engines)
     for version in (1, 2):
         manifest = await learner.publish(WeightVersion(step=version))
         assert await pool.load_weights(manifest) == WeightVersion(step=version)
@@ -89,7 +98,7 @@ async def broadcasts_to_another_host() -> None:
     """Three pushes that two engines get at once."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("broadcast")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([rank], broadcast=True), RolloutPool(engines, retries=0)
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)], broadcast=True), pool_of(engines)
     for version in (1, 2, 3):
         manifest = await learner.publish(WeightVersion(step=version))
         assert await pool.load_weights(manifest) == WeightVersion(step=version)
@@ -119,7 +128,7 @@ async def a_group_that_nobody_waits_for_ends() -> None:
     worker = ray.remote(Sampler).options(num_cpus=0, max_concurrency=10).remote()
     task = Task(env="math", key="1", messages=({"role": "user", "content": "?"},), spec={})
     ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
-    waiting = asyncio.gather(*(RolloutPool([worker], retries=0).run_group(ticket, 4) for _ in range(3)))
+    waiting = asyncio.gather(*(pool_of([worker]).run_group(ticket, 4) for _ in range(3)))
     for wanted in (3, 0):
         deadline = monotonic() + 20
         while await worker.count.remote() != wanted:
@@ -134,9 +143,9 @@ async def ranks_that_can_not_start_are_said_to_be_missing() -> None:
     await holder.node.remote()
     began = monotonic()
     with pytest.raises(NoRoomError, match="8 more GPUs are needed, 12 of 16 are taken"):
-        await TrainerGroup.start(LearnerConfig(ranks=12), actors=16)
+        await start_trainer_group(LearnerConfig(ranks=12), actors=16)
     assert monotonic() - began < 10
-    starting = TrainerGroup.start(LearnerConfig(), actors=16)
+    starting = start_trainer_group(LearnerConfig(), actors=16)
     limit = Deadline(seconds=0.5, setting="deadlines.start_s")
     with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 12 of 16 are taken\)|13 of 16.*deadlines.start_s"):
         await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{gpus_taken()}")

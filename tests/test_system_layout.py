@@ -35,6 +35,7 @@ ROOMS = {
         "preparation",
         "forward",
         "worker",
+        "trainer_group",
     ),
     "orchestrator": (
         "deadline",
@@ -65,6 +66,8 @@ HOMES = {
     "ray": (
         "orchestrator/cluster/ray_cluster.py",
         "orchestrator/cluster/actors.py",
+        "orchestrator/cluster/rollout_actors.py",
+        "orchestrator/cluster/trainer_actors.py",
         "orchestrator/cluster/ray_jobs.py",
     ),
     "vllm": (

@@ -15,14 +15,18 @@ from rich.table import Table
 from learner.batches.batch import sequences_from_groups
 from learner.losses.config import LossConfig
 from learner.models.fresh import make_model
+from learner.trainer_group import TrainerGroup
 from orchestrator.bench.envs import bench_steps
 from orchestrator.bench.loop import bench_loop
 from orchestrator.bench.rollout import bench_rollout, same_length
 from orchestrator.bench.training import bench_training
-from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup, start_ray, stop_ray
+from orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from orchestrator.cluster.rollout_actors import start_rollout_pool
+from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
 from orchestrator.settings.compose import Config
 from rollout.budget.rule import ThoughtTags
+from rollout.episodes.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import read_weights
@@ -42,11 +46,11 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         began, stolen = time.monotonic(), _stolen_s()
         closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
         rollout = same_length(config, closing)
-        pool = await RolloutPool.start(
+        pool = await start_rollout_pool(
             rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed, actors=config.actors
         )
         engine_start = time.monotonic() - began
-        learner = await TrainerGroup.start(config.learner, actors=config.actors)
+        learner = await start_trainer_group(config.learner, actors=config.actors)
         await learner.load(model, optim=config.rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
         figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
         sampling, groups = await bench_rollout(pool, mixture, config)

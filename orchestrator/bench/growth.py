@@ -22,11 +22,15 @@ from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
+from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
-from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup, start_ray, stop_ray
+from orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from orchestrator.cluster.rollout_actors import start_rollout_pool
+from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
 from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
 from orchestrator.settings.compose import Config
+from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
@@ -167,7 +171,9 @@ class _Bench:
     @asynccontextmanager
     async def _pool(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[RolloutPool]:
         version, actors = WeightVersion(step=0), most_actors(self._config)
-        pool = await RolloutPool.start(rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors)
+        pool = await start_rollout_pool(
+            rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors
+        )
         try:
             yield pool
         finally:
@@ -175,7 +181,7 @@ class _Bench:
 
     @asynccontextmanager
     async def _learner(self, model: Path) -> AsyncIterator[TrainerGroup]:
-        learner = await TrainerGroup.start(self._config.learner, actors=most_actors(self._config))
+        learner = await start_trainer_group(self._config.learner, actors=most_actors(self._config))
         try:
             loss = LossConfig(objective="nll")
             await learner.load(model, optim=OptimConfig(), loss=loss, total_steps=1000)

@@ -6,13 +6,14 @@ from statistics import median
 
 from learner.batches.batch import TrainBatch, sequences_from_groups
 from learner.batches.builder import BatchBuilder
+from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup
 from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.settings.compose import Config
+from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
 
 STEPS = 6

@@ -29,7 +29,7 @@ from learner.models.fresh import FreshModelConfig, make_model
 from learner.publishing.publisher import WeightPublisher
 from learner.publishing.transports import open_carrier
 from learner.worker import TrainerWorker
-from orchestrator.cluster.ray_cluster import LOOPBACK, free_port
+from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.engines.protocol import EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion

@@ -15,7 +15,7 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models import mamba_scan
 from learner.worker import TrainerWorker
-from orchestrator.cluster.ray_cluster import LOOPBACK, free_port
+from orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 REPEATS = 4
 SEQUENCES = 64

@@ -1,14 +1,15 @@
-"""What is done with actors of Ray, whatever they do: placing, asking and ending them. With `cluster.py` the home of Ray."""
+"""What is done with actors of Ray, whatever they do: placing, asking and ending them."""
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
 
 from orchestrator.cluster.placement import Gpus, NoRoomError
+from orchestrator.cluster.this_machine import LOOPBACK
 
 CLOSE_S = 30.0
 PLACE_CHECKS = 5
@@ -19,28 +20,40 @@ class ProcessDied(RuntimeError):
     """A rollout worker or a rank of the learner ended by itself: out of memory, killed, or its machine is gone."""
 
 
-async def together(call: Callable[[Any], Awaitable[Any]], actors: list[Any], who: str) -> list[Any]:
-    """The same call to all actors at once; their answers in order."""
-    return list(await asyncio.gather(*(answer(call(actor), f"{who} {n}") for n, actor in enumerate(actors))))
-
-
-async def close_all(actors: list[Any]) -> None:
-    """Let the actors close what they hold, for `CLOSE_S` seconds at most, then end them."""
-    closing = asyncio.gather(*(actor.close.remote() for actor in actors), return_exceptions=True)
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(closing, CLOSE_S)
-    for actor in actors:
-        ray.kill(actor)
-
-
-async def answer(call: Awaitable[Any], who: str) -> Any:
-    """What an actor answers. Raises `ProcessDied` where its process has ended."""
+async def await_actor(call: Awaitable[Any], name: str) -> Any:
+    """Return what an actor answers. Raises `ProcessDied` with the actor's name where its process has ended."""
     try:
         return await call
     except RayActorError as error:
         raise ProcessDied(
-            f"{who} died; the same command continues the run from its last checkpoint ({' '.join(str(error).split())})"
+            f"{name} died; the same command continues the run from its last checkpoint ({' '.join(str(error).split())})"
         ) from error
+
+
+@contextlib.contextmanager
+def cancelled_with_its_wait(call: Any) -> Iterator[None]:
+    """End a call in its actor where the block that waits for it is cancelled."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        ray.cancel(call)
+        raise
+
+
+async def close_actor(actor: Any) -> None:
+    """Let an actor close what it holds, for `CLOSE_S` seconds at most, then end it."""
+    closing = asyncio.gather(actor.close.remote(), return_exceptions=True)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(closing, CLOSE_S)
+    ray.kill(actor)
+
+
+async def host_of(actor: Any) -> str:
+    """Return the address at which other actors reach an actor's machine: loopback where the cluster has no other."""
+    if sum(node["Alive"] for node in ray.nodes()) == 1:
+        return LOOPBACK
+    address: str = await actor.__ray_call__.remote(lambda _actor: ray.util.get_node_ip_address())
+    return address
 
 
 async def gpu_share(actors: int, *, wanted: int) -> float:

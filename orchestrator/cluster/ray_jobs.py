@@ -1,4 +1,4 @@
-"""Ray's job server: a local head, submitting, following the log, stopping. With `cluster.py` the home of Ray."""
+"""Ray's job server: a local head, submitting, following the log, stopping."""
 
 import asyncio
 import logging
@@ -6,18 +6,19 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
+
+from orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
 HEAD_START_S = 90.0
 HEAD_STOP_S = 20.0
@@ -50,8 +51,8 @@ def local_head() -> Iterator[JobServer]:
     token = secrets.token_hex(32)
     folder = Path(tempfile.mkdtemp(prefix="temper-ray-"))
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
-    command += ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", str(folder)]
-    command += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)]
+    command += ["--node-ip-address", LOOPBACK, "--port", str(port), "--temp-dir", str(folder)]
+    command += ["--dashboard-host", LOOPBACK, "--dashboard-port", str(dashboard)]
     command += ["--dashboard-agent-listen-port", str(agent)]
     environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     log = folder / "head.log"
@@ -60,7 +61,7 @@ def local_head() -> Iterator[JobServer]:
             command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        server = JobServer(address=f"http://127.0.0.1:{dashboard}", headers={"Authorization": f"Bearer {token}"})
+        server = JobServer(address=f"http://{LOOPBACK}:{dashboard}", headers={"Authorization": f"Bearer {token}"})
         _wait_until_up(server, head, log)
         yield server
     finally:
@@ -152,12 +153,3 @@ def end_session(leader: subprocess.Popen[Any], *, grace_s: float = HEAD_STOP_S) 
     except subprocess.TimeoutExpired:
         os.killpg(leader.pid, signal.SIGKILL)
         leader.wait(grace_s)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that were free a moment ago, all different."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

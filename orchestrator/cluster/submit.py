@@ -11,12 +11,12 @@ from types import FrameType
 from urllib.parse import urlsplit
 
 from orchestrator.cluster.ray_jobs import Job, JobServer, local_head
+from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.settings.compose import load_config
 
-ROOT = Path(__file__).resolve().parents[2]
 EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
 PASSED_ON = ("MLFLOW_TRACKING_URI",)
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOCAL_NAMES = (LOOPBACK, "localhost", "::1")
 STOPPED = 130
 
 
@@ -27,7 +27,7 @@ def submit(config: Path, overrides: list[str], address: str | None, entrypoint: 
     `http://host:8265`; None starts a local cluster for this job. A cluster with token authentication is reached by the
     token in RAY_AUTH_TOKEN. `entrypoint` replaces the command of the run.
     """
-    local = address is None or urlsplit(address).hostname in LOOPBACK
+    local = address is None or urlsplit(address).hostname in LOCAL_NAMES
     command = entrypoint or run_command(config, overrides, local=local)
     with local_head() if address is None else nullcontext(named_server(address)) as server:
         return run_job(server, command, write=_to_stdout)

@@ -18,7 +18,6 @@ from pathlib import Path
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from envs.source import distinct, open_source
-from orchestrator.cluster.ray_cluster import RolloutPool
 from orchestrator.deadline import Deadline, beside, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import (
@@ -36,6 +35,7 @@ from orchestrator.run.folder import write_json
 from orchestrator.settings.compose import Config, EvalConfig
 from orchestrator.settings.model_checks import check_model
 from orchestrator.stages.session import Run
+from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Group, Ticket, well_formed_share
 from rollout.trajectory_json import write_groups
 

@@ -14,8 +14,11 @@ from envs.source import runs_programs
 from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
+from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.actors import gpus_taken
-from orchestrator.cluster.ray_cluster import RolloutPool, TrainerGroup, stop_ray
+from orchestrator.cluster.ray_cluster import stop_ray
+from orchestrator.cluster.rollout_actors import start_rollout_pool
+from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.run.folder import RunDir
@@ -24,6 +27,7 @@ from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
 from orchestrator.settings.compose import Config
 from orchestrator.settings.stage_list import STAGES
+from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import WeightVersion
 
 
@@ -183,7 +187,7 @@ class Run:
     async def _start_pool(self, model: Path, *, stage: str) -> None:
         self.progress.note(f"{stage}: starting {self.config.rollout.workers} rollout engine(s)")
         began = time.monotonic()
-        starting = RolloutPool.start(
+        starting = start_rollout_pool(
             self.config.rollout,
             model_dir=model,
             version=self.version,
@@ -239,7 +243,7 @@ class Run:
 
     async def _learner(self, stage: str) -> TrainerGroup:
         if self.learner is None:
-            starting = TrainerGroup.start(self.config.learner, actors=self.config.actors)
+            starting = start_trainer_group(self.config.learner, actors=self.config.actors)
             self.learner = await within(
                 self._limits.start(),
                 starting,

@@ -1,0 +1,99 @@
+"""The learner's ranks, seen as one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from learner.batches.batch import TrainBatch
+from learner.config import OptimConfig
+from learner.losses.config import LossConfig
+from rollout.trajectory import WeightVersion
+from rollout.weights.delivery import Broadcast, Meeting, Parcel, WeightSender
+from rollout.weights.manifest import WeightManifest
+
+T = TypeVar("T")
+
+
+class TrainerRank(WeightSender, Protocol):
+    """One rank as the group sees it, wherever it runs. See `learner/worker.py`."""
+
+    async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None: ...
+
+    async def load_reference(self) -> None: ...
+
+    async def use_threads(self, threads: int) -> None: ...
+
+    async def train(self, batches: Sequence[TrainBatch], *, loss: LossConfig, epochs: int) -> dict[str, float]: ...
+
+    async def publish(self, version: int) -> WeightManifest | None: ...
+
+    async def checkpoint_bytes(self) -> int: ...
+
+    async def save(self, directory: str) -> None: ...
+
+    async def restore(self, directory: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class TrainerGroup:
+    """Every call goes to all ranks at once, since each is a collective."""
+
+    def __init__(self, ranks: Sequence[TrainerRank], *, broadcast: bool = False) -> None:
+        """With `broadcast` pushes are sent to all engines at once."""
+        self._ranks = ranks
+        self._loss = LossConfig()
+        self._meeting = Meeting(ranks[0]) if broadcast else None
+
+    async def load(
+        self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
+    ) -> None:
+        """Load a model with a fresh optimiser, to learn from a teacher if one is given."""
+        self._loss = loss
+        teacher_dir = None if teacher is None else str(teacher)
+        await self._call_all(
+            lambda rank: rank.load(str(model_dir), optim=optim, total_steps=total_steps, teacher_dir=teacher_dir)
+        )
+
+    async def load_reference(self) -> None:
+        """Load the frozen weights that the loss compares with, beside the model."""
+        await self._call_all(lambda rank: rank.load_reference())
+
+    async def use_threads(self, threads: int) -> None:
+        """Compute with this many CPU threads in each rank."""
+        await self._call_all(lambda rank: rank.use_threads(threads))
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        """Update from each of these mini-batches, `epochs` times over; the metrics are over all of them."""
+        return (await self._call_all(lambda rank: rank.train(batches, loss=self._loss, epochs=epochs)))[0]
+
+    async def publish(self, version: WeightVersion) -> WeightManifest:
+        """Write the weights where the engines can read them, or have them ready in rank 0."""
+        manifest = (await self._call_all(lambda rank: rank.publish(version.step)))[0]
+        assert manifest is not None, "rank 0 writes it"
+        if manifest.path:
+            return manifest
+        if self._meeting is not None:
+            return replace(manifest, payload=Broadcast(self._ranks[0], self._meeting, version=version))
+        return replace(manifest, payload=Parcel(self._ranks[0], version=version))
+
+    async def checkpoint_bytes(self) -> int:
+        """Return what `save` writes, at the most."""
+        return (await self._call_all(lambda rank: rank.checkpoint_bytes()))[0]
+
+    async def save(self, directory: Path) -> None:
+        """Write model and optimiser."""
+        await self._call_all(lambda rank: rank.save(str(directory)))
+
+    async def restore(self, directory: Path) -> None:
+        """Read the optimiser, schedule and random state that `save` wrote."""
+        await self._call_all(lambda rank: rank.restore(str(directory)))
+
+    async def close(self) -> None:
+        """Stop the ranks."""
+        await self._call_all(lambda rank: rank.close())
+
+    async def _call_all(self, call: Callable[[TrainerRank], Awaitable[T]]) -> list[T]:
+        return list(await asyncio.gather(*(call(rank) for rank in self._ranks)))

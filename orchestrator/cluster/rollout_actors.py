@@ -1,0 +1,86 @@
+"""The rollout workers as actors of Ray, and the pool of them that a run starts."""
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from orchestrator.cluster.actors import await_actor, cancelled_with_its_wait, close_actor, ended_on_failure, gpu_share
+from rollout.episodes.pool import RolloutPool
+from rollout.episodes.worker import RolloutConfig, RolloutWorker
+from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.weights.manifest import WeightManifest
+
+CONCURRENT_CALLS = 4096
+
+
+async def start_rollout_pool(
+    config: RolloutConfig,
+    *,
+    model_dir: Path,
+    version: WeightVersion,
+    seed: int,
+    actors: int,
+    record_experts: bool = False,
+) -> RolloutPool:
+    """Start every worker's engine on a model directory, whose weights count as `version`.
+
+    `actors` is how many the run has, its learner's included: where there are as many GPUs, each has one. With
+    `record_experts` the engines record the experts that they choose. Raises `ValueError` where they can't, and
+    `NoRoomError` where the cluster has too few GPUs free.
+    """
+    share = await gpu_share(actors, wanted=config.workers)
+    actor = ray.remote(RolloutWorker).options(
+        num_cpus=0, num_gpus=share, max_concurrency=CONCURRENT_CALLS, max_restarts=0
+    )
+    started = [actor.remote(config, seed=seed) for _ in range(config.workers)]
+    workers = [RolloutActor(one, number=number) for number, one in enumerate(started)]
+    with ended_on_failure(started):
+        await asyncio.gather(*(worker.start(model_dir, version, record_experts=record_experts) for worker in workers))
+    return RolloutPool(workers, retries=config.retries)
+
+
+class RolloutActor:
+    """One actor, as `rollout/episodes/pool.py` sees a worker."""
+
+    def __init__(self, actor: Any, *, number: int) -> None:
+        self._actor = actor
+        self._name = f"rollout worker {number}"
+
+    async def start(self, model_dir: Path, version: WeightVersion, *, record_experts: bool) -> None:
+        """Start the engine."""
+        await self._answer(self._actor.start.remote(str(model_dir), version.step, record_experts))
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group:
+        """Return the group; a call that is given up ends in the actor too, else it would go on beside what comes next."""
+        call = self._actor.run_group.remote(ticket, samples, attempt)
+        with cancelled_with_its_wait(call):
+            group: Group = await self._answer(call)
+        return group
+
+    async def bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
+        """Sample turns by the engine alone; returns their tokens."""
+        tokens: int = await self._answer(self._actor.bare.remote(prompts, max_tokens))
+        return tokens
+
+    async def isolation(self) -> str:
+        """Return what the worker says about its sandbox."""
+        line: str = await self._answer(self._actor.isolation.remote())
+        return line
+
+    async def load_weights(
+        self, manifest: WeightManifest, payload: Awaitable[np.ndarray] | None = None
+    ) -> WeightVersion:
+        """Serve the pushed weights; Ray hands the actor the bytes themselves in place of a reference to them."""
+        version: WeightVersion = await self._answer(self._actor.load_weights.remote(manifest, payload))
+        return version
+
+    async def close(self) -> None:
+        """Stop the engine, then the actor."""
+        await close_actor(self._actor)
+
+    async def _answer(self, call: Awaitable[Any]) -> Any:
+        return await await_actor(call, self._name)

@@ -1,0 +1,88 @@
+"""The rollout workers, seen as one: which of them samples a group, what is tried again, and what all of them confirm."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.weights.delivery import Delivery, InPlace
+from rollout.weights.manifest import WeightManifest
+
+
+class PoolWorker(Protocol):
+    """A rollout worker as the pool sees it, wherever it runs. A call that is cancelled ends its work there too."""
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group: ...
+
+    async def bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int: ...
+
+    async def isolation(self) -> str: ...
+
+    async def load_weights(
+        self, manifest: WeightManifest, payload: Awaitable[np.ndarray] | None = None
+    ) -> WeightVersion: ...
+
+    async def close(self) -> None: ...
+
+
+class RolloutPool:
+    """Sends each group to the worker with the fewest in flight."""
+
+    def __init__(self, workers: Sequence[PoolWorker], *, retries: int) -> None:
+        """`retries` is how often failed episodes are tried again."""
+        self._workers = workers
+        self._retries = retries
+        self._in_flight = [0] * len(workers)
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        """Return a group of answers from the least busy worker; try failed ones again, elsewhere where that is possible."""
+        index = self._least_busy(range(len(self._workers)))
+        group = await self._group_from(index, ticket, samples, attempt=0)
+        for attempt in range(1, self._retries + 1):
+            if not group.worth_retrying:
+                break
+            index = self._least_busy([i for i in range(len(self._workers)) if i != index] or [index])
+            again = await self._group_from(index, ticket, group.worth_retrying, attempt=attempt)
+            group = group.merged_with_retry(again)
+        return group
+
+    def _least_busy(self, indices: Sequence[int]) -> int:
+        return min(indices, key=lambda index: self._in_flight[index])
+
+    async def _group_from(self, index: int, ticket: Ticket, samples: int, *, attempt: int) -> Group:
+        self._in_flight[index] += 1
+        try:
+            return await self._workers[index].run_group(ticket, samples, attempt)
+        finally:
+            self._in_flight[index] -= 1
+
+    async def bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
+        """Sample turns by the engines alone, for measurement; returns their tokens."""
+        shares = [prompts[number :: len(self._workers)] for number in range(len(self._workers))]
+        return sum(
+            await asyncio.gather(
+                *(worker.bare(share, max_tokens) for worker, share in zip(self._workers, shares, strict=True))
+            )
+        )
+
+    async def isolation(self) -> set[str]:
+        """Return what the workers say about their sandboxes, each line once."""
+        return set(await asyncio.gather(*(worker.isolation() for worker in self._workers)))
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+        """Push to every worker, whole to one that lacks a delta's base; returns the version that all of them confirm."""
+        delivery: Delivery = manifest.payload or InPlace()
+        return all_equal(await delivery.deliver(replace(manifest, payload=None), self._workers))
+
+    async def close(self) -> None:
+        """Stop the engines and the workers."""
+        await asyncio.gather(*(worker.close() for worker in self._workers))
+
+
+def all_equal(confirmed: Sequence[WeightVersion]) -> WeightVersion:
+    """Return the version that all workers confirmed."""
+    assert len(set(confirmed)) == 1, confirmed
+    return confirmed[0]
