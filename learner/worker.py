@@ -3,7 +3,6 @@
 All ranks are told the same things in the same order; each computes its share of a batch.
 """
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from transformers import logging as transformers_logging
 from learner.batches.batch import TrainBatch, TrainingSample
 from learner.batches.expert_routes import Routes
 from learner.batches.updates import over_updates
-from learner.checkpoint import FACTS, STATE_FOLDER
 from learner.config import LearnerConfig, OptimConfig
 from learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.engine.frozen_model import FrozenModel
@@ -34,6 +32,7 @@ from learner.models.scorer import Scorer
 from learner.preparation import NOTHING_FIXED, Fixed, prepare
 from learner.publishing.publisher import WeightPublisher
 from learner.publishing.transports import open_carrier, require_carrier
+from learner.training_state import STATE_FOLDER, CheckpointFacts
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import Seat, WeightGroup
 
@@ -180,12 +179,8 @@ class TrainerWorker:
         if self.rank == 0:
             for name, content in self.tokenizer_files.items():
                 (target / name).write_bytes(content)
-            facts = {
-                "steps": self.steps,
-                "bf16": self.config.bf16,
-                "start": os.path.relpath(self.start_dir, target.parent),  # a run's folder may be moved
-            }
-            (target / FACTS).write_text(json.dumps(facts), encoding="ascii")
+            start = os.path.relpath(self.start_dir, target.parent)
+            CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start).write(target)
 
     def restore(self, directory: str) -> int:
         """Continue from a checkpoint of this model; returns the number of updates done. Call `load` before.
@@ -194,10 +189,10 @@ class TrainerWorker:
         optimiser state is not that of what is trained now, or computed in another type.
         """
         state = Path(directory) / STATE_FOLDER
-        facts = json.loads((Path(directory) / FACTS).read_text(encoding="ascii"))
-        if facts["bf16"] != self.config.bf16:
-            raise ValueError(f"{directory} was written with learner.bf16={str(facts['bf16']).lower()}; use that")
-        start = (Path(directory).parent / facts["start"]).resolve()
+        facts = CheckpointFacts.read(Path(directory))
+        if facts.bf16 != self.config.bf16:
+            raise ValueError(f"{directory} was written with learner.bf16={str(facts.bf16).lower()}; use that")
+        start = (Path(directory).parent / facts.start).resolve()
         if self.config.lora.rank:  # the checkpoint's model is the sum of weights and adapters
             self._begin(start, state / ADAPTERS_FILE)
         self.start_dir = start
@@ -205,7 +200,7 @@ class TrainerWorker:
         own = state / f"rng-{self.rank}.safetensors"
         if own.exists():  # a rank that was not there then keeps its own
             torch.set_rng_state(load_file(own)["cpu"])
-        self.steps = int(facts["steps"])
+        self.steps = facts.steps
         return self.steps
 
     def publish(self, version: int) -> WeightManifest | None:

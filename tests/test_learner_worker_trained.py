@@ -10,14 +10,15 @@ from safetensors.torch import load_file
 from test_learner_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from transformers import AutoModelForCausalLM
 
-from learner.checkpoint import STATE_FOLDER, size_of
 from learner.config import LearnerConfig, LoraConfig, OptimConfig
 from learner.engine.optimizer import freeze
 from learner.losses.policy import token_logprobs
 from learner.models.adapters import add_adapters
 from learner.models.loading import HEADERS_BYTES
 from learner.models.mamba_scan import match_engine
+from learner.training_state import STATE_FOLDER
 from learner.worker import TrainerWorker
+from orchestrator.run.checkpoint import size_of
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, weight_decay=0.01)
 FROZEN = LearnerConfig(zero_stage=1, frozen=["embeddings", r"mixer\.A_log$"])

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from learner.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.__main__ import main
 from orchestrator.reporting.record import read_run
 from orchestrator.reporting.report import summary
+from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.compose import load_config, save_config
 from orchestrator.settings.continuation import check_continuation

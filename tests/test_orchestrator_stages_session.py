@@ -11,10 +11,10 @@ import pytest
 from run_folders import with_checkpoint
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from learner.checkpoint import DamagedCheckpointError
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from orchestrator.deadline import StopFlag, StuckError
+from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.settings.compose import load_config

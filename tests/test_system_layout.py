@@ -31,7 +31,7 @@ ROOMS = {
         "models",
         "engine",
         "publishing",
-        "checkpoint",
+        "training_state",
         "preparation",
         "forward",
         "worker",

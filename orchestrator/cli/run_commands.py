@@ -5,12 +5,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from learner.checkpoint import DamagedCheckpointError
 from orchestrator.bench.all import bench, print_bench
 from orchestrator.bench.growth import bench_growth, write_growth
 from orchestrator.cluster.submit import submit
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
+from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.redaction import blanked
 from orchestrator.settings.compose import Config, load_config
 from orchestrator.settings.fork import fork

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from learner.checkpoint import steps, verify
+from orchestrator.run.checkpoint import steps, verify
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from envs.core.setting import Kind, kind_of
-from learner.checkpoint import steps
+from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.settings.compose import KINDS, Config, flat_config, save_config

@@ -1,13 +1,14 @@
 """`fork`: a new run that begins at a checkpoint of another one, with other settings."""
 
 import hashlib
-import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from envs.core.setting import Kind
-from learner.checkpoint import FACTS, MANIFEST, begin, commit, place, size_of, step_of, steps, verify
+from learner.training_state import CheckpointFacts
+from orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.settings.compose import Config, load_config, save_config
@@ -134,8 +135,8 @@ def _make(
 
 def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:
     """A copy of a checkpoint that names what its stage began with from its new place; that is copied too."""
-    facts = json.loads((checkpoint / FACTS).read_text(encoding="ascii"))
-    start = (checkpoint.parent / facts["start"]).resolve()
+    facts = CheckpointFacts.read(checkpoint)
+    start = (checkpoint.parent / facts.start).resolve()
     if start.is_relative_to(given.root):
         moved = target.root / start.relative_to(given.root)
         if start.is_dir() and not moved.exists():
@@ -144,6 +145,5 @@ def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:
     stage_dir = target.checkpoints(checkpoint.parent.name)
     directory = begin(stage_dir, step_of(checkpoint), needed_bytes=size_of(checkpoint))
     shutil.copytree(checkpoint, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
-    text = json.dumps(facts | {"start": os.path.relpath(start, stage_dir)})
-    (directory / FACTS).write_text(text, encoding="ascii")
+    replace(facts, start=os.path.relpath(start, stage_dir)).write(directory)
     return commit(directory)

@@ -7,11 +7,11 @@ from pathlib import Path
 from learner.batches.batch import TrainBatch, sequences_from_groups
 from learner.batches.builder import BatchBuilder
 from learner.batches.updates import mini_batches
-from learner.checkpoint import latest
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopRequested, beside
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
+from orchestrator.run.checkpoint import latest
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from learner.checkpoint import begin, commit
-from learner.checkpoint import steps as steps_in
 from learner.models.fresh import make_model
 from learner.models.weight_files import require_whole
 from orchestrator.cluster.actors import gpu_share
 from orchestrator.cluster.ray_cluster import start_ray
 from orchestrator.deadline import StopFlag, StopRequested, beside
 from orchestrator.reporting.report import write_report
+from orchestrator.run.checkpoint import begin, commit
+from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker

@@ -11,7 +11,6 @@ from pathlib import Path
 from envs.core.thinking_mode import ThinkingMix
 from envs.sandbox.sandbox import MIN_LEVEL
 from envs.source import runs_programs
-from learner.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
@@ -21,6 +20,7 @@ from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture, open_mixture
+from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.run.progress import Progress

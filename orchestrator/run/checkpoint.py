@@ -15,10 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MANIFEST = "manifest.json"
-STATE_FOLDER = "learner"
-"""Folder of a checkpoint for what Hugging Face's format has no place for."""
-FACTS = f"{STATE_FOLDER}/facts.json"
-"""Updates done, the type that is computed in, and the model that the stage began with, seen from the stage's folder."""
 UNFINISHED = ".unfinished"
 """Suffix of a checkpoint that is being written. One that is left over was interrupted: moved in if whole, else removed."""
 KEPT = 2
@@ -37,7 +33,7 @@ class DamagedCheckpointError(Exception):
 
 
 def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
-    """An empty directory to write the checkpoint of `step` into; finish it with `commit`.
+    """Make an empty directory to write the checkpoint of `step` into; finish it with `commit`.
 
     Raises `OSError` (ENOSPC) where the disk has less than `needed_bytes` left, before anything is written.
     """
@@ -107,7 +103,7 @@ def verify(directory: Path) -> None:
 
 
 def is_whole(directory: Path) -> bool:
-    """Whether a directory is there and passes `verify`."""
+    """Say whether a directory is there and passes `verify`."""
     try:
         verify(directory)
     except DamagedCheckpointError:
@@ -116,7 +112,7 @@ def is_whole(directory: Path) -> bool:
 
 
 def _problem(directory: Path) -> str:
-    """What is wrong with a checkpoint; empty where it is whole."""
+    """Return what is wrong with a checkpoint; empty where it is whole."""
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="ascii"))
         expected: dict[str, dict[str, object]] = manifest["files"]
@@ -135,14 +131,14 @@ def _problem(directory: Path) -> str:
 
 
 def steps(stage_dir: Path) -> list[int]:
-    """The steps of the finished checkpoints of a stage, in order; they may be damaged."""
+    """Return the steps of the finished checkpoints of a stage, in order; they may be damaged."""
     if not stage_dir.is_dir():
         return []
     return sorted(int(path.name) for path in stage_dir.iterdir() if path.is_dir() and path.name.isdecimal())
 
 
 def latest(stage_dir: Path) -> Path | None:
-    """The newest whole checkpoint of a stage, or None where the stage has none yet.
+    """Return the newest whole checkpoint of a stage, or None where the stage has none yet.
 
     A damaged one is named in a warning and the one before is taken. What was left whole by an interruption is moved in, so
     only the process that writes checkpoints may ask. Raises `DamagedCheckpointError` where none is whole: starting from
@@ -168,17 +164,17 @@ def latest(stage_dir: Path) -> Path | None:
 
 
 def place(stage_dir: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """Return where the checkpoint of a step lies."""
     return stage_dir / f"{step:06d}"
 
 
 def size_of(directory: Path) -> int:
-    """How many bytes lie in a model directory or a checkpoint."""
+    """Return how many bytes lie in a model directory or a checkpoint."""
     return sum(size for size, _, _ in _facts(directory).values())
 
 
 def step_of(directory: Path) -> int:
-    """The step of a checkpoint directory."""
+    """Return the step of a checkpoint directory."""
     return int(directory.name)
 
 
@@ -212,7 +208,7 @@ def _remove_old(stage_dir: Path) -> None:
 
 
 def _condemned(directory: Path) -> Path:
-    """A checkpoint under the name from which it is removed: an interruption can not leave half of it in its place."""
+    """Rename a checkpoint to where it is removed from: an interruption can not leave half of it in its place."""
     condemned = directory.with_name(f"{directory.name}.old{UNFINISHED}")
     directory.rename(condemned)
     _verdicts.pop(directory, None)

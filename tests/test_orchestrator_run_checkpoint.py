@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from learner.checkpoint import (
+from orchestrator.run.checkpoint import (
     MANIFEST,
     DamagedCheckpointError,
     begin,
