@@ -13,7 +13,7 @@ import pytest
 from envs.core.errors import SandboxError
 from envs.sandbox import literals
 from envs.sandbox.sandbox import Sandbox, sandbox_report
-from envs.sandbox.sealed_process import Kind, Limits, Program, Reply
+from envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=30.0, cpu_s=4, memory_mb=256)
 SHORT = Limits(wall_s=3.0, cpu_s=1, memory_mb=256)
@@ -27,9 +27,10 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def run(sandbox: Sandbox, source: str, *arguments: object, limits: Limits = LIMITS) -> Reply:
-    """The last reply of loading a source and calling its `f`."""
-    with sandbox.program(limits) as program:
-        return list(program.results(source, "f", [list(arguments)]))[-1]
+    """Load a source and call its `f`; the last reply."""
+    with sandbox.start(limits) as program:
+        loaded = program.load(source)
+        return program.call("f", list(arguments)) if loaded.kind is ReplyKind.VALUE else loaded
 
 
 def children_of(pid: int) -> list[str]:
@@ -65,7 +66,7 @@ def eventually(true: Callable[[], bool]) -> bool:
 def test_plain_values_cross_unchanged(sandbox: Sandbox, value: object) -> None:
     assert literals.loads(literals.dumps(value)) == value
     reply = run(sandbox, "def f(x):\n    return x", value)
-    assert (reply.kind, reply.value, type(reply.value)) == (Kind.VALUE, value, type(value))
+    assert (reply.kind, reply.value, type(reply.value)) == (ReplyKind.VALUE, value, type(value))
 
 
 def test_infinite_floats_and_nan_cross(sandbox: Sandbox) -> None:
@@ -85,7 +86,7 @@ def test_broken_literals_are_refused(form: str) -> None:
 
 def test_the_standard_library_can_be_imported(sandbox: Sandbox) -> None:
     reply = run(sandbox, "import colorsys, json, dataclasses\ndef f():\n    return json.loads('[1]')")
-    assert reply == Reply(kind=Kind.VALUE, value=[1])
+    assert reply == Reply(kind=ReplyKind.VALUE, value=[1])
 
 
 def test_the_report_names_level_and_gaps(sandbox: Sandbox) -> None:
@@ -137,36 +138,36 @@ FORBIDDEN = {
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_an_attack_fails_by_an_exception_inside(sandbox: Sandbox, name: str) -> None:
     reply = run(sandbox, FORBIDDEN[name])
-    assert reply.kind is Kind.RAISED, reply
+    assert reply.kind is ReplyKind.RAISED, reply
     assert reply.detail.startswith(
         ("PermissionError", "FileNotFoundError", "BlockingIOError", "RuntimeError", "ValueError")
     ), reply
 
 
 ENDED = {
-    "endless loop": ("while True: pass", Kind.TIME),
-    "endless loop in C": ("def f():\n    return sum(iter(int, 1))", Kind.TIME),
+    "endless loop": ("while True: pass", ReplyKind.TIME),
+    "endless loop in C": ("def f():\n    return sum(iter(int, 1))", ReplyKind.TIME),
     "all signals ignored": (
         "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
         "    except (OSError, ValueError): pass\nwhile True: pass",
-        Kind.TIME,
+        ReplyKind.TIME,
     ),
-    "sleep": ("import time\ntime.sleep(99)", Kind.TIME),
-    "memory bomb": ("x = []\nwhile True: x.append(bytearray(1 << 20))", Kind.MEMORY),
-    "large result": ("def f():\n    return 'a' * (1 << 20)", Kind.OUTPUT),
-    "large number": ("def f():\n    return 10 ** 10_000", Kind.UNFIT),
-    "deep result": ("def f():\n    x = []\n    for _ in range(9999): x = [x]\n    return x", Kind.UNFIT),
-    "exit code 0": ("import os\nos._exit(0)", Kind.CRASH),
-    "SystemExit": ("raise SystemExit(0)", Kind.RAISED),
-    "crash in C": ("import ctypes\nctypes.string_at(0)", Kind.CRASH),
-    "endless recursion": ("def f():\n    return f()", Kind.RAISED),
+    "sleep": ("import time\ntime.sleep(99)", ReplyKind.TIME),
+    "memory bomb": ("x = []\nwhile True: x.append(bytearray(1 << 20))", ReplyKind.MEMORY),
+    "large result": ("def f():\n    return 'a' * (1 << 20)", ReplyKind.OUTPUT),
+    "large number": ("def f():\n    return 10 ** 10_000", ReplyKind.UNFIT),
+    "deep result": ("def f():\n    x = []\n    for _ in range(9999): x = [x]\n    return x", ReplyKind.UNFIT),
+    "exit code 0": ("import os\nos._exit(0)", ReplyKind.CRASH),
+    "SystemExit": ("raise SystemExit(0)", ReplyKind.RAISED),
+    "crash in C": ("import ctypes\nctypes.string_at(0)", ReplyKind.CRASH),
+    "endless recursion": ("def f():\n    return f()", ReplyKind.RAISED),
     "equal to everything": (
         "class E(int):\n    def __eq__(self, other): return True\ndef f():\n    return E(1)",
-        Kind.UNFIT,
+        ReplyKind.UNFIT,
     ),
-    "rubbish on the channel": ("import os\nos.write(3, b'\\xff' * 99)", Kind.OUTPUT),
-    "an endless frame": ("import os\nos.write(3, b'\\x00\\x00\\xff\\xff')\nwhile True: pass", Kind.TIME),
-    "closed channel": ("import os, time\nos.close(3)\ntime.sleep(99)", Kind.CRASH),
+    "rubbish on the channel": ("import os\nos.write(3, b'\\xff' * 99)", ReplyKind.OUTPUT),
+    "an endless frame": ("import os\nos.write(3, b'\\x00\\x00\\xff\\xff')\nwhile True: pass", ReplyKind.TIME),
+    "closed channel": ("import os, time\nos.close(3)\ntime.sleep(99)", ReplyKind.CRASH),
 }
 
 
@@ -174,7 +175,7 @@ ENDED = {
 def test_a_program_that_breaks_a_limit_is_told_apart(sandbox: Sandbox, name: str) -> None:
     source, kind = ENDED[name]
     start = time.monotonic()
-    limits = SHORT if kind is Kind.TIME else LIMITS
+    limits = SHORT if kind is ReplyKind.TIME else LIMITS
     assert run(sandbox, source, limits=limits).kind is kind
     assert time.monotonic() - start < limits.wall_s + 15  # the time for which it waits for a CPU does not count
 
@@ -183,15 +184,15 @@ def test_output_is_thrown_away(sandbox: Sandbox) -> None:
     reply = run(
         sandbox, "import sys\ndef f():\n    for _ in range(100): sys.stdout.write('x' * 1_000_000)\n    return 1"
     )
-    assert reply == Reply(kind=Kind.VALUE, value=1)
+    assert reply == Reply(kind=ReplyKind.VALUE, value=1)
 
 
 def test_a_forged_reply_is_only_the_programs_own_answer(sandbox: Sandbox) -> None:
     forge = (
         "import os, struct\nb = b'{\"value\":true}'\nos.write(3, struct.pack('>I', len(b)) + b)\ndef f():\n    return 2"
     )
-    with sandbox.program(LIMITS) as program:
-        replies = list(program.results(forge, "f", [[]]))
+    with sandbox.start(LIMITS) as program:
+        replies = [program.load(forge), program.call("f", [])]
     assert [reply.value for reply in replies] == [True, None]
 
 
@@ -207,7 +208,7 @@ def test_nothing_is_left_after_programs_have_ended(sandbox: Sandbox) -> None:
     for source in ("while True: pass", "import os\nos._exit(0)", "def f():\n    return 1"):
         run(sandbox, source, limits=SHORT)
     zygote = sandbox.warm()
-    with sandbox.program(LIMITS) as program:
+    with sandbox.start(LIMITS) as program:
         assert program.pid is not None
         assert len(children_of(zygote.pid)) == 1
     assert eventually(lambda: children_of(zygote.pid) == [])
@@ -231,7 +232,7 @@ def test_a_zygote_that_dies_in_mid_run_is_the_sandboxs_fault() -> None:
     def action(box: Sandbox) -> Reply:
         nonlocal runs
         runs += 1
-        with box.program(LIMITS) as program:
+        with box.start(LIMITS) as program:
             program.load("x = 1")
             os.kill(box.warm().pid, signal.SIGKILL)
             box.warm().process.wait()
@@ -275,7 +276,7 @@ def test_a_zygote_started_by_a_thread_outlives_it() -> None:
     thread = threading.Thread(target=sandbox.warm)
     thread.start()
     thread.join()
-    with sandbox.program(LIMITS) as program:
-        assert isinstance(program, Program)
-        assert program.load("x = 1").kind is Kind.VALUE
+    with sandbox.start(LIMITS) as program:
+        assert isinstance(program, SealedProcess)
+        assert program.load("x = 1").kind is ReplyKind.VALUE
     sandbox.close()

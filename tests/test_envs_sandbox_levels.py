@@ -12,7 +12,7 @@ import pytest
 from envs.core.errors import SandboxError
 from envs.sandbox.probe import GROUPS
 from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Kind, Limits
+from envs.sandbox.sealed_process import Limits, ReplyKind
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -21,7 +21,7 @@ logging.basicConfig()
 from envs.sandbox.sealed_process import Limits
 from envs.sandbox.sandbox import Sandbox
 sandbox = Sandbox()
-print(sandbox.main("import colorsys\\nprint(6 * 7)", "", Limits()).value)
+print(sandbox.run_main("import colorsys\\nprint(6 * 7)", "", Limits()).value)
 print(sandbox.isolation.line())
 """
 
@@ -67,7 +67,7 @@ def test_a_level_once_reached_is_kept() -> None:
     os.kill(first.pid, signal.SIGKILL)
     first.process.wait()
     with pytest.raises(SandboxError, match="level 2 of 3"):
-        sandbox.attempt(lambda box: box.main("print(1)", "", Limits()))
+        sandbox.attempt(lambda box: box.run_main("print(1)", "", Limits()))
 
 
 def test_without_namespaces_the_level_is_2_and_a_warning_says_why() -> None:
@@ -100,8 +100,8 @@ def test_a_user_without_rights_reaches_the_same_level() -> None:
 def test_a_zygote_of_either_level_takes_its_programs_along() -> None:
     for level in (2, 3):
         sandbox = Sandbox(min_level=2, max_level=level)
-        with sandbox.program(Limits(wall_s=30.0)) as program:
-            assert program.load("x = 1").kind is Kind.VALUE
+        with sandbox.start(Limits(wall_s=30.0)) as program:
+            assert program.load("x = 1").kind is ReplyKind.VALUE
             os.kill(program.zygote.pid, signal.SIGKILL)
             assert program.channel.recv(1) == b""
         sandbox.close()

@@ -12,7 +12,7 @@ import pytest
 from envs.coding.env import judge
 from envs.core.errors import EnvironmentFault
 from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Kind, Limits, Reply
+from envs.sandbox.sealed_process import Limits, Reply, ReplyKind
 from rewards.verdict import Outcome
 
 LIMITS = Limits(wall_s=30.0, cpu_s=2, memory_mb=256)
@@ -26,12 +26,12 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def results(sandbox: Sandbox, source: str, *calls: list[object]) -> list[Reply]:
-    return list(sandbox.results(source, "f", calls, LIMITS))
+    return list(sandbox.call_each(source, "f", calls, LIMITS))
 
 
 def test_every_call_has_a_reply_in_order(sandbox: Sandbox) -> None:
     replies = results(sandbox, "def f(x):\n    return 12 // x", [1], [0], [3], [4])
-    assert [reply.kind for reply in replies] == [Kind.VALUE, Kind.RAISED, Kind.VALUE, Kind.VALUE]
+    assert [reply.kind for reply in replies] == [ReplyKind.VALUE, ReplyKind.RAISED, ReplyKind.VALUE, ReplyKind.VALUE]
     assert [reply.value for reply in replies] == [12, None, 4, 3]
     assert replies[1].detail == "ZeroDivisionError: integer division or modulo by zero (line 2)"
     assert results(sandbox, "def f(x):\n    return x") == []
@@ -39,7 +39,7 @@ def test_every_call_has_a_reply_in_order(sandbox: Sandbox) -> None:
 
 def test_a_source_that_cant_be_loaded_fails_every_call(sandbox: Sandbox) -> None:
     replies = results(sandbox, "x =", [1], [2])
-    assert [reply.kind for reply in replies] == [Kind.RAISED] * 2
+    assert [reply.kind for reply in replies] == [ReplyKind.RAISED] * 2
     assert all(reply.detail.startswith("SyntaxError") for reply in replies)
 
 
@@ -56,11 +56,11 @@ def test_a_call_sees_nothing_of_other_calls(sandbox: Sandbox) -> None:
 
 def test_a_call_that_ends_its_process_does_not_stop_the_others(sandbox: Sandbox) -> None:
     replies = results(sandbox, "import os\ndef f(x):\n    return os._exit(0) if x else 7", [0], [1], [0])
-    assert [reply.kind for reply in replies] == [Kind.VALUE, Kind.CRASH, Kind.VALUE]
+    assert [reply.kind for reply in replies] == [ReplyKind.VALUE, ReplyKind.CRASH, ReplyKind.VALUE]
 
 
 def test_a_caller_that_stops_early_leaves_nothing(sandbox: Sandbox) -> None:
-    for reply in sandbox.results("def f(x):\n    return x", "f", [[n] for n in range(9)], LIMITS):
+    for reply in sandbox.call_each("def f(x):\n    return x", "f", [[n] for n in range(9)], LIMITS):
         assert reply.value == 0
         break
     assert results(sandbox, "def f(x):\n    return x", [5])[0].value == 5
@@ -80,7 +80,7 @@ def test_arguments_that_cant_be_given_are_the_tasks_fault(sandbox: Sandbox) -> N
 
 def test_a_source_of_broken_text_is_the_programs_fault(sandbox: Sandbox) -> None:
     (reply,) = results(sandbox, "def f(x):\n    return '\udcff'", [1])
-    assert (reply.kind, reply.value) == (Kind.VALUE, "?")
+    assert (reply.kind, reply.value) == (ReplyKind.VALUE, "?")
 
 
 MAIN = {
@@ -108,31 +108,31 @@ MAIN = {
 @pytest.mark.parametrize("name", MAIN)
 def test_a_whole_program_gives_its_output(sandbox: Sandbox, name: str) -> None:
     source, output = MAIN[name]
-    assert sandbox.main(source, "ab\nc", LIMITS) == Reply(kind=Kind.VALUE, value=output)
+    assert sandbox.run_main(source, "ab\nc", LIMITS) == Reply(kind=ReplyKind.VALUE, value=output)
 
 
 FAULTS = {
-    "too much": ("print('x' * 65536)", Kind.OUTPUT),
-    "a flood": ("while True: print('x' * 1000)", Kind.OUTPUT),
-    "an exception": ("print(1)\n1 / 0", Kind.RAISED),
-    "exit without an end": ("import os\nprint(1, flush=True)\nos._exit(0)", Kind.CRASH),
-    "a loop": ("while True: pass", Kind.TIME),
-    "an exit that loops": ("import atexit\ndef f():\n    while True: pass\natexit.register(f)", Kind.TIME),
-    "memory": ("bytearray(1 << 30)", Kind.MEMORY),
+    "too much": ("print('x' * 65536)", ReplyKind.OUTPUT),
+    "a flood": ("while True: print('x' * 1000)", ReplyKind.OUTPUT),
+    "an exception": ("print(1)\n1 / 0", ReplyKind.RAISED),
+    "exit without an end": ("import os\nprint(1, flush=True)\nos._exit(0)", ReplyKind.CRASH),
+    "a loop": ("while True: pass", ReplyKind.TIME),
+    "an exit that loops": ("import atexit\ndef f():\n    while True: pass\natexit.register(f)", ReplyKind.TIME),
+    "memory": ("bytearray(1 << 30)", ReplyKind.MEMORY),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_whole_program_without_an_end_gives_no_output(sandbox: Sandbox, name: str) -> None:
     source, kind = FAULTS[name]
-    reply = sandbox.main(source, "", LIMITS)
+    reply = sandbox.run_main(source, "", LIMITS)
     assert (reply.kind, reply.value) == (kind, None)
     if name == "an exception":
         assert reply.detail == "ZeroDivisionError: division by zero (line 2)"
 
 
 def test_a_long_input_is_read_whole(sandbox: Sandbox) -> None:
-    assert sandbox.main("print(len(open(0).read()))", "x" * 10_000_000, LIMITS).value == "10000000\n"
+    assert sandbox.run_main("print(len(open(0).read()))", "x" * 10_000_000, LIMITS).value == "10000000\n"
 
 
 BROKEN = [
@@ -147,13 +147,13 @@ BROKEN = [
 def test_a_broken_reply_is_the_programs_own(sandbox: Sandbox, body: bytes) -> None:
     source = f"import os, struct\ndef f():\n    b = {body!r}\n    os.write(3, struct.pack('>I', len(b)) + b)\n    os._exit(0)"
     (reply,) = results(sandbox, source, [])
-    assert reply.kind is Kind.UNFIT, reply
+    assert reply.kind is ReplyKind.UNFIT, reply
     assert reply.detail.startswith("a broken reply")
 
 
 def test_a_reason_of_broken_text_can_be_written_to_a_file(sandbox: Sandbox) -> None:
     (reply,) = results(sandbox, "def f():\n    raise ValueError('\\udcff')", [])
-    assert reply.kind is Kind.RAISED
+    assert reply.kind is ReplyKind.RAISED
     assert reply.detail.encode() == b"ValueError: ? (line 2)"
 
 
@@ -164,9 +164,12 @@ NUMPY = "import numpy as np\ndef f(n):\n    return float((np.ones((n, n)) @ np.o
 @needs_numpy
 def test_a_program_may_use_numpy(sandbox: Sandbox) -> None:
     assert results(sandbox, NUMPY, [10])[0].value == 1000.0
-    assert sandbox.main("import os, numpy\nprint(numpy.random.default_rng(0).integers(1))", "", LIMITS).value == "0\n"
-    with sandbox.program(LIMITS, NUMPY) as program:
-        assert [reply.value for reply in program.results(NUMPY, "f", [[1], [2]])] == [None, 1.0, 8.0]
+    assert (
+        sandbox.run_main("import os, numpy\nprint(numpy.random.default_rng(0).integers(1))", "", LIMITS).value == "0\n"
+    )
+    with sandbox.start(LIMITS, NUMPY) as program:
+        replies = [program.load(NUMPY), program.call("f", [1]), program.call("f", [2])]
+    assert [reply.value for reply in replies] == [None, 1.0, 8.0]
 
 
 @needs_numpy
@@ -174,15 +177,15 @@ def test_numpy_is_imported_beforehand_and_limits_hold_beside_it(sandbox: Sandbox
     results(sandbox, NUMPY, [1])
     (reply,) = results(sandbox, "import time\nimport numpy\ndef f():\n    return time.process_time()", [])
     assert reply.value < 0.05  # CPU seconds of the process; the import takes more
-    assert results(sandbox, "import numpy\ndef f():\n    return len(numpy.ones(2**27))", [])[0].kind is Kind.MEMORY
+    assert results(sandbox, "import numpy\ndef f():\n    return len(numpy.ones(2**27))", [])[0].kind is ReplyKind.MEMORY
     for path in ("/etc/passwd", "pytest", "numpy/../pytest/__init__.py"):
         source = f"import numpy, os\ndef f():\n    return open(os.path.join(numpy.__path__[0], '..', {path!r})).read()"
-        assert results(sandbox, source, [])[0].kind is Kind.RAISED
+        assert results(sandbox, source, [])[0].kind is ReplyKind.RAISED
 
 
 def test_a_program_that_hides_its_use_of_numpy_does_without(sandbox: Sandbox) -> None:
     (reply,) = results(sandbox, "def f():\n    return __import__('num' + 'py').__name__", [])
-    assert reply.kind is Kind.RAISED
+    assert reply.kind is ReplyKind.RAISED
     assert reply.detail.startswith("ModuleNotFoundError")
 
 
@@ -210,13 +213,13 @@ def crowded() -> Iterator[Sandbox]:
 
 def test_the_time_for_which_a_program_waits_for_a_cpu_is_not_its_own(crowded: Sandbox) -> None:
     limits = Limits(wall_s=0.4, cpu_s=2, memory_mb=256)
-    with crowded.program(limits) as program:
-        assert program.load(BUSY).kind is Kind.VALUE
+    with crowded.start(limits) as program:
+        assert program.load(BUSY).kind is ReplyKind.VALUE
         start = time.monotonic()
         assert program.call("f", [0.25]).value == 7
         assert time.monotonic() - start > limits.wall_s
-    assert crowded.main(f"{BUSY}\nprint(f(0.25))", "", limits).value == "7\n"
-    assert crowded.main("import time\ntime.sleep(9)", "", limits).kind is Kind.TIME
+    assert crowded.run_main(f"{BUSY}\nprint(f(0.25))", "", limits).value == "7\n"
+    assert crowded.run_main("import time\ntime.sleep(9)", "", limits).kind is ReplyKind.TIME
 
 
 def test_nor_does_it_count_among_the_time_of_all_tests(crowded: Sandbox) -> None:

@@ -27,7 +27,7 @@ def verdict(code: bytes, *, number: int, argument: int, architecture: int) -> in
 
 @pytest.mark.parametrize("machine", seal.ALLOWED)
 def test_the_filter_allows_what_is_listed_and_nothing_else(machine: str) -> None:
-    code, architecture = bytes(seal.seccomp_program(machine)), seal.AUDIT_ARCH[machine]
+    code, architecture = bytes(seal.seccomp_filter(machine)), seal.AUDIT_ARCH[machine]
     conditions = dict(seal.CONDITIONAL[machine])
     for number in [*range(1000), 0x40000000, 0x40000027, 2**32 - 1]:
         for argument in (0, 1, 4, 5, 8, 1030, 0x5401, 0x5421, 2**32 - 1):
@@ -38,10 +38,10 @@ def test_the_filter_allows_what_is_listed_and_nothing_else(machine: str) -> None
 
 @pytest.mark.parametrize("machine", seal.ALLOWED)
 def test_calls_of_another_architecture_end_the_process(machine: str) -> None:
-    code = bytes(seal.seccomp_program(machine))
+    code = bytes(seal.seccomp_filter(machine))
     assert verdict(code, number=0, argument=0, architecture=OTHER_ARCHITECTURE) == seal.KILL
 
 
 def test_a_machine_whose_calls_are_not_listed_is_refused() -> None:
     with pytest.raises(OSError, match="no list of system calls for s390x"):
-        seal.seccomp_program("s390x")
+        seal.seccomp_filter("s390x")

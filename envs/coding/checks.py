@@ -14,7 +14,7 @@ from envs.coding.test_result import Tested, call_text, failed, short, shown
 from envs.core.errors import GraderError
 from envs.sandbox.literals import NotPlain
 from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Kind, Limits, Program, Reply
+from envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
 BORDER = "from envs.sandbox import border as _border\n"  # the sandbox's zygote holds it
@@ -33,7 +33,7 @@ def run_checks(
     left = list(checks)
     with closing(_programs(sandbox, source, left)) as programs:
         while left:
-            with sandbox.program(limits, left[0]) as checker:
+            with sandbox.start(limits, left[0]) as checker:
                 _load(checker, BORDER)
                 fresh = True
                 while left:
@@ -51,12 +51,12 @@ def run_checks(
                         break
 
 
-def _programs(sandbox: Sandbox, source: str, left: list[str]) -> Generator[Program, None, None]:
+def _programs(sandbox: Sandbox, source: str, left: list[str]) -> Generator[SealedProcess, None, None]:
     """Fresh processes, each open until the next is asked for, which was started in the meantime where any are left."""
-    started: deque[Program] = deque()
+    started: deque[SealedProcess] = deque()
     try:
         while True:
-            started.extend(sandbox.program(LIMITS, source) for _ in range(min(len(left), STARTED_AHEAD) - len(started)))
+            started.extend(sandbox.start(LIMITS, source) for _ in range(min(len(left), STARTED_AHEAD) - len(started)))
             yield started[0]
             started.popleft().close()
     finally:
@@ -64,39 +64,39 @@ def _programs(sandbox: Sandbox, source: str, left: list[str]) -> Generator[Progr
             program.close()
 
 
-def _load(checker: Program, source: str) -> None:
+def _load(checker: SealedProcess, source: str) -> None:
     reply = checker.load(source)
-    if reply.kind is not Kind.VALUE:
+    if reply.kind is not ReplyKind.VALUE:
         raise GraderError(f"a check can't be loaded: {reply.kind.value} {reply.detail}")
 
 
-def _run(checker: Program, program: Program, source: str, *, called: str, fresh: bool) -> Tested:
+def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called: str, fresh: bool) -> Tested:
     heard = program.load(source + SERVE)
-    if heard.kind is Kind.VALUE:
-        heard = program.check("_serve", entry_point="_ask")
-    if heard.kind is not Kind.ASK:
+    if heard.kind is ReplyKind.VALUE:
+        heard = program.converse("_serve")
+    if heard.kind is not ReplyKind.ASK:
         return failed(heard, "loading the program")
     requests, said = 0, ""
-    asked = checker.check("_run", entry_point="_ask")
-    while asked.kind is Kind.ASK:
+    asked = checker.converse("_run")
+    while asked.kind is ReplyKind.ASK:
         requests += 1
         heard = program.answer(asked.value)
-        if heard.kind is not Kind.ASK:
+        if heard.kind is not ReplyKind.ASK:
             return failed(heard, _call(asked) or "the program")
         said = _heard(asked, heard) or said
         try:
             asked = checker.answer(heard.value)
         except NotPlain as error:
             return Tested(passed=False, detail=f"{said or 'the result'}: {error}")
-    if asked.kind is Kind.VALUE and requests:
+    if asked.kind is ReplyKind.VALUE and requests:
         return Tested(passed=True)
-    if requests == 0 or not (fresh or asked.kind is Kind.RAISED):
+    if requests == 0 or not (fresh or asked.kind is ReplyKind.RAISED):
         raise GraderError(
             f"a check can't be loaded or never called the candidate {called}: {asked.kind.value} {asked.detail}"
         )
     why = re.sub(r"^AssertionError: *$", "", re.sub(r" *\(line \d+\)$", "", asked.detail))
     detail = "; ".join(text for text in (said, why) if text)
-    return Tested(passed=False, detail=detail, out_of_time=asked.kind is Kind.TIME)
+    return Tested(passed=False, detail=detail, out_of_time=asked.kind is ReplyKind.TIME)
 
 
 def _call(asked: Reply) -> str:

@@ -15,7 +15,7 @@ from envs.coding.checks import run_checks
 from envs.coding.row_source import split, whole
 from envs.coding.test_result import Tested, call_text, failed, short, shown
 from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Kind, Limits
+from envs.sandbox.sealed_process import Limits, ReplyKind
 from rewards.program_output import json_equal, same_output, strictly_equal
 
 CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
@@ -55,10 +55,10 @@ def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tes
     name, tests = spec["entry_point"], spec["tests"]
     equal, limits = (_equals_json, MAIN_LIMITS) if spec.get("json") else (strictly_equal, CALL_LIMITS)
     source = source + METHOD.format(name) if spec.get("method") else source
-    replies = sandbox.results(source, name, [test["args"] for test in tests], limits)
+    replies = sandbox.call_each(source, name, [test["args"] for test in tests], limits)
     for test, reply in zip(tests, replies, strict=True):
         call = call_text(name, test["args"])
-        if reply.kind is not Kind.VALUE:
+        if reply.kind is not ReplyKind.VALUE:
             yield failed(reply, call)
         elif equal(reply.value, test["expected"]):
             yield Tested(passed=True)
@@ -76,8 +76,8 @@ def _equals_json(result: Any, expected: Any) -> bool:
 def _outputs(sandbox: Sandbox, source: str, tests: list[dict[str, str]]) -> Generator[Tested, None, None]:
     for test in tests:
         given = f"input:\n{short(test['input'])}\n"
-        reply = sandbox.main(source, test["input"], MAIN_LIMITS)
-        if reply.kind is not Kind.VALUE:
+        reply = sandbox.run_main(source, test["input"], MAIN_LIMITS)
+        if reply.kind is not ReplyKind.VALUE:
             yield failed(reply, f"{given}the program")
         elif same_output(reply.value, test["output"]):
             yield Tested(passed=True)

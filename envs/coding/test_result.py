@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.sandbox.border import MARK
-from envs.sandbox.sealed_process import Kind, Reply
+from envs.sandbox.sealed_process import Reply, ReplyKind
 
 MAX_SHOWN = 200
+ENDED = {ReplyKind.RAISED: "raised", ReplyKind.TIME: "ran", ReplyKind.OUTPUT: "gave too much output:"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,30 +22,30 @@ class Tested:
 
 
 def failed(reply: Reply, what: str) -> Tested:
-    """The result of a test whose program gave no value."""
-    said = {Kind.RAISED: "raised", Kind.TIME: "ran", Kind.OUTPUT: "gave too much output:"}.get(reply.kind, "ended:")
-    detail = f"{what} {said} {reply.detail}".strip()
-    return Tested(passed=False, detail=detail, policy_fault=reply.policy_fault, out_of_time=reply.kind is Kind.TIME)
+    """Return the result of a test whose program gave no value."""
+    detail = f"{what} {ENDED.get(reply.kind, 'ended:')} {reply.detail}".strip()
+    out_of_time = reply.kind is ReplyKind.TIME
+    return Tested(passed=False, detail=detail, policy_fault=reply.policy_fault, out_of_time=out_of_time)
 
 
 def short(text: str, limit: int = MAX_SHOWN) -> str:
-    """A text of at most this many characters."""
+    """Cut a text to at most this many characters."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def shown(value: Any) -> str:
-    """A plain value or packed form as short Python."""
+    """Write a plain value or packed form as short Python."""
     return short(_python(value, 0))
 
 
 def call_text(name: str, arguments: Sequence[Any], keywords: dict[str, Any] | None = None) -> str:
-    """A call as short Python."""
+    """Write a call as short Python."""
     parts = [*map(shown, arguments), *(f"{key}={shown(value)}" for key, value in (keywords or {}).items())]
     return short(f"{name}({', '.join(parts)})")
 
 
 def _python(value: Any, depth: int) -> str:
-    """The value as Python, marked forms as calls of their type; no longer than is needed to be cut."""
+    """Write a value as Python, marked forms as calls of their type; no longer than is needed to be cut."""
     if depth > 5:
         return "..."
     if isinstance(value, str | bytes):

@@ -16,7 +16,7 @@ from envs.core.clock import off_the_clock
 from envs.core.errors import GraderError
 from envs.sandbox.seal_probe import require_seal
 
-SCRIPT = Path(__file__).with_name("grader_child.py")
+CHILD = Path(__file__).with_name("grader_child.py")
 START_S = 120.0
 WORKERS = 8
 GOLD_S, ANSWER_S, LEAST_CPU_S, BACKSTOP_S = 10.0, 1.2, 0.2, 30.0
@@ -156,7 +156,7 @@ class MathGrader:
             self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self.mother = subprocess.Popen(
-                    [sys.executable, "-I", str(SCRIPT)],
+                    [sys.executable, "-I", str(CHILD)],
                     env={},
                     cwd="/",
                     stdin=theirs.fileno(),

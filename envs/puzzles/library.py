@@ -12,7 +12,7 @@ from envs.core.errors import GraderError
 from envs.sandbox.line_process import LineProcess
 from envs.sandbox.seal_probe import require_seal
 
-SCRIPT = Path(__file__).with_name("library_child.py")
+CHILD = Path(__file__).with_name("library_child.py")
 MAKE_S, SCORE_S = 120.0, 30.0
 
 
@@ -38,7 +38,7 @@ class ReasoningLibrary:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = LineProcess(SCRIPT)
+        self._process = LineProcess(CHILD)
 
     def datasets(self) -> dict[str, list[str]]:
         """The names of the data sets, each with the keys of its configuration."""

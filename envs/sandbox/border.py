@@ -55,7 +55,7 @@ class Border:
         self.kept: list[Any] = []
 
     def pack(self, value: Any) -> Any:
-        """The form in which a value crosses, made of plain values."""
+        """Return the form in which a value crosses, made of plain values."""
         kind = type(value)
         if kind in ATOMS:
             return value
@@ -71,7 +71,7 @@ class Border:
         return (MARK, *self.marked(value, kind))
 
     def marked(self, value: Any, kind: type) -> tuple[Any, ...]:
-        """The name of a form and what it is made of."""
+        """Return the name of a form and what it is made of."""
         if kind is Remote:
             return object.__getattribute__(value, "_there")
         if kind in VIEWS:
@@ -101,7 +101,7 @@ class Border:
         return "kept", len(self.kept) - 1
 
     def unpack(self, form: Any) -> Any:
-        """The value of a form."""
+        """Return the value of a form."""
         kind = type(form)
         if kind is list:
             return [self.unpack(item) for item in form]
@@ -114,7 +114,7 @@ class Border:
         return form
 
     def unmarked(self, name: str, *parts: Any) -> Any:
-        """The value of a marked form; of something the other side keeps a stand-in, of our own the thing itself."""
+        """Return the value of a marked form: a stand-in for what the other side keeps, of our own the thing itself."""
         if name == "kept":
             return Remote(self, ("own", *parts))
         if name == "named":
@@ -133,7 +133,7 @@ class Border:
         return MAKERS[name](*self.unpack(list(parts)))
 
     def request(self, what: str, there: tuple[Any, ...], *parts: Any) -> Any:
-        """Has the other side do something with what it keeps; meanwhile does what that side wants."""
+        """Have the other side do something with what it keeps; meanwhile do what that side wants."""
         message = ("do", what, (MARK, *there), self.pack(list(parts)))
         while True:
             (reply,) = self.ask(message)
@@ -148,7 +148,7 @@ class Border:
         return self.unpack(result)
 
     def do(self, what: str, there: Any, packed: Any) -> tuple[Any, ...]:
-        """Does what the other side asks for; the reply: what became of the arguments, and the result."""
+        """Do what the other side asks for; return what became of the arguments, and the result."""
         try:
             thing, parts = self.unpack(there), self.unpack(packed)
             if self.is_check and not (there[1] == "own" and allowed(what, thing, parts)):
@@ -169,12 +169,12 @@ class Border:
 
 
 def is_built_in(value: Any) -> bool:
-    """Whether a value is a function or class that everyone has."""
+    """Tell whether a value is a function or class that everyone has."""
     return callable(value) and getattr(builtins, str(getattr(value, "__name__", "")), None) is value
 
 
 def allowed(what: str, thing: Any, parts: list[Any]) -> bool:
-    """What a program may do with a thing of the check: call it, iterate, use the public side of the row's own classes.
+    """Tell whether a program may do this with a thing of the check: call it, iterate, use the row's own public classes.
 
     All else could lead to the code of the check and so to what it expects.
     """
@@ -184,7 +184,7 @@ def allowed(what: str, thing: Any, parts: list[Any]) -> bool:
 
 
 def step(iterator: Iterator[Any]) -> list[Any]:
-    """The next item of an iterator in a list, empty at its end."""
+    """Return the next item of an iterator in a list, empty at its end."""
     for item in iterator:
         return [item]
     return []
@@ -206,7 +206,7 @@ ACTIONS: dict[str, Callable[..., Any]] = {
 
 
 def caller() -> Callable[..., Any]:
-    """The method that calls what a stand-in stands for, which may take any arguments."""
+    """Return the method that calls what a stand-in stands for, which may take any arguments."""
 
     def call(stand_in: "Remote", *arguments: Any, **keywords: Any) -> Any:
         return remote(stand_in, "call", list(arguments), keywords)
@@ -259,13 +259,13 @@ class Remote:
 
 
 def remote(stand_in: Remote, what: str, *parts: Any) -> Any:
-    """What the other side makes of a request."""
+    """Return what the other side makes of a request."""
     border, there = object.__getattribute__(stand_in, "_border"), object.__getattribute__(stand_in, "_there")
     return border.request(what, there, *parts)
 
 
 def refill(original: Any, changed: Any) -> None:
-    """Gives a mutable argument the contents that it has on the other side."""
+    """Give a mutable argument the contents that it has on the other side."""
     if isinstance(original, (list, bytearray)):
         original[:] = changed
     elif isinstance(original, (dict, set, deque)):
@@ -274,7 +274,7 @@ def refill(original: Any, changed: Any) -> None:
 
 
 def exception(names: list[str], text: str) -> Exception:
-    """The nearest built-in exception, by the names of the classes."""
+    """Return the nearest built-in exception, by the names of the classes."""
     for name in names:
         found = getattr(builtins, name, None)
         if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, NO_ENDS):
@@ -286,13 +286,13 @@ def exception(names: list[str], text: str) -> Exception:
 
 
 def run(ask: Callable[[Any], Any], source: str, names: list[str]) -> None:
-    """Executes a check with stand-ins for these names."""
+    """Execute a check with stand-ins for these names."""
     border = Border(ask, {}, is_check=True)
     exec(source, {"__name__": CHECK} | {name: Remote(border, ("named", name)) for name in names})
 
 
 def serve(ask: Callable[[Any], Any], namespace: dict[str, Any]) -> None:
-    """Answers for the program that was loaded into this namespace, for as long as it is asked."""
+    """Answer for the program that was loaded into this namespace, for as long as it is asked."""
     border, message = Border(ask, namespace, is_check=False), None
     while True:
         ((_, *wanted),) = ask(message)

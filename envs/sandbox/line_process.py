@@ -16,22 +16,22 @@ ENVIRONMENT_VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM
 
 
 class LineProcess:
-    """Runs a Python script that writes a line when it is ready and one for each line that it reads; for one thread.
+    """Runs a Python file that writes a line when it is ready and one for each line that it reads; for one thread.
 
     It is started when first needed, and again after it was lost.
     """
 
-    def __init__(self, script: Path) -> None:
-        self.script = script
+    def __init__(self, child: Path) -> None:
+        self.child = child
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> bool:
-        """Starts it where it does not run; `ready` is then its first line. Whether it did. GraderError where it can't."""
+        """Start it where it does not run, with its first line in `ready`; return whether it did. GraderError where it can't."""
         if self._process is not None:
             return False
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", str(self.script)],
+            [sys.executable, "-P", "-s", str(self.child)],
             env=ENVIRONMENT_VARIABLES,
             cwd="/",
             text=True,
@@ -43,12 +43,12 @@ class LineProcess:
         line = self._line(self._process, START_S)
         if not line:
             self.close()
-            raise GraderError(f"{self.script.name} did not start; are the packages that it imports installed?")
+            raise GraderError(f"{self.child.name} did not start; are the packages that it imports installed?")
         self.ready = json.loads(line)
         return True
 
     def ask(self, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any] | None:
-        """The answer to a request; None where none came in time or the process died, which ends it."""
+        """Return the answer to a request; None where none came in time or the process died, which ends it."""
         self.start()
         process = self._process
         assert process is not None
@@ -65,7 +65,7 @@ class LineProcess:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -73,7 +73,7 @@ class LineProcess:
 
     @staticmethod
     def _line(process: subprocess.Popen[str], seconds: float) -> str:
-        """The next line of its output, empty where none begins in time."""
+        """Return the next line of its output, empty where none begins in time."""
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

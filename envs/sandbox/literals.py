@@ -16,12 +16,12 @@ class NotPlain(ValueError):
 
 
 def dumps(value: Any) -> str:
-    """The JSON text of a plain value; `NotPlain` for anything else."""
+    """Return the JSON text of a plain value. Raise `NotPlain` for anything else."""
     return json.dumps(encode(value), separators=(",", ":"))
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a JSON text made by `dumps`; `NotPlain` for anything else."""
+    """Return the value of a JSON text made by `dumps`. Raise `NotPlain` for anything else."""
     try:
         return decode(json.loads(text))
     except NotPlain:
@@ -31,7 +31,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def encode(value: Any, depth: int = 0) -> Any:
-    """The JSON form of a plain value."""
+    """Return the JSON form of a plain value."""
     if depth > MAX_DEPTH:
         raise NotPlain(f"nested deeper than {MAX_DEPTH}")
     kind = type(value)
@@ -56,7 +56,7 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 
 def decode(form: Any, depth: int = 0) -> Any:
-    """The value of a JSON form; ValueError, TypeError or LookupError where it is no literal."""
+    """Return the value of a JSON form. Raise `ValueError`, `TypeError` or `LookupError` where it is no literal."""
     if depth > MAX_DEPTH:
         raise NotPlain(f"nested deeper than {MAX_DEPTH}")
     if isinstance(form, str) and not form.isascii():
@@ -87,7 +87,7 @@ def decode(form: Any, depth: int = 0) -> Any:
 
 
 def _check_unicode(text: str) -> None:
-    """Refuses lone surrogates, which would break whoever writes the text to a file."""
+    """Refuse lone surrogates, which would break whoever writes the text to a file."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

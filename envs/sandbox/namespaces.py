@@ -28,7 +28,7 @@ CAP_SYS_ADMIN = 1 << 21
 
 
 def private_root(folders: Sequence[str]) -> None:
-    """Makes a read-only root folder that holds nothing but these folders, at their own paths."""
+    """Make a read-only root folder that holds nothing but these folders, at their own paths."""
     _own_mounts()
     opened = [os.open(folder, os.O_PATH) for folder in folders]
     _cover(STAGE)
@@ -42,7 +42,7 @@ def private_root(folders: Sequence[str]) -> None:
 
 
 def uncover(folders: Sequence[str]) -> None:
-    """Shows folders below one that only root may enter, such as root's home, to the uid that we drop to."""
+    """Show folders below one that only root may enter, such as root's home, to the uid that we drop to."""
     closed = {parent for folder in folders if (parent := _closed_parent(folder))}
     if not closed:
         return
@@ -55,19 +55,19 @@ def uncover(folders: Sequence[str]) -> None:
 
 
 def leave_root(folders: Sequence[str]) -> None:
-    """Goes on as another uid where we are root and it can still read these folders; else says why not."""
+    """Go on as another uid where we are root and it can still read these folders; else say why not."""
     if os.geteuid() == 0 and could_be_set("library for another uid", lambda: uncover(folders)):
         could_be_set("other uid", drop_uid)
 
 
 def _cover(folder: str) -> None:
-    """Mounts an empty folder over one; what is opened already can still be shown in it."""
+    """Mount an empty folder over one; what is opened already can still be shown in it."""
     os.umask(0o022)
     _mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
 
 
 def _show(descriptor: int, target: str) -> None:
-    """Shows an opened folder at a path, for reading, and closes it."""
+    """Show an opened folder at a path, for reading, and close it."""
     os.makedirs(target, exist_ok=True)
     _mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC)
     locked = os.fstatvfs(descriptor).f_flag & MS_NOEXEC
@@ -76,14 +76,14 @@ def _show(descriptor: int, target: str) -> None:
 
 
 def _closed_parent(folder: str) -> str | None:
-    """The uppermost folder on the way that others may not enter."""
+    """Return the uppermost folder on the way that others may not enter."""
     parts = folder.strip("/").split("/")
     parents = ["/" + "/".join(parts[: n + 1]) for n in range(len(parts))]
     return next((parent for parent in parents if not os.stat(parent).st_mode & 1), None)
 
 
 def _own_mounts() -> None:
-    """A mount namespace of our own; without root inside a user namespace."""
+    """Make a mount namespace of our own; without root inside a user namespace."""
     if os.geteuid() == 0:
         checked(LIBC.unshare(CLONE_NEWNS), "unshare of mounts")
     else:
@@ -94,7 +94,7 @@ def _own_mounts() -> None:
 
 
 def _user_namespace(flags: int, proc: int) -> None:
-    """A user namespace that maps only our own uid and gid, with further namespaces in it; `proc` is a folder /proc."""
+    """Make a user namespace that maps only our own uid and gid, with further namespaces in it; `proc` is a folder /proc."""
     uid, gid = os.geteuid(), os.getegid()
     prctl(PR_SET_DUMPABLE, 1, "dumpable")  # or the maps would belong to root; `seal_zygote` takes it back
     checked(LIBC.unshare(flags | CLONE_NEWUSER), "unshare")
@@ -105,7 +105,7 @@ def _user_namespace(flags: int, proc: int) -> None:
 
 
 def enter_namespaces(proc: int) -> int:
-    """Makes the zygote's namespaces and goes on in a fork that is process 1 in them; the caller waits for that fork.
+    """Make the zygote's namespaces and go on in a fork that is process 1 in them; the caller waits for that fork.
 
     Returns a descriptor of the zygote's process-id namespace, for `own_process_ids`. `proc` is a folder /proc.
     """
@@ -120,7 +120,7 @@ def enter_namespaces(proc: int) -> int:
 
 
 def _watch(pid: int, parent: int) -> None:
-    """Waits until the zygote or our parent has ended, then ends, which ends the zygote too."""
+    """Wait until the zygote or our parent has ended, then end, which ends the zygote too."""
     os.closerange(0, 64)
     poll = select.poll()
     poll.register(os.pidfd_open(pid), select.POLLIN)
@@ -130,7 +130,7 @@ def _watch(pid: int, parent: int) -> None:
 
 
 def own_process_ids(zygotes: int) -> None:
-    """The next fork is process 1 of a new process-id namespace."""
+    """Make the next fork process 1 of a new process-id namespace."""
     checked(LIBC.setns(zygotes, CLONE_NEWPID), "setns")
     checked(LIBC.unshare(CLONE_NEWPID), "unshare of process ids")
 

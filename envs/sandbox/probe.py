@@ -1,11 +1,11 @@
-"""Finds out by doing what the sandbox stops: a program that tries what must not work."""
+"""Finding out by doing what the sandbox stops: a program that tries what must not work."""
 
 import platform
 import sys
 from dataclasses import dataclass
 
 from envs.core.errors import SandboxError
-from envs.sandbox.sealed_process import Kind, Limits, Program
+from envs.sandbox.sealed_process import Limits, ReplyKind, SealedProcess
 from envs.sandbox.zygote_client import Zygote
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mb=256)
@@ -67,25 +67,23 @@ class Isolation:
     succeeded: tuple[str, ...]
 
     def line(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         through = f"; NOT STOPPED: {', '.join(self.succeeded)}" if self.succeeded else ""
         return f"sandbox level {self.level} of 3 ({', '.join(self.layers)}); not isolated: {NOT_ISOLATED}{through}"
 
 
 def probe(zygote: Zygote) -> Isolation:
-    """Runs every attack once."""
+    """Run every attack once and return what the sandbox holds against."""
     succeeded = []
-    with Program(zygote, LIMITS) as program:
-        if (
-            program.load(f"EXECUTABLE, HOST = {sys.executable!r}, {platform.node()!r}\n{ATTACKS}").kind
-            is not Kind.VALUE
-        ):
+    with SealedProcess(zygote, LIMITS) as process:
+        loaded = process.load(f"EXECUTABLE, HOST = {sys.executable!r}, {platform.node()!r}\n{ATTACKS}")
+        if loaded.kind is not ReplyKind.VALUE:
             raise SandboxError("the sandbox could not run its own probe")
         for attack in (*LIMITS_AND_CALLS, *FILES, *SIGHT):
-            reply = program.call(attack, [])
-            if reply.kind not in (Kind.VALUE, Kind.RAISED, Kind.MEMORY):
+            reply = process.call(attack, [])
+            if reply.kind not in (ReplyKind.VALUE, ReplyKind.RAISED, ReplyKind.MEMORY):
                 raise SandboxError(f"the sandbox's probe {attack!r} ended by {reply.kind.value} {reply.detail}")
-            if reply.kind is Kind.VALUE and reply.value:
+            if reply.kind is ReplyKind.VALUE and reply.value:
                 succeeded.append(attack)
     level = next((level for level, attacks in enumerate(GROUPS) if set(succeeded) & set(attacks)), len(GROUPS))
     return Isolation(level=level, layers=zygote.layers, succeeded=tuple(succeeded))

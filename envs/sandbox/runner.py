@@ -4,11 +4,11 @@ It speaks over its channel in frames (4 bytes of length, then JSON, `envs.sandbo
 
     {"source"}                      loads a program
     {"call": name, "arguments"}     calls a function of it; may come together with the source
-    {"check": [name, entry point]}  calls a check function with a stand-in for the candidate
+    {"converse": name}              calls a function of it with `ask`, by which it asks whoever called
     {"main": source}                runs a whole program as `__main__`
 
-The answer is `{"value"}`, `{"raised"}`, `{"unfit"}` or `{"output"}`. During a check it asks for the candidate's results
-by `{"ask": arguments}` and is told `{"value"}`. A program can send frames of its own: they are its own answers.
+The answer is `{"value"}`, `{"raised"}`, `{"unfit"}` or `{"output"}`. In a conversation it asks by `{"ask": arguments}`
+and is told `{"value"}`. A program can send frames of its own: they are its own answers.
 """
 
 import atexit
@@ -29,7 +29,7 @@ MAX_MESSAGE_CHARACTERS = 200
 
 
 def run(channel: int) -> None:
-    """Loads a program and answers calls until the channel closes."""
+    """Load a program and answer calls until the channel closes."""
     module = types.ModuleType("solution")
     while (request := read(channel)) is not None:
         try:
@@ -42,7 +42,7 @@ def run(channel: int) -> None:
 
 
 def serve_program(channel: int, request: dict[str, Any], module: types.ModuleType) -> Any:
-    """The value of what is asked for."""
+    """Return the value of what is asked for."""
     if "main" in request:
         return run_main(request["main"])
     namespace, value = module.__dict__, None
@@ -51,15 +51,13 @@ def serve_program(channel: int, request: dict[str, Any], module: types.ModuleTyp
         exec(compile(request["source"], PROGRAM, "exec", dont_inherit=True), namespace)
     if "call" in request:
         value = namespace[request["call"]](*request["arguments"])
-    if "check" in request:
-        name, entry_point = request["check"]
-        namespace[entry_point] = lambda *arguments: ask(channel, arguments)
-        value = namespace[name](namespace[entry_point])
+    if "converse" in request:
+        value = namespace[request["converse"]](lambda *arguments: ask(channel, arguments))
     return value
 
 
 def run_main(source: str) -> None:
-    """Runs a whole program as the interpreter would; an exception leaves it after what it has written is sent."""
+    """Run a whole program as the interpreter would; an exception leaves it after what it has written is sent."""
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         exec(compile(source, PROGRAM, "exec", dont_inherit=True), module.__dict__)
@@ -73,7 +71,7 @@ def run_main(source: str) -> None:
 
 
 def place(error: BaseException) -> str:
-    """The last line of the program that the exception went through."""
+    """Return in words the last line of the program that the exception went through."""
     trace, line = error.__traceback__, None
     while trace is not None:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == PROGRAM else line
@@ -82,16 +80,16 @@ def place(error: BaseException) -> str:
 
 
 def ask(channel: int, arguments: tuple[Any, ...]) -> Any:
-    """The candidate's result for these arguments, from the other sandbox."""
+    """Return what the caller says to these arguments."""
     write(channel, {"ask": literals.encode(list(arguments))}, limit=MAX_ASK_BYTES)
     reply = read(channel)
     if reply is None or "value" not in reply:
-        raise RuntimeError("the candidate gave no result")
+        raise RuntimeError("there was no answer")
     return reply["value"]
 
 
 def read(channel: int) -> dict[str, Any] | None:
-    """The next frame, its literals decoded; None at the end."""
+    """Read the next frame, its literals decoded; None at the end."""
     head = read_exactly(channel, 4)
     if head is None:
         return None
@@ -100,7 +98,7 @@ def read(channel: int) -> dict[str, Any] | None:
 
 
 def read_exactly(channel: int, count: int) -> bytes | None:
-    """`count` bytes, or None where the channel ends before."""
+    """Read `count` bytes, or None where the channel ends before."""
     parts = []
     while count:
         part = os.read(channel, min(count, 2**16))
@@ -112,7 +110,7 @@ def read_exactly(channel: int, count: int) -> bytes | None:
 
 
 def write(channel: int, reply: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> None:
-    """Sends one frame; a reply over the size limit becomes an `output`."""
+    """Send one frame; a reply over the size limit becomes an `output`."""
     try:
         body = ENCODER.encode(reply).encode()
     except (ValueError, RecursionError) as error:

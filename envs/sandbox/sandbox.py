@@ -2,7 +2,7 @@
 
 A program runs in its own process (`sealed_process`), forked by a warm zygote (`zygote_main`) and sealed
 (`seal`, `namespaces`). Expected values never enter it: inputs go in, results come out as
-size-capped JSON literals and are compared by the caller. `results` gives every call its own process, which sees only
+size-capped JSON literals and are compared by the caller. `call_each` gives every call its own process, which sees only
 this call's arguments. Programs can write no file at all, so no disk can be filled. The exit code means nothing.
 
 Levels, found by trying attacks (`probe`); all attacks are in `conformance.attacks`:
@@ -35,8 +35,8 @@ from envs.core.errors import SandboxError
 from envs.core.setting import running
 from envs.sandbox.probe import Isolation, probe
 from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
-from envs.sandbox.sealed_process import Limits, Program, Reply
-from envs.sandbox.stdin_process import MainProgram
+from envs.sandbox.sealed_process import Limits, Reply, SealedProcess
+from envs.sandbox.stdin_process import StdinProcess
 from envs.sandbox.zygote_client import Zygote
 
 LOG = logging.getLogger(__name__)
@@ -72,40 +72,40 @@ class Sandbox:
         self.admit(AT_ONCE)
 
     def admit(self, programs: int) -> None:
-        """From now on `attempt` runs so many actions at once."""
+        """Let `attempt` run so many actions at once from now on."""
         self.places = threading.BoundedSemaphore(programs)
 
-    def program(self, limits: Limits, source: str = "") -> Program:
-        """A new empty program; it can import numpy where the source that it will be given does."""
-        return Program(self.warm(source), limits)
+    def start(self, limits: Limits, source: str = "") -> SealedProcess:
+        """Start an empty process; its program can import numpy where the source that it will be given does."""
+        return SealedProcess(self.warm(source), limits)
 
-    def results(self, source: str, name: str, calls: Sequence[list[Any]], limits: Limits) -> Iterator[Reply]:
-        """One reply per call of a function, in order, each from a process of its own that sees only this call.
+    def call_each(self, source: str, name: str, calls: Sequence[list[Any]], limits: Limits) -> Iterator[Reply]:
+        """Yield one reply per call of a function, in order, each from a process of its own that sees only this call.
 
         What comes of loading the source, where that fails, is the reply to the call. The limits hold for each process.
         The process of the next call is started while the one before runs.
         """
         left = iter(calls)
-        started: deque[Program] = deque()
+        started: deque[SealedProcess] = deque()
         try:
             for _ in calls:
                 for arguments in islice(left, STARTED_AHEAD - len(started)):
-                    started.append(self.program(limits, source))
+                    started.append(self.start(limits, source))
                     started[-1].send(source, name, arguments)
                 reply = started[0].reply()
                 started.popleft().close()
                 yield reply
         finally:
-            for program in started:
-                program.close()
+            for process in started:
+                process.close()
 
-    def main(self, source: str, stdin: str, limits: Limits) -> Reply:
-        """Runs a whole program as `__main__`: `VALUE` with its standard output, or why it has none."""
-        with MainProgram(self.warm(source), limits, stdin=stdin) as program:
-            return program.run(source)
+    def run_main(self, source: str, stdin: str, limits: Limits) -> Reply:
+        """Run a whole program as `__main__`: `VALUE` with its standard output, or why it has none."""
+        with StdinProcess(self.warm(source), limits, stdin=stdin) as process:
+            return process.run(source)
 
     def attempt(self, action: Callable[["Sandbox"], T]) -> T:
-        """Runs an action; where the sandbox fails, once more on a fresh zygote. SandboxError where that fails too.
+        """Run an action; where the sandbox fails, once more on a fresh zygote. Raise `SandboxError` where that fails too.
 
         The action must read all the replies that it needs: what it returns is not looked after. Waiting for a place and the
         programs' own time, which has limits of its own, are off the clock of the episode.
@@ -118,16 +118,19 @@ class Sandbox:
                 return action(self)
 
     def warm(self, source: str = "") -> Zygote:
-        """The zygote for a source, started and probed where there is none; SandboxError where it isolates too little."""
+        """Return the zygote for a source, started and probed where there is none.
+
+        Raises `SandboxError` where it isolates too little.
+        """
         site = _numpy_folder() if NUMPY.search(source) else None
         with self.lock:
             if site in self.zygotes and self.zygotes[site].broken:
                 self.zygotes.pop(site).close()
             if site not in self.zygotes:
-                self.zygotes[site] = self._start(site)
+                self.zygotes[site] = self._start_zygote(site)
             return self.zygotes[site]
 
-    def _start(self, site: str | None) -> Zygote:
+    def _start_zygote(self, site: str | None) -> Zygote:
         zygote = self._highest(site)
         try:
             self.isolation = probe(zygote)
@@ -148,7 +151,7 @@ class Sandbox:
         return Zygote(level=2, site=site)
 
     def close(self) -> None:
-        """Ends the zygotes."""
+        """End the zygotes."""
         with self.lock:
             while self.zygotes:
                 self.zygotes.popitem()[1].close()
@@ -156,7 +159,7 @@ class Sandbox:
 
 @cache
 def _numpy_folder() -> str | None:
-    """The folder that holds the installed numpy; None where there is none."""
+    """Return the folder that holds the installed numpy; None where there is none."""
     spec = find_spec("numpy")
     return None if spec is None or spec.origin is None else str(Path(spec.origin).resolve().parents[1])
 
@@ -166,13 +169,13 @@ SHARED: dict[int, Sandbox] = {}
 
 
 def shared_sandbox() -> Sandbox:
-    """The sandbox of this process, by process id so that a fork does not share its parent's."""
+    """Return the sandbox of this process, by process id so that a fork does not share its parent's."""
     with SHARED_LOCK:
         return SHARED.setdefault(os.getpid(), Sandbox(min_level=int(os.environ.get(MIN_LEVEL_VARIABLE, MIN_LEVEL))))
 
 
 def sandbox_report() -> str:
-    """One line that says which isolation is in force and what is not isolated; starts the sandbox."""
+    """Start the sandbox and say in one line which isolation is in force and what is not isolated."""
     sandbox = shared_sandbox()
     sandbox.warm()
     assert sandbox.isolation is not None

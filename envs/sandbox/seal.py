@@ -1,4 +1,4 @@
-"""Locks a Linux process down by raw system calls: limits, capabilities, Landlock, seccomp. Standard library only.
+"""Locking a Linux process down by raw system calls: limits, capabilities, Landlock, seccomp. Standard library only.
 
 `seal_zygote` is applied once and inherited by every fork: no capabilities, read access to the standard library only
 (Landlock), nothing that could be written. `seal_child` is applied in each fork: limits on memory and time, and a list
@@ -61,7 +61,7 @@ NO_CAPABILITIES = ctypes.create_string_buffer(24)
 
 
 def checked(result: int, what: str) -> int:
-    """The result of a system call; OSError where it failed."""
+    """Return the result of a system call. Raise `OSError` where it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -69,12 +69,12 @@ def checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, argument: int, what: str) -> None:
-    """Sets a property of this process; OSError where it failed."""
+    """Set a property of this process. Raise `OSError` where it failed."""
     checked(LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), what)
 
 
 def seal_zygote(folders: Sequence[str], *, keep: int = 0) -> list[str]:
-    """Everything that forks inherit; returns the names of the layers that could be set.
+    """Set everything that forks inherit; return the names of the layers that could be set.
 
     The folders may be read; `keep` is a mask of the capabilities that the zygote itself needs on.
     """
@@ -88,7 +88,7 @@ def seal_zygote(folders: Sequence[str], *, keep: int = 0) -> list[str]:
 
 
 def could_be_set(name: str, step: Callable[[], None]) -> bool:
-    """Sets one layer; says so on standard error where the kernel refuses."""
+    """Set one layer; say so on standard error where the kernel refuses."""
     try:
         step()
     except OSError as error:
@@ -98,13 +98,13 @@ def could_be_set(name: str, step: Callable[[], None]) -> bool:
 
 
 def no_new_privileges() -> None:
-    """No set-uid program gives rights, and no other process may look into this one."""
+    """Let no set-uid program give rights, and no other process look into this one."""
     prctl(PR_SET_NO_NEW_PRIVS, 1, "no_new_privs")
     prctl(PR_SET_DUMPABLE, 0, "dumpable")
 
 
 def drop_uid() -> None:
-    """Another uid than root's, and no capabilities to regain."""
+    """Change to another uid than root's, with no capabilities to regain."""
     for capability in range(64):
         LIBC.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)
     os.setgroups([])
@@ -113,7 +113,7 @@ def drop_uid() -> None:
 
 
 def drop_capabilities(keep: int = 0) -> None:
-    """All capabilities but those of the mask."""
+    """Drop all capabilities but those of the mask."""
     sets = ctypes.create_string_buffer(struct.pack("6I", keep, keep, 0, 0, 0, 0)) if keep else NO_CAPABILITIES
     checked(LIBC.capset(CAPABILITY_HEADER, sets), "capset")
 
@@ -124,7 +124,7 @@ def _limits() -> None:
 
 
 def _landlock(folders: Sequence[str]) -> None:
-    """Read access to these folders, nothing else; no TCP, no abstract sockets, no signals to the outside."""
+    """Allow read access to these folders, nothing else; no TCP, no abstract sockets, no signals to the outside."""
     abi = checked(LIBC.syscall(LANDLOCK_CREATE, None, 0, 1), "landlock version")
     files = FS_RIGHTS[max(version for version in FS_RIGHTS if version <= abi)]
     attributes = struct.pack("QQQ", files, 3 if abi >= NET_RIGHTS_FROM else 0, 3 if abi >= SCOPES_FROM else 0)
@@ -141,8 +141,8 @@ def _landlock(folders: Sequence[str]) -> None:
     os.close(ruleset)
 
 
-def seccomp_program(machine: str = MACHINE) -> ctypes.Array[ctypes.c_char]:
-    """The filter as the kernel's array of instructions; OSError on a machine whose system calls are not listed.
+def seccomp_filter(machine: str = MACHINE) -> ctypes.Array[ctypes.c_char]:
+    """Return the filter as the kernel's array of instructions. Raise `OSError` where a machine's calls are not listed.
 
     Numbers are looked up by halving, which the kernel prepares in half the time that a chain of comparisons takes.
     """
@@ -168,13 +168,13 @@ def seccomp_program(machine: str = MACHINE) -> ctypes.Array[ctypes.c_char]:
 
 
 def _argument_check(values: tuple[int, ...]) -> list[Instruction]:
-    """Allows a call for some values of its second argument."""
+    """Return the instructions that allow a call for some values of its second argument."""
     tests = [(JUMP_EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
     return [(LOAD, 0, 0, 24), *tests, (RETURN, 0, 0, DENY), (RETURN, 0, 0, ALLOW)]
 
 
 def _lookup(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """Finds the range that a number lies in, by the ranges' first numbers."""
+    """Return the instructions that find the range in which a number lies, by the ranges' first numbers."""
     if len(ranges) == 1:
         return ranges[0][1]
     middle = len(ranges) // 2
@@ -182,29 +182,29 @@ def _lookup(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
     return [(JUMP_AT_LEAST, len(below), 0, ranges[middle][0]), *below, *above]
 
 
-def seal_child(*, cpu_s: int, memory_bytes: int, program: ctypes.Array[ctypes.c_char] | None) -> None:
-    """The limits of one execution and the system-call filter; OSError where one can't be set."""
+def seal_child(*, cpu_s: int, memory_bytes: int, seccomp: ctypes.Array[ctypes.c_char] | None) -> None:
+    """Set the limits of one execution and the system-call filter. Raise `OSError` where one can't be set."""
     drop_capabilities()
     prctl(PR_SET_PDEATHSIG, 9, "pdeathsig")
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    if program is not None:
-        _filter(program)
+    if seccomp is not None:
+        _install(seccomp)
 
 
-def _filter(program: ctypes.Array[ctypes.c_char]) -> None:
-    head = struct.pack("HxxxxxxP", (len(program) - 1) // 8, ctypes.addressof(program))
+def _install(seccomp: ctypes.Array[ctypes.c_char]) -> None:
+    head = struct.pack("HxxxxxxP", (len(seccomp) - 1) // 8, ctypes.addressof(seccomp))
     buffer = ctypes.create_string_buffer(head)
     checked(LIBC.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(ctypes.addressof(buffer)), 0, 0), "seccomp")
 
 
 def seal_library_user(*, memory_bytes: int) -> list[str]:
-    """Seals a process that needs its installed libraries but nothing else; returns the layers that could be set."""
+    """Seal a process that needs its installed libraries but nothing else; return the layers that could be set."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    return [*seal_zygote(library_folders()), *["seccomp"] * could_be_set("seccomp", lambda: _filter(seccomp_program()))]
+    return [*seal_zygote(library_folders()), *["seccomp"] * could_be_set("seccomp", lambda: _install(seccomp_filter()))]
 
 
 def library_folders() -> list[str]:
-    """The folders of `sys.path` that exist and lie in no other of them."""
+    """Return the folders of `sys.path` that exist and lie in no other of them."""
     folders = [os.path.realpath(folder) for folder in sys.path if folder and os.path.isdir(folder)]
     return [f for f in dict.fromkeys(folders) if not any(f.startswith(f"{other}/") for other in folders)]

@@ -1,4 +1,4 @@
-"""Finds out in a sealed process what its seal stops, by trying it; and, on the other side, whether that is enough.
+"""Finding out in a sealed process what its seal stops, by trying it; and, on the other side, whether that is enough.
 
 For the processes that run computer algebra and the scorers of reasoning-gym (`grader_child`, `library_child`).
 Their levels are those of the sandbox; they have no namespaces of their own, so that 2 is all that they reach. Standard
@@ -21,7 +21,7 @@ MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
 
 
 def seal_found(*, memory_bytes: int) -> dict[str, Any]:
-    """What a sealed process says of itself: its level, and what it could do all the same."""
+    """Return what a sealed process says of itself: its level, and what it could do all the same."""
     calls = _through(
         {"memory": lambda: _allocate(memory_bytes), "fork": _fork, "network": _open_socket, "signal": _signal}
     )
@@ -30,7 +30,7 @@ def seal_found(*, memory_bytes: int) -> dict[str, Any]:
 
 
 def require_seal(found: Mapping[str, Any], who: str) -> None:
-    """Raises `GraderError` where a process is sealed less than `sandbox.min_level` asks for; says so where it asks for less."""
+    """Raise `GraderError` where a process is sealed less than `sandbox.min_level` asks for; warn where it asks for less."""
     level, least = int(found["level"]), min(FULL, int(os.environ.get(MIN_LEVEL_VARIABLE, FULL)))
     if level == FULL:
         return
@@ -41,7 +41,7 @@ def require_seal(found: Mapping[str, Any], who: str) -> None:
 
 
 def _through(attempts: Mapping[str, Callable[[], Any]]) -> list[str]:
-    """The names of the attempts that succeeded."""
+    """Return the names of the attempts that succeeded."""
     succeeded = []
     for name, attempt in attempts.items():
         try:

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -19,11 +19,9 @@ from typing import Any, Self
 
 from envs.core.errors import EnvironmentFault, SandboxError
 from envs.sandbox import literals
+from envs.sandbox.runner import MAX_ASK_BYTES, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from envs.sandbox.zygote_client import ANSWER_S, Zygote
 
-MAX_REQUEST_BYTES = 8 * 2**20
-MAX_REPLY_BYTES, MAX_ASK_BYTES = 64 * 2**10, 2**20
-MAX_SENT_AHEAD_BYTES = 32 * 2**10
 LEAST_QUEUED_S, MAX_QUEUED_S = 0.05, 120.0  # of waiting for a CPU: what counts, and what is granted at most
 CREDENTIALS = struct.Struct("iII")  # process, user and group, as the kernel gives them beside a message
 EXIT_S, EXIT_POLL_S = 0.2, 0.001  # a process that ends closes its channel a little before
@@ -47,14 +45,14 @@ class Limits:
     memory_mb: int = 512  # address space, MiB
 
 
-class Kind(Enum):
+class ReplyKind(Enum):
     """What came of a request."""
 
     VALUE = "value"  # a plain value
     RAISED = "raised"  # an exception left the program
     UNFIT = "unfit"  # the result is not plain data
     OUTPUT = "output"  # the result is longer than 64 KiB
-    ASK = "ask"  # a check asks for a result of the candidate
+    ASK = "ask"  # it asks something of us, in `converse` only
     TIME = "time"  # over the wall-clock or CPU limit
     MEMORY = "memory"  # over the memory limit
     CRASH = "crash"  # the process ended
@@ -64,18 +62,18 @@ class Kind(Enum):
 class Reply:
     """The answer of a program to one request."""
 
-    kind: Kind
+    kind: ReplyKind
     value: Any = None
     detail: str = ""
 
     @property
     def policy_fault(self) -> bool:
         """Whether the program broke a limit or did what is forbidden, rather than being just wrong."""
-        forbidden = self.kind is Kind.RAISED and self.detail.startswith("PermissionError")
-        return forbidden or self.kind in (Kind.TIME, Kind.MEMORY, Kind.OUTPUT, Kind.CRASH)
+        forbidden = self.kind is ReplyKind.RAISED and self.detail.startswith("PermissionError")
+        return forbidden or self.kind in (ReplyKind.TIME, ReplyKind.MEMORY, ReplyKind.OUTPUT, ReplyKind.CRASH)
 
 
-class Program:
+class SealedProcess:
     """One sealed process that holds one program. Use as a context manager; leaving it kills the process.
 
     `streams` are the descriptors of its standard input and output; without them both are /dev/null.
@@ -92,29 +90,15 @@ class Program:
             self.pid: int | None = zygote.spawn([theirs.fileno(), *streams], limits.cpu_s, limits.memory_mb * 2**20)
 
     def load(self, source: str) -> Reply:
-        """Runs the source of the program."""
+        """Run the source of the program."""
         return self._request(frame({"source": unicode(source)}))
 
     def call(self, name: str, arguments: list[Any]) -> Reply:
-        """Calls a function that the source defined, with plain arguments."""
+        """Call a function that the source defined, with plain arguments."""
         return self._request(frame({"call": name, "arguments": arguments}))
 
-    def results(self, source: str, name: str, calls: Sequence[list[Any]]) -> Iterator[Reply]:
-        """The reply to loading the source, then to each call, until one has no value. Small calls are sent ahead."""
-        frames = [
-            frame({"source": unicode(source)}),
-            *(frame({"call": name, "arguments": arguments}) for arguments in calls),
-        ]
-        if sum(map(len, frames)) <= MAX_SENT_AHEAD_BYTES:
-            frames = [b"".join(frames)] + [b""] * len(calls)
-        for sent in frames:
-            reply = self._request(sent)
-            yield reply
-            if reply.kind is not Kind.VALUE:
-                return
-
     def send(self, source: str, name: str, arguments: list[Any]) -> None:
-        """Sends the source and the only call ahead; `reply` gives what came of them.
+        """Send the source and the only call ahead; `reply` gives what came of them.
 
         The process reads them before it runs any of the source, so that a program can't block the sender.
         """
@@ -126,22 +110,19 @@ class Program:
             raise SandboxError(f"a program's process could not be given its source: {error!r}") from error
 
     def reply(self) -> Reply:
-        """The next reply to what was sent ahead."""
+        """Return the next reply to what was sent ahead."""
         return self._request(b"")
 
-    def check(self, name: str, *, entry_point: str) -> Reply:
-        """Calls a check function with a stand-in for the candidate, which it may also call by its own name.
-
-        Every `ASK` that comes back must be met by `answer`.
-        """
-        return self._request(frame({"check": [name, entry_point]}), may_ask=True)
+    def converse(self, name: str) -> Reply:
+        """Call a function that the source defined with `ask`, by which it asks us; each `ASK` must be met by `answer`."""
+        return self._request(frame({"converse": name}), may_ask=True)
 
     def answer(self, value: Any) -> Reply:
-        """Answers an `ASK` and goes on with the check."""
+        """Answer an `ASK` and go on."""
         return self._request(frame({"value": value}), may_ask=True)
 
     def _request(self, sent: bytes, *, may_ask: bool = False) -> Reply:
-        """Sends a frame and reads the next reply, within the seconds that are left."""
+        """Send a frame and read the next reply, within the seconds that are left."""
         try:
             if not self.sealed:
                 self._confirm_seal()
@@ -154,14 +135,14 @@ class Program:
             finally:
                 self.left_s = self.deadline - time.monotonic()
         except TimeoutError:
-            return Reply(kind=Kind.TIME, detail=f"over {self.limits.wall_s} s")
+            return Reply(kind=ReplyKind.TIME, detail=f"over {self.limits.wall_s} s")
         except ValueError as error:
-            return Reply(kind=Kind.OUTPUT, detail=str(error)[:200])
+            return Reply(kind=ReplyKind.OUTPUT, detail=str(error)[:200])
         except OSError:
             return self._ended()
 
     def _confirm_seal(self) -> None:
-        """Reads the first frame, which is written before any foreign code runs; the program's time starts after it."""
+        """Read the first frame, which is written before any foreign code runs; the program's time starts after it."""
         self.deadline = time.monotonic() + self.left_s
         try:
             self.channel.settimeout(self.left_s)
@@ -177,7 +158,7 @@ class Program:
         self.sealed, self.left_s = True, self.limits.wall_s
 
     def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
-        """The next frame. ValueError where it is longer than `most` bytes."""
+        """Read the next frame. Raise `ValueError` where it is longer than `most` bytes."""
         (length,) = struct.unpack(">I", self._exactly(4))
         if length > most:
             raise ValueError(f"a reply of {length} bytes")
@@ -199,7 +180,7 @@ class Program:
         return b"".join(parts)
 
     def _extend(self) -> None:
-        """Moves the deadline by the time that the process has waited for a CPU; TimeoutError where it has not waited."""
+        """Move the deadline by the time that the process has waited for a CPU. Raise `TimeoutError` where it has not."""
         queued_s = self._queued()
         more_s = min(queued_s - self.queued_s, MAX_QUEUED_S - self.queued_s)
         if more_s < LEAST_QUEUED_S:
@@ -208,7 +189,7 @@ class Program:
         self.deadline += more_s
 
     def _queued(self) -> float:
-        """Seconds for which the process was ready to run and had no CPU; 0 where the kernel does not say."""
+        """Return the seconds for which the process was ready to run and had no CPU; 0 where the kernel does not say."""
         try:
             with open(f"/proc/{self.process}/schedstat", encoding="ascii") as file:
                 return int(file.read().split()[1]) / 1e9
@@ -216,26 +197,26 @@ class Program:
             return 0.0
 
     def _ended(self) -> Reply:
-        """The channel was closed: the process ended, by its CPU limit or by its own doing, or goes on without one."""
+        """Return why the channel was closed: the process ended, by its CPU limit or its own doing, or goes on without."""
         self.channel.close()
         if self.pid is None:
-            return Reply(kind=Kind.CRASH, detail="it had ended before")
+            return Reply(kind=ReplyKind.CRASH, detail="it had ended before")
         waited_s = self._queued()  # the kernel knows it until the process is reaped
         deadline = time.monotonic() + EXIT_S
         while (ending := self.zygote.reap(self.pid)) is None:
             if time.monotonic() > deadline:
-                return Reply(kind=Kind.CRASH, detail="it closed its channel")
+                return Reply(kind=ReplyKind.CRASH, detail="it closed its channel")
             time.sleep(EXIT_POLL_S)
         self.pid, (status, cpu_s) = None, ending
         WAITS.seconds += waited_s
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGKILL and cpu_s >= self.limits.cpu_s / 2:
-            return Reply(kind=Kind.TIME, detail=f"over {self.limits.cpu_s} s of CPU")
+            return Reply(kind=ReplyKind.TIME, detail=f"over {self.limits.cpu_s} s of CPU")
         ended_by = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
-        return Reply(kind=Kind.CRASH, detail=f"ended by {ended_by}")
+        return Reply(kind=ReplyKind.CRASH, detail=f"ended by {ended_by}")
 
     def close(self) -> None:
-        """Kills the process. A zygote that is gone took it along."""
+        """Kill the process. A zygote that is gone took it along."""
         self.channel.close()
         if self.pid is not None:
             WAITS.seconds += self._queued()
@@ -252,12 +233,15 @@ class Program:
 
 
 def unicode(source: str) -> str:
-    """A source as Unicode text: what a model wrote must not keep us from sending it."""
+    """Return a source as Unicode text: what a model wrote must not keep us from sending it."""
     return source.encode(errors="replace").decode()
 
 
 def frame(message: dict[str, Any]) -> bytes:
-    """A message to a program's process: its length in 4 bytes, then JSON. EnvironmentFault where it can't be given."""
+    """Encode a message to a program's process: its length in 4 bytes, then JSON.
+
+    Raises `EnvironmentFault` where it can't be given.
+    """
     try:
         forms = {name: literals.encode(value) for name, value in message.items()}
     except literals.NotPlain as error:
@@ -269,15 +253,15 @@ def frame(message: dict[str, Any]) -> bytes:
 
 
 def _reply(body: bytes, *, may_ask: bool) -> Reply:
-    """A frame of a program, which is free to send rubbish."""
+    """Decode a frame of a program, which is free to send rubbish."""
     try:
         ((name, content),) = json.loads(body).items()
-        kind = Kind(name)
-        if kind is Kind.ASK and not may_ask:
-            raise ValueError("it asks outside of a check")
-        if kind in (Kind.VALUE, Kind.ASK):
+        kind = ReplyKind(name)
+        if kind is ReplyKind.ASK and not may_ask:
+            raise ValueError("it asks where nobody answers")
+        if kind in (ReplyKind.VALUE, ReplyKind.ASK):
             return Reply(kind=kind, value=literals.decode(content))
     except (ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
-        return Reply(kind=Kind.UNFIT, detail=f"a broken reply: {error}"[:200])
+        return Reply(kind=ReplyKind.UNFIT, detail=f"a broken reply: {error}"[:200])
     detail = str(content)[:200].encode(errors="replace").decode()
-    return Reply(kind=Kind.MEMORY if detail.startswith("MemoryError") else kind, detail=detail)
+    return Reply(kind=ReplyKind.MEMORY if detail.startswith("MemoryError") else kind, detail=detail)

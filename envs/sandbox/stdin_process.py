@@ -5,13 +5,14 @@ import os
 import select
 import time
 
-from envs.sandbox.sealed_process import MAX_REPLY_BYTES, Kind, Limits, Program, Reply, frame, unicode
+from envs.sandbox.runner import MAX_REPLY_BYTES
+from envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess, frame, unicode
 from envs.sandbox.zygote_client import Zygote
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
-class MainProgram(Program):
+class StdinProcess(SealedProcess):
     """One sealed process that runs a program as `__main__`; what it writes is read up to 64 KiB."""
 
     def __init__(self, zygote: Zygote, limits: Limits, *, stdin: str) -> None:
@@ -28,11 +29,11 @@ class MainProgram(Program):
             os.close(theirs)
 
     def run(self, source: str) -> Reply:
-        """`VALUE` with the standard output where the program came to its end, by itself or by SystemExit."""
+        """Run the program: `VALUE` with the standard output where it came to its end, by itself or by SystemExit."""
         reply = self._request(frame({"main": unicode(source)}))
-        if reply.kind is not Kind.VALUE:
+        if reply.kind is not ReplyKind.VALUE:
             return reply
-        return Reply(kind=Kind.VALUE, value=b"".join(self.written).decode(errors="replace"))
+        return Reply(kind=ReplyKind.VALUE, value=b"".join(self.written).decode(errors="replace"))
 
     def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
         if self.sealed:
@@ -40,7 +41,7 @@ class MainProgram(Program):
         return super()._read(most)
 
     def _gather(self) -> None:
-        """Reads the output until the channel has something to read and the output has not."""
+        """Read the output until the channel has something to read and the output has not."""
         length, poll = 0, select.poll()
         poll.register(self.channel, select.POLLIN)
         poll.register(self.output, select.POLLIN)
@@ -60,7 +61,7 @@ class MainProgram(Program):
                 poll.unregister(self.output)
 
     def close(self) -> None:
-        """Kills the process and closes its output."""
+        """Kill the process and close its output."""
         super().close()
         if self.output >= 0:
             os.close(self.output)
@@ -68,7 +69,7 @@ class MainProgram(Program):
 
 
 def _sealed_file(text: str) -> int:
-    """A descriptor of an unnamed file that holds this text and that nobody can change."""
+    """Open an unnamed file that holds this text and that nobody can change; return its descriptor."""
     descriptor = os.memfd_create("stdin", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(text.encode(errors="replace"))

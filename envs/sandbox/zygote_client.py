@@ -10,7 +10,7 @@ from typing import Any
 
 from envs.core.errors import SandboxError
 
-SCRIPT = Path(__file__).with_name("zygote_main.py")
+CHILD = Path(__file__).with_name("zygote_main.py")
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """All that the zygote gets: the order of sets is the same every time, and one thread, or forks would not be safe."""
 START_S = 30.0
@@ -22,11 +22,11 @@ class Zygote:
     """One zygote process. Requests go one at a time, from any thread; SandboxError where it is gone or stuck."""
 
     def __init__(self, *, level: int = 2, site: str | None = None) -> None:
-        """At level 3 with namespaces; with numpy imported where `site`, the folder that holds it, is given."""
+        """Start it: at level 3 with namespaces; with numpy imported where `site`, the folder that holds it, is given."""
         self.lock = threading.Lock()
         self.broken = False  # it failed once, so it is to be replaced
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-s", "-S", "-P", str(SCRIPT), str(level), *([site] if site else [])]
+        command = [sys.executable, "-s", "-S", "-P", str(CHILD), str(level), *([site] if site else [])]
         with theirs:
             self.process = subprocess.Popen(
                 command, env=ENVIRONMENT, cwd="/", stdin=theirs.fileno(), stdout=subprocess.DEVNULL
@@ -41,7 +41,7 @@ class Zygote:
             raise
 
     def spawn(self, descriptors: list[int], cpu_s: int, memory_bytes: int) -> int:
-        """Forks a process that serves the first descriptor, a channel; further ones are its input and output."""
+        """Fork a process that serves the first descriptor, a channel; further ones are its input and output."""
         request = {"spawn": {"cpu_s": cpu_s, "memory_bytes": memory_bytes}}
         with self.lock:
             self._send(request, descriptors)
@@ -52,14 +52,14 @@ class Zygote:
         return int(answer["pid"])
 
     def reap(self, pid: int) -> tuple[int, float] | None:
-        """The wait status of a forked process that ended by itself, and its CPU seconds; None where it goes on."""
+        """Return the wait status of a forked process that ended by itself, and its CPU seconds; None where it goes on."""
         with self.lock:
             self._send({"reap": pid}, [])
             answer = self._answer(ANSWER_S)
         return None if answer["status"] is None else (int(answer["status"]), float(answer["cpu_s"]))
 
     def end(self, pid: int) -> None:
-        """Has a forked process killed and reaped, without waiting for it; a zygote that is gone took it along."""
+        """Have a forked process killed and reaped, without waiting for it; a zygote that is gone took it along."""
         with self.lock:
             try:
                 self._send({"end": pid}, [])
@@ -75,7 +75,7 @@ class Zygote:
             raise SandboxError(f"the sandbox's zygote is gone: {error!r}") from error
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        """The next answer. After a time-out answers would be out of step, so the zygote is ended."""
+        """Return the next answer. After a time-out answers would be out of step, so the zygote is ended."""
         try:
             self.control.settimeout(seconds)
             answer = self.control.recv(MAX_ANSWER_BYTES)
@@ -88,7 +88,7 @@ class Zygote:
         return dict(json.loads(answer))
 
     def close(self) -> None:
-        """Ends the zygote and with it everything it forked."""
+        """End the zygote and with it everything it forked."""
         self.broken = True
         self.control.close()
         self.process.kill()

@@ -44,7 +44,7 @@ REHEARSALS = 16
 
 
 def main() -> None:
-    """Serves until the parent is gone."""
+    """Serve until the parent is gone."""
     level, *site = int(sys.argv[1]), *sys.argv[2:]
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def warm_up(site: list[str]) -> list[str]:
-    """Imports what programs need most, numpy too where its folder is given; the folders that programs may read."""
+    """Import what programs need most, numpy too where its folder is given; return the folders that programs may read."""
     folders = seal.library_folders()
     for name in MODULES:
         importlib.import_module(name)
@@ -89,7 +89,7 @@ def warm_up(site: list[str]) -> list[str]:
 
 
 def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
-    """Seals the zygote; the names of the layers that hold, and what every fork is to get.
+    """Seal the zygote; return the names of the layers that hold, and what every fork is to get.
 
     At level 3 OSError where a namespace can't be made; at level 2 a layer that can't be set is left out, loudly.
     """
@@ -109,7 +109,7 @@ def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
     os.close(proc)
     layers += seal.seal_zygote(folders, keep=namespaces.CAP_SYS_ADMIN if level >= 3 else 0)
     try:
-        forks.program = seal.seccomp_program()
+        forks.seccomp = seal.seccomp_filter()
         layers.append("seccomp")
     except OSError as error:
         print(f"sandbox: no seccomp: {error}", file=sys.stderr)
@@ -122,12 +122,12 @@ class Forks:
     def __init__(self, *, base_bytes: int) -> None:
         self.base_bytes = base_bytes  # address space of the interpreter and the warm libraries
         self.zygote = 0  # process id of the zygote, as others see it
-        self.program: Any = None  # system-call filter
+        self.seccomp: Any = None  # system-call filter
         self.process_ids: int | None = None  # descriptor of the zygote's process-id namespace
 
 
 def prepare() -> None:
-    """Does once what every fork would have to do: streams, seed, and a rehearsal, so that its code is warm (3 ms)."""
+    """Do once what every fork would have to do: streams, seed, and a rehearsal, so that its code is warm (3 ms)."""
     os.dup2(0, 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
@@ -152,7 +152,7 @@ def prepare() -> None:
 def serve(
     request: dict[str, Any], descriptors: list[int], control: socket.socket, forks: Forks
 ) -> dict[str, Any] | None:
-    """Answers one request of the parent; None where it wants no answer."""
+    """Answer one request of the parent; None where it wants no answer."""
     if "end" in request:
         os.kill(request["end"], signal.SIGKILL)
         reap(request["end"], 0)
@@ -178,13 +178,13 @@ def serve(
 
 
 def reap(pid: int, options: int) -> dict[str, Any]:
-    """The wait status of a forked process that has ended, None where it has not, and the CPU seconds that it used."""
+    """Return the wait status of a forked process that has ended, None where it has not, and its CPU seconds."""
     ended, status, usage = os.wait4(pid, options)
     return {"status": status if ended else None, "cpu_s": usage.ru_utime + usage.ru_stime}
 
 
 def enter(descriptors: list[int], control: socket.socket, limits: dict[str, int], forks: Forks) -> None:
-    """Seals the fork: its own session, nothing open but its channel, its input and output or /dev/null."""
+    """Seal the fork: its own session, nothing open but its channel, its input and output or /dev/null."""
     os.setsid()
     control.close()
     for number, descriptor in zip((CHANNEL, 0, 1), descriptors, strict=False):
@@ -192,8 +192,8 @@ def enter(descriptors: list[int], control: socket.socket, limits: dict[str, int]
     os.closerange(CHANNEL + 1, 64)
     gc.enable()
     memory_bytes = forks.base_bytes + limits["memory_bytes"]
-    seal.seal_child(cpu_s=limits["cpu_s"], memory_bytes=memory_bytes, program=forks.program)
-    runner.write(CHANNEL, {"sealed": forks.program is not None})
+    seal.seal_child(cpu_s=limits["cpu_s"], memory_bytes=memory_bytes, seccomp=forks.seccomp)
+    runner.write(CHANNEL, {"sealed": forks.seccomp is not None})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from envs.sandbox.sandbox import shared_sandbox
-from envs.sandbox.sealed_process import Kind, Limits
+from envs.sandbox.sealed_process import Limits, ReplyKind
 from envs.tools.calculator import calculate
 from envs.tools.text_tool import TextTool
 
@@ -16,8 +16,8 @@ def run_python(source: str) -> str:
 
     Raises ValueError for a program that breaks a limit or ends by an exception.
     """
-    reply = shared_sandbox().attempt(lambda sandbox: sandbox.main(source, "", LIMITS))
-    if reply.kind is Kind.VALUE:
+    reply = shared_sandbox().attempt(lambda sandbox: sandbox.run_main(source, "", LIMITS))
+    if reply.kind is ReplyKind.VALUE:
         return str(reply.value)
     raise ValueError(f"{reply.kind.value}: {reply.detail}")
 

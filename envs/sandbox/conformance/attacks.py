@@ -43,7 +43,7 @@ Hint = dict[str, Any]
 
 
 def _worked(*actions: Callable[[], Any]) -> list[int]:
-    """The numbers of the actions that did not fail."""
+    """Return the numbers of the actions that did not fail."""
     numbers = []
     for number, action in enumerate(actions):
         try:
@@ -55,7 +55,7 @@ def _worked(*actions: Callable[[], Any]) -> list[int]:
 
 
 def _call(name: str, *arguments: Any) -> int:
-    """A raw system call."""
+    """Make a raw system call."""
     result = int(LIBC.syscall(CALLS[name][ARM], *arguments))
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
@@ -138,7 +138,7 @@ def reads_another_scratch(hint: Hint) -> Any:
 
 
 def reads_through_open_descriptors(hint: Hint) -> Any:
-    """A folder or a file that was left open leads out."""
+    """Follow a folder or a file that was left open."""
 
     def ways(number: int) -> list[Callable[[], Any]]:
         return [
@@ -182,7 +182,7 @@ def traces_others(hint: Hint) -> Any:
 
 
 def finds_files(hint: Hint) -> Any:
-    """Only whether a file exists, how large it is, and where a link points."""
+    """Find out only whether a file exists, how large it is, and where a link points."""
     return _worked(lambda: os.stat(hint["file"]), lambda: os.readlink("/proc/self/fd/0"))
 
 
@@ -218,7 +218,7 @@ def asks_the_channel_for_its_peer(hint: Hint) -> Any:
 
 
 def passes_a_descriptor_out(hint: Hint) -> Any:
-    """A descriptor that is sent along could make the reader read something else, or run out of descriptors."""
+    """Send a descriptor along, so that the reader reads something else or runs out of descriptors."""
     message = (ctypes.c_size_t * 7)(*([0] * 7))
     return LIBC.sendmsg(3, message, 0) >= 0 or LIBC.recvmsg(3, message, 64) >= 0
 
@@ -233,7 +233,7 @@ def makes_forbidden_calls(hint: Hint) -> Any:
 
 
 def makes_calls_of_another_architecture(hint: Hint) -> Any:
-    """The 32-bit `getpid` (int 0x80), which a filter for 64-bit calls would not know; x32 calls."""
+    """Call the 32-bit `getpid` (int 0x80), which a filter for 64-bit calls would not know; and x32 calls."""
     if _worked(lambda: LIBC.syscall(0x40000000 + 39) > 0 or 1 / 0) or ARM:
         return not ARM
     page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

@@ -1,4 +1,4 @@
-"""Measures the sandbox: trivial programs per second and their latency, with and without numpy, and 10-test samples.
+"""Figures of the sandbox: trivial programs per second and their latency, with and without numpy, and 10-test samples.
 
 python -m envs.sandbox.conformance.bench [programs] [threads]
 """
@@ -19,7 +19,7 @@ TESTS = 10
 
 
 def measure(programs: int, threads: int) -> dict[str, float]:
-    """Figures at levels 2 and 3 for so many runs of a trivial program, started by so many threads at a time.
+    """Return figures at levels 2 and 3 for so many runs of a trivial program, started by so many threads at a time.
 
     `level_3_per_s`, `level_3_p50_ms`, `level_3_p99_ms`: programs per second of wall time; median and 99th percentile
     of the time from asking for a program to having its output and having it killed. `_numpy` stands in the names of a
@@ -43,7 +43,7 @@ def measure(programs: int, threads: int) -> dict[str, float]:
 
 
 def _timed(action: Callable[[], None], times: int, threads: int) -> tuple[float, list[float]]:
-    """Actions per second, and how long each took in seconds, shortest first; a first one is not counted."""
+    """Return actions per second, and how long each took in seconds, shortest first; a first one is not counted."""
     action()
 
     def timed(_: int) -> float:
@@ -58,12 +58,12 @@ def _timed(action: Callable[[], None], times: int, threads: int) -> tuple[float,
 
 
 def _run(sandbox: Sandbox, source: str) -> None:
-    reply = sandbox.main(source, "", LIMITS)
+    reply = sandbox.run_main(source, "", LIMITS)
     assert reply.value == "1\n", reply
 
 
 def _grade(sandbox: Sandbox) -> None:
-    replies = sandbox.results(FUNCTION, "f", [[n] for n in range(TESTS)], LIMITS)
+    replies = sandbox.call_each(FUNCTION, "f", [[n] for n in range(TESTS)], LIMITS)
     assert [reply.value for reply in replies] == list(range(1, TESTS + 1))
 
 

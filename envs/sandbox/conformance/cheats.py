@@ -29,7 +29,7 @@ def _frame(body: bytes) -> bytes:
 
 
 def _send(body: bytes) -> None:
-    """Writes to the channel whatever it takes."""
+    """Write to the channel whatever it takes."""
     while body:
         body = body[os.write(3, body) :]
 
@@ -86,7 +86,7 @@ def maps_memory(hint: Hint) -> Any:
 
 
 def recurses_in_c(hint: Hint) -> Any:
-    """Ends by a fault of the stack in C."""
+    """End by a fault of the stack in C."""
     sys.setrecursionlimit(10**9)
     value: Any = None
     for _ in range(10**6):
@@ -101,7 +101,7 @@ def bombs_with_threads(hint: Hint) -> Any:
 
 
 def leaves_a_grandchild(hint: Hint) -> Any:
-    """It would outlive the program and keep the output open."""
+    """Leave a process that would outlive the program and keep the output open."""
     if os.fork() == 0:
         os.setsid()
         while True:
@@ -129,7 +129,7 @@ def floods_the_channel(hint: Hint) -> Any:
 
 
 def fills_memory_through_its_input(hint: Hint) -> Any:
-    """The file behind standard input is in memory."""
+    """Write to the file behind standard input, which is in memory."""
     os.ftruncate(0, 2**30)
     return os.write(0, b"x" * 2**20)
 
@@ -198,7 +198,7 @@ def walks_objects(hint: Hint) -> Any:
 
 
 def scans_memory(hint: Hint) -> Any:
-    """Reads what lies around its own objects."""
+    """Read what lies around its own objects."""
     start = id(hint) & ~0xFFF
     pages = ctypes.string_at(start - 2**18, 2**19)
     found = SECRET.search(pages.decode("latin-1"))
@@ -212,7 +212,7 @@ def replaces_builtins(hint: Hint) -> Any:
 
 
 def replaces_the_checker(hint: Hint) -> Any:
-    """Puts functions that say yes into every module that could judge, and into the one that answers."""
+    """Put functions that say yes into every module that could judge, and into the one that answers."""
     for module in list(sys.modules.values()):
         for name in ("strictly_equal", "check", "verdict", "compare", "assert_equal"):
             setattr(module, name, lambda *arguments: True)
@@ -228,7 +228,7 @@ def forges_a_verdict(hint: Hint) -> Any:
 
 
 def forges_through_other_descriptors(hint: Hint) -> Any:
-    """Something was inherited that leads to whoever judges."""
+    """Look for something inherited that leads to whoever judges."""
     written = []
     for number in [*range(3), *range(4, 1024)]:
         try:
@@ -239,7 +239,7 @@ def forges_through_other_descriptors(hint: Hint) -> Any:
     return [number for number in written if number > 2]
 
 
-def asks_outside_a_check(hint: Hint) -> Any:
+def asks_where_nobody_answers(hint: Hint) -> Any:
     _send(_frame(b'{"ask":[1]}') * 100)
     os._exit(0)
 

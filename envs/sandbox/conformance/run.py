@@ -1,4 +1,4 @@
-"""Runs every attack against a sandbox and looks from outside whether it succeeded.
+"""Every attack against a sandbox, and a look from outside whether it succeeded.
 
     python -m envs.sandbox.conformance.run [level]
 
@@ -22,7 +22,7 @@ from typing import Any, Self
 from envs.core.errors import SandboxError
 from envs.sandbox.conformance import attacks, cheats
 from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Kind, Limits, Reply
+from envs.sandbox.sealed_process import Limits, Reply, ReplyKind
 
 LIMITS = Limits(wall_s=2.0, cpu_s=1, memory_mb=256)
 OVERSTAY_S = 10.0
@@ -47,7 +47,7 @@ KNOWN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Attempt:
     """What came of an attack."""
 
     name: str
@@ -93,23 +93,23 @@ class Target:
         }
         self.before = self._contents()
 
-    def attack(self, name: str) -> Outcome:
-        """Lets one attack loose."""
+    def attack(self, name: str) -> Attempt:
+        """Let one attack loose."""
         start = time.monotonic()
         try:
             reply = self._reply(name)
         except SandboxError as error:
-            return Outcome(name=name, succeeded=True, how=f"obtained an infrastructure failure: {error}")
-        if reply.kind is Kind.VALUE and (claim := self.judge(reply.value)):
-            return Outcome(name=name, succeeded=True, how=claim)
+            return Attempt(name=name, succeeded=True, how=f"obtained an infrastructure failure: {error}")
+        if reply.kind is ReplyKind.VALUE and (claim := self.judge(reply.value)):
+            return Attempt(name=name, succeeded=True, how=claim)
         if time.monotonic() - start > LIMITS.wall_s + OVERSTAY_S:
-            return Outcome(name=name, succeeded=True, how="outlasted its limits")
+            return Attempt(name=name, succeeded=True, how="outlasted its limits")
         traces = self.traces()
         how = "; ".join(traces) or f"{reply.kind.value} {reply.detail}"
-        return Outcome(name=name, succeeded=bool(traces), how=how)
+        return Attempt(name=name, succeeded=bool(traces), how=how)
 
     def judge(self, value: Any) -> str | None:
-        """What the value that an attack gave says of its success; None where it says nothing."""
+        """Return what the value that an attack gave says of its success; None where it says nothing."""
         if value == self.secret:
             return "found the secret"
         return f"says that it succeeded: {str(value)[:80]}" if value and value != "wrong" else None
@@ -117,8 +117,8 @@ class Target:
     def _reply(self, name: str) -> Reply:
         source = inspect.getsource(ATTACKS[name])
         if name not in cheats.WHOLE:
-            return next(self.sandbox.results(source, name, [[self.hint]], LIMITS))
-        return self.sandbox.main(f"{source}\nif {name}({self.hint!r}):\n    print('succeeded')", "", LIMITS)
+            return next(self.sandbox.call_each(source, name, [[self.hint]], LIMITS))
+        return self.sandbox.run_main(f"{source}\nif {name}({self.hint!r}):\n    print('succeeded')", "", LIMITS)
 
     def _contents(self) -> dict[str, tuple[int, bytes]]:
         return {
@@ -127,7 +127,7 @@ class Target:
         }
 
     def traces(self) -> list[str]:
-        """What the attack left behind or changed outside."""
+        """Return what the attack left behind or changed outside."""
         name, traces = self.hint["name"], []
         folders = [path for path in (*attacks.FOLDERS, "/proc") if Path(path).is_dir()]
         if self._contents() != self.before or any((Path(folder) / str(name)).exists() for folder in folders):
@@ -139,13 +139,13 @@ class Target:
         state = Path(f"/proc/{self.zygote.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         if self.sandbox.warm() is not self.zygote or state not in "RSD":
             traces.append(f"the zygote was disturbed (state {state})")
-        honest = next(self.sandbox.results("def f(x):\n    return sorted(x)", "f", [[[2, 1]]], HONEST_LIMITS))
+        honest = next(self.sandbox.call_each("def f(x):\n    return sorted(x)", "f", [[[2, 1]]], HONEST_LIMITS))
         if honest.value != [1, 2]:
             traces.append(f"the next program was disturbed: {honest.kind.value} {honest.detail}")
         return traces
 
     def close(self) -> None:
-        """Ends the sandbox and clears up."""
+        """End the sandbox and clear up."""
         self.sandbox.close()
         for opened in self.sockets:
             opened.close()
@@ -162,7 +162,7 @@ class Target:
 
 
 def _was_reached(opened: socket.socket) -> bool:
-    """Whether something arrived at a socket that does not block."""
+    """Tell whether something arrived at a socket that does not block."""
     try:
         opened.recv(1) if opened.type == socket.SOCK_DGRAM else opened.accept()
     except BlockingIOError:
@@ -171,7 +171,7 @@ def _was_reached(opened: socket.socket) -> bool:
 
 
 def _ends(zygote: int) -> bool:
-    """Whether all that a zygote forked ends soon, also what has no parent any more."""
+    """Tell whether all that a zygote forked ends soon, also what has no parent any more."""
     deadline = time.monotonic() + LEFT_S
     while left := _forks(zygote):
         if time.monotonic() > deadline:
@@ -181,7 +181,7 @@ def _ends(zygote: int) -> bool:
 
 
 def _forks(zygote: int) -> list[int]:
-    """The processes with the zygote's command that are its children or have lost their parent."""
+    """Return the processes with the zygote's command that are its children or have lost their parent."""
     command, found = Path(f"/proc/{zygote}/cmdline").read_bytes(), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -194,7 +194,7 @@ def _forks(zygote: int) -> list[int]:
 
 
 def main() -> int:
-    """Runs all attacks at a level and prints what came of them."""
+    """Run all attacks at a level and print what came of them."""
     level = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     unknown = 0
     with Target(level) as target:
