@@ -8,11 +8,11 @@ import gymnasium
 
 from envs.catalog import make_env
 from envs.core.errors import EnvironmentFault
-from envs.core.step_result import StepResult, checked, messages_in
+from envs.core.step_result import StepResult, checked, from_gymnasium, messages_in
 from envs.core.task import Message, Task
-from envs.core.turn_text import split_thought
+from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
-from rewards.verdict import Outcome
+from rewards.verdict import Outcome, Verdict
 
 MakeEnv = Callable[[str], gymnasium.Env[str, str]]
 
@@ -33,7 +33,7 @@ class Play:
         """Whether it came to its end, after which nothing is left to be closed."""
 
     def begin(self) -> tuple[Message, ...]:
-        """Make and reset the environment; the messages that it adds to the task's own, such as a server's observation."""
+        """Make and reset the environment; return the messages that it adds, such as a server's observation."""
         if self._task.fault:
             raise EnvironmentFault(self._task.fault)
         with self._lock:
@@ -41,22 +41,22 @@ class Play:
             _, info = self._env.reset(options={"task": self._task})
             return messages_in(info, self._name)
 
-    def turn(self, text: str, *, cut: str = "") -> StepResult:
-        """What the environment says to a turn. `cut` names the limit that ends the episode with this turn, if one does.
+    def turn(self, parsed: ParsedTurn, *, cut: str = "") -> StepResult:
+        """Return what the environment says to a turn. `cut` names the limit that ends the episode with it, if one does.
 
         A turn that was cut off inside its thought has no answer to be judged.
         """
         with self._lock:
             env = self._opened
-            if cut and isinstance(env.unwrapped, TaskEnv) and not self._answers(text):
-                return self._over(self._cut(env, cut, text))
-            result = checked(env.step(text), self._name)
+            if cut and isinstance(env.unwrapped, TaskEnv) and not parsed.readable:
+                return self._over(self._cut(env, cut, parsed.text))
+            result = self._answered(env, parsed)
             if cut and not result.done:
                 result = replace(self._cut(env, cut, ""), messages=result.messages)
             return self._over(result)
 
     def cut(self, limit: str) -> StepResult:
-        """What the episode is worth that this limit ends between two turns."""
+        """Return what the episode is worth that this limit ends between two turns."""
         with self._lock:
             return self._over(self._cut(self._opened, limit, ""))
 
@@ -70,15 +70,19 @@ class Play:
         assert self._env is not None, "call begin first; an episode that is over takes no turns"
         return self._env
 
-    def _answers(self, text: str) -> bool:
-        return split_thought(text, thinks=self._task.thinks)[2]
+    def _answered(self, env: gymnasium.Env[str, str], parsed: ParsedTurn) -> StepResult:
+        """Hand an environment of Temper the turn as it was read, any other its text; a wrapper may alter the text."""
+        if isinstance(env, TaskEnv):
+            return checked(env.respond(parsed), self._name)
+        return from_gymnasium(env.step(parsed.text), self._name)
 
     def _cut(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
-        """The environment's verdict on what there is; 0 from one that is not Temper's own."""
+        """Return the environment's verdict on what there is; 0 from one that is not Temper's own."""
         inner = env.unwrapped
         if isinstance(inner, TaskEnv):
             return checked(inner.cut(limit, text), self._name)
-        return StepResult(reward=0.0, done=True, out_of_turns=True, outcome=Outcome.CUT, detail=f"cut off {limit}")
+        judged = Verdict(outcome=Outcome.CUT, detail=f"cut off {limit}")
+        return StepResult(done=True, out_of_turns=True, verdict=judged)
 
     def _over(self, result: StepResult) -> StepResult:
         if result.done:

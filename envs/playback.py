@@ -9,8 +9,9 @@ from typing import Any
 from envs.core.failure import Failure, failure_of
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import UNLIMITED
-from envs.core.turn_text import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, call_message, turn_text
+from envs.core.turn_text import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, call_message, parse_turn, turn_text
 from envs.play import Play
+from rewards.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +19,13 @@ class Scored:
     """What a script was worth. `reward` is None exactly where `failure` says why."""
 
     reward: float | None
-    outcome: str | None = None
-    parts: dict[str, float] = field(default_factory=dict)
-    detail: str = ""
+    verdict: Verdict = field(default_factory=Verdict)
     failure: Failure | None = None
     seconds: float = 0.0
 
 
 def score(task: Task, turns: Sequence[str]) -> Scored:
-    """Plays the turns as an episode that may have no others. Never raises: a fault becomes a typed failure.
+    """Play the turns as an episode that may have no others. Never raises: a fault becomes a typed failure.
 
     A turn may hold a thought, with or without its opening tag; turns after the end of the episode are not played.
     """
@@ -47,19 +46,14 @@ def _play(task: Task, turns: Sequence[str]) -> Scored:
         play.begin()
         for text in turns:
             tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
-            result = play.turn(text if tagged else CLOSE_THOUGHT + text)
+            result = play.turn(parse_turn(text if tagged else CLOSE_THOUGHT + text, thinks=True))
             if result.done:
                 break
         else:
             result = play.cut(f"after the {len(turns)} turns that were given")
     finally:
         play.close()
-    return Scored(
-        reward=result.reward,
-        outcome=None if result.outcome is None else result.outcome.value,
-        parts=result.parts,
-        detail=result.detail,
-    )
+    return Scored(reward=result.reward, verdict=result.verdict)
 
 
 def turns_of(response: dict[str, Any]) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
+from envs.core.step_result import GymStep, StepResult, to_gymnasium
 from envs.core.task import Message, Task
-from envs.core.turn_text import BadCall, Call, parse_calls, split_thought
+from envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
 from envs.tools.shared_tools import MAX_RESULT_CHARACTERS, lent
 from envs.tools.text_tool import answer_call
 from rewards.verdict import CORRECT, FORMAT, LENGTH, WEIGHTS, Outcome, Verdict, brevity, verdict, weighted
@@ -18,7 +19,6 @@ DEFAULT_TURNS = 4
 """Most turns of an episode with tools, where neither the run nor the environment says otherwise."""
 MAX_CALLS = 8
 MAX_CHARACTERS = 65_536
-StepReturn = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 class AnyText(spaces.Text):
@@ -42,8 +42,7 @@ class TaskEnv(gymnasium.Env[str, str]):
     or an episode without an answer may be worth something.
 
     `reset(options={"task": Task})` sets the task; without it one is drawn from `self.np_random`.
-    The observation is text; `info` of a step has `parts`, `outcome` and `detail`; `messages` while the
-    episode goes on, `evidence` when it has ended.
+    `step` is gymnasium's and takes the text of a turn; `respond` takes one that has been read. Both lead to `turn`.
     """
 
     metadata = {"render_modes": []}
@@ -57,15 +56,15 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters = 0
 
     def draw(self, rng: random.Random) -> Task:
-        """A generated task."""
+        """Return a generated task."""
         raise NotImplementedError
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
-        """Judges the answer of one well-formed turn."""
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        """Return what follows a readable turn: `self.end(verdict)`, `self.cut(limit)` or `self.go_on(messages)`."""
         raise NotImplementedError
 
     def standing(self, task: Task) -> Verdict:
-        """What the episode is worth as it stands, without an answer."""
+        """Return what the episode is worth as it stands, without an answer."""
         return verdict(False)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -81,31 +80,38 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.task, self.turns, self.characters = task, 0, 0
         return last_user_text(task), {"key": task.key}
 
-    def step(self, action: str) -> StepReturn:
+    def step(self, action: str) -> GymStep:
+        return to_gymnasium(self.respond(parse_turn(action, thinks=self._opened.thinks)))
+
+    def respond(self, parsed: ParsedTurn) -> StepResult:
+        """Return what follows a turn of the model: the end of the episode, or the messages with which it goes on."""
+        task = self._opened
+        self.turns += 1
+        self.characters += len(parsed.text)
+        if not parsed.readable:
+            detail = "the thought was not closed" if task.thinks else "a thought where thinking is off"
+            return self.end(malformed(self.standing(task), detail))
+        names = task.spec.get("tools", ())
+        if any(isinstance(call, Call) and call.name in names for call in parsed.calls):
+            return self.use_lent_tools(parsed.calls, names)
+        return self.turn(task, parsed)
+
+    @property
+    def _opened(self) -> Task:
         if self.task is None:
             raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
-        self.turns += 1
-        self.characters += len(action)
-        _, answer, well_formed = split_thought(action, thinks=self.task.thinks)
-        if not well_formed:
-            detail = "the thought was not closed" if self.task.thinks else "a thought where thinking is off"
-            return self.end(malformed(self.standing(self.task), detail))
-        names = self.task.spec.get("tools", ())
-        calls = parse_calls(answer) if names else []
-        if any(isinstance(call, Call) and call.name in names for call in calls):
-            return self.use_lent_tools(calls, names)
-        return self.turn(self.task, answer)
+        return self.task
 
-    def use_lent_tools(self, calls: list[Call | BadCall], names: Sequence[str]) -> StepReturn:
-        """Answers a turn that calls one of the tools which the run lends; the episode's last turn may not."""
+    def use_lent_tools(self, calls: Sequence[Call | BadCall], names: Sequence[str]) -> StepResult:
+        """Answer a turn that calls one of the tools which the run lends; the episode's last turn may not."""
         assert self.task is not None
         if self.turns >= self.task.spec.get("max_turns", DEFAULT_TURNS):
             return self.cut(f"after {self.turns} turns without an answer")
         answers = [answer_call(call, lent(names)) for call in calls[:MAX_CALLS]]
         return self.go_on([{"role": "tool", "content": text[:MAX_RESULT_CHARACTERS]} for text in answers])
 
-    def cut(self, limit: str, text: str = "") -> StepReturn:
-        """The return of an episode that a limit ends: between two turns, or inside one that came to no answer (`text`).
+    def cut(self, limit: str, text: str = "") -> StepResult:
+        """End an episode by a limit: between two turns, or inside one that came to no answer (`text`).
 
         `limit` says where that was.
         """
@@ -118,35 +124,31 @@ class TaskEnv(gymnasium.Env[str, str]):
         detail = ": ".join(part for part in (f"cut off {limit}", judged.detail) if part)
         return self.end(replace(judged, parts=parts, detail=detail), truncated=True)
 
-    def end(self, judged: Verdict, *, truncated: bool = False) -> StepReturn:
-        """The return of the last step: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
+    def end(self, judged: Verdict, *, truncated: bool = False) -> StepResult:
+        """End the episode: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
         assert self.task is not None
         spec, self.task = self.task.spec, None
-        parts = dict(judged.parts)
         if "length_limit" in spec:
-            parts[LENGTH] = brevity(self.characters, limit=spec["length_limit"])
-        info = {
-            "parts": parts,
-            "outcome": (Outcome.CUT if truncated else judged.outcome).value,
-            "detail": judged.detail,
-            "evidence": judged.evidence,
-        }
-        return "", weighted(parts, spec.get("weights", WEIGHTS)), not truncated, truncated, info
+            length = {LENGTH: brevity(self.characters, limit=spec["length_limit"])}
+            judged = replace(judged, parts=judged.parts | length)
+        if truncated:
+            judged = replace(judged, outcome=Outcome.CUT)
+        reward = weighted(judged.parts, spec.get("weights", WEIGHTS))
+        return StepResult(reward=reward, done=True, out_of_turns=truncated, verdict=judged)
 
-    def go_on(self, messages: list[Message]) -> StepReturn:
-        """The return of a step after which the episode goes on."""
-        info = {"parts": {}, "outcome": "ok", "detail": "", "messages": messages}
-        return "\n".join(message["content"] for message in messages), 0.0, False, False, info
+    def go_on(self, messages: Sequence[Message]) -> StepResult:
+        """Go on with the episode: the model sees these messages and has its next turn."""
+        return StepResult(messages=tuple(messages))
 
 
 def malformed(judged: Verdict, detail: str) -> Verdict:
-    """The verdict on a turn that can't be read, given what the episode was worth before it: no answer is right."""
+    """Return the verdict on a turn that can't be read, given what the episode was worth before it: no answer is right."""
     parts = judged.parts | {CORRECT: min(judged.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
     return replace(judged, outcome=Outcome.WRONG, parts=parts, detail=detail)
 
 
 def last_user_text(task: Task) -> str:
-    """The text of the task's last user message."""
+    """Return the text of the task's last user message."""
     for message in reversed(task.messages):
         if message["role"] == "user":
             return str(message["content"])

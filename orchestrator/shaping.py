@@ -94,7 +94,8 @@ def _with_effort(trajectory: Trajectory, config: ShapingConfig) -> Trajectory:
 
 
 def _plus(trajectory: Trajectory, part: str, added: float) -> Trajectory:
-    return replace(trajectory, reward=_reward(trajectory) + added, parts=trajectory.parts | {part: added})
+    judged = replace(trajectory.verdict, parts=trajectory.verdict.parts | {part: added})
+    return replace(trajectory, reward=_reward(trajectory) + added, verdict=judged)
 
 
 def _reward(trajectory: Trajectory) -> float:

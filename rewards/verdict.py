@@ -23,9 +23,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The judgement of one answer; `detail` is one line for people, `evidence` how it was reached (grader, isolation)."""
+    """The judgement of one answer; `detail` is one line for people, `evidence` how it was reached (grader, isolation).
 
-    outcome: Outcome
+    There is no `outcome` where nothing was judged, and where an environment that is not Temper's own leaves it open.
+    """
+
+    outcome: Outcome | None = None
     parts: dict[str, float] = field(default_factory=dict)
     detail: str = ""
     evidence: dict[str, str | float] = field(default_factory=dict)

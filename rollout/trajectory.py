@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Message, Task
-from rewards.verdict import Outcome, correctness
+from rewards.verdict import Verdict, correctness
 
 
 @total_ordering
@@ -114,20 +114,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode: its turns, why it ended, and either a reward with its named parts or a typed failure.
-
-    `outcome` says how it ended for the model; an environment that is not Temper's own may leave it open. `detail` is the
-    verifier's line for people, `evidence` what its verdict rests on, such as the sandbox's isolation level.
-    """
+    """One episode: its turns, why it ended, and either a reward with the verdict that it comes from or a typed failure."""
 
     task: Task
     turns: tuple[Turn, ...]
     stop: Stop
     reward: float | None = None
-    outcome: Outcome | None = None
-    parts: dict[str, float] = field(default_factory=dict)
-    detail: str = ""
-    evidence: dict[str, str | float] = field(default_factory=dict)
+    verdict: Verdict = field(default_factory=Verdict)
     failure: Failure | None = None
     seconds: float = 0.0
 
@@ -162,7 +155,7 @@ class Trajectory:
     @property
     def correct(self) -> bool:
         """Whether the answer was right: the part `correct`, or for an environment without parts a reward of 1."""
-        return correctness(self.parts, self.reward) >= 1.0
+        return correctness(self.verdict.parts, self.reward) >= 1.0
 
     @property
     def worth_retrying(self) -> bool:

@@ -48,17 +48,17 @@ def turn_from_json(data: dict[str, Any]) -> Turn:
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """A trajectory as plain JSON data: ids, versions, masks, log-probabilities, messages, score parts, stop."""
-    failure = trajectory.failure
+    failure, judged = trajectory.failure, trajectory.verdict
     return {
         "env": trajectory.task.env,
         "key": trajectory.task.key,
         "thinking": {"mode": trajectory.task.thinking.mode.value, "budget": trajectory.task.thinking.budget},
         "messages": list(trajectory.task.messages),
         "reward": trajectory.reward,
-        "outcome": None if trajectory.outcome is None else trajectory.outcome.value,
-        "parts": trajectory.parts,
-        "detail": trajectory.detail,
-        "evidence": trajectory.evidence,
+        "outcome": None if judged.outcome is None else judged.outcome.value,
+        "parts": judged.parts,
+        "detail": judged.detail,
+        "evidence": judged.evidence,
         "stop": trajectory.stop.value,
         "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
         "seconds": round(trajectory.seconds, 4),

@@ -6,9 +6,9 @@ from typing import Any
 from envs.coding.env import CodeEnv
 from envs.coding.rows_humaneval import FORMATS
 from envs.core.row_format import load_row
+from envs.core.step_result import GymStep
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
-from envs.task_env import StepReturn
 
 
 def task_of(row: dict[str, Any], **spec: Any) -> Task:
@@ -17,7 +17,7 @@ def task_of(row: dict[str, Any], **spec: Any) -> Task:
     return replace(task, thinking=OFF, spec=task.spec | spec)
 
 
-def play(task: Task, *answers: str) -> StepReturn:
+def play(task: Task, *answers: str) -> GymStep:
     """The last step of an episode in which these answers are given."""
     env = CodeEnv()
     env.reset(options={"task": replace(task, thinking=OFF)})

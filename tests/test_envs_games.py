@@ -17,6 +17,7 @@ from envs.games.known_games import drawing
 from envs.games.plan import shortest_win
 from envs.playback import score
 from envs.source import EnvConfig, open_source
+from rewards.verdict import Outcome
 
 LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}}
 PLANNED = {
@@ -52,9 +53,9 @@ def test_the_shortest_way_wins_and_each_corruption_of_it_does_not(game: str) -> 
     for seed in range(5):
         task = task_of({"id": game, "kwargs": PLANNED[game]}, seed=seed)
         won = score(task, env.gold(task))
-        assert (won.reward, won.outcome, won.parts["bad_actions"]) == (1.0, "ok", 0.0)
+        assert (won.reward, won.verdict.outcome, won.verdict.parts["bad_actions"]) == (1.0, Outcome.OK, 0.0)
         for name, turns in env.corruptions(task):
-            assert score(task, turns).parts["correct"] == 0.0, name
+            assert score(task, turns).verdict.parts["correct"] == 0.0, name
 
 
 @pytest.mark.parametrize("game", PLANNED)
@@ -92,8 +93,10 @@ def test_a_hand_of_cards_is_played_to_its_end() -> None:
     task = task_of({"id": "Blackjack-v1"}, seed=1)
     assert "Your cards: 15" in task.messages[0]["content"]
     returns = {seed: score(task_of({"id": "Blackjack-v1"}, seed=seed), ["stick"]) for seed in range(20)}
-    assert {judged.parts["return"] for judged in returns.values()} <= {-1.0, 0.0, 1.0}
-    assert all(judged.parts["correct"] == float(judged.parts["return"] > 0) for judged in returns.values())
+    assert {judged.verdict.parts["return"] for judged in returns.values()} <= {-1.0, 0.0, 1.0}
+    assert all(
+        judged.verdict.parts["correct"] == float(judged.verdict.parts["return"] > 0) for judged in returns.values()
+    )
     assert len({judged.reward for judged in returns.values()}) == 2
 
 
@@ -115,7 +118,7 @@ def test_a_turn_without_an_action_is_told_so_and_counts() -> None:
 
 
 def test_a_hole_ends_the_game_as_lost() -> None:
-    assert score(task_of(LAKE), ["down", "right", "down", "down"]).outcome == "wrong"
+    assert score(task_of(LAKE), ["down", "right", "down", "down"]).verdict.outcome is Outcome.WRONG
     env = opened(task_of(LAKE))
     env.step("</think>down")
     _, reward, terminated, *_ = env.step("</think>right")
@@ -127,10 +130,10 @@ def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> 
     gold = configured("gym", {"id": "CliffWalking-v1"}).gold
     assert gold is not None
     judged = score(task, ["right", *gold(task)])
-    assert (judged.outcome, judged.parts["return"]) == ("wrong", -113.0)
+    assert (judged.verdict.outcome, judged.verdict.parts["return"]) == (Outcome.WRONG, -113.0)
     kind = configured("gym", {"id": "CliffWalking-v1", "success": -200.0})
     assert kind.generate is not None
-    assert score(kind.generate(random.Random(0), 1), ["right", *gold(task)]).outcome == "ok"
+    assert score(kind.generate(random.Random(0), 1), ["right", *gold(task)]).verdict.outcome == Outcome.OK
 
 
 @pytest.mark.parametrize(

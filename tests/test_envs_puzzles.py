@@ -15,6 +15,7 @@ from envs.playback import Scored, score
 from envs.puzzles.env import answer_of
 from envs.puzzles.library import SCORE_S, Origin, ReasoningLibrary, shared_library
 from envs.source import EnvConfig, open_source
+from rewards.verdict import Outcome
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None,
@@ -62,11 +63,11 @@ def test_a_generator_is_deterministic_its_gold_answer_scores_one_and_wrong_ones_
             wrong[name] = "no answer"
         else:
             gold = score(task, gold_of.gold(task))  # in another process: the question is made again there
-            if (gold.outcome, gold.parts.get("correct")) != ("ok", 1.0):
+            if (gold.verdict.outcome, gold.verdict.parts.get("correct")) != (Outcome.OK, 1.0):
                 wrong[name] = gold
         for what, turns in gold_of.corruptions(task):
             bad = score(task, turns)
-            if bad.failure is not None or not bad.parts["correct"] < 1.0:
+            if bad.failure is not None or not bad.verdict.parts["correct"] < 1.0:
                 wrong[f"{name}, {what}"] = bad
     assert wrong == dict.fromkeys(WITHOUT_ANSWERS & set(names[::every]), "no answer")
 
@@ -99,9 +100,9 @@ def test_an_answer_is_never_executed(dataset: str) -> None:
     patch = "__import__('sys').modules['__main__'].score.__globals__.update(CONDITIONS={}, score=lambda *a: 1.0)"
     forge = "__import__('os').write(1, b'{\"score\": 1.0}\\n')"
     for answer in (patch, f"[{patch}]", forge, f"[{forge}, '']", "print(1)", "x.__class__", "(1).__class__.__mro__"):
-        assert answered(task, answer).parts["correct"] < 1.0, answer
-    assert answered(task, "no answer").parts["correct"] < 1.0
-    assert answered(task, task.spec["answer"]).parts["correct"] == 1.0
+        assert answered(task, answer).verdict.parts["correct"] < 1.0, answer
+    assert answered(task, "no answer").verdict.parts["correct"] < 1.0
+    assert answered(task, task.spec["answer"]).verdict.parts["correct"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -130,10 +131,10 @@ def test_a_hostile_answer_is_wrong_in_bounded_time(dataset: str, answer: str) ->
     judged = answered(task, answer)
     assert time.monotonic() - start < SCORE_S + START_S
     assert judged.failure is None
-    assert judged.outcome in ("wrong", "policy_fault")
-    assert judged.parts["correct"] < 1.0
+    assert judged.verdict.outcome in (Outcome.WRONG, Outcome.POLICY_FAULT)
+    assert judged.verdict.parts["correct"] < 1.0
     if task.spec["answer"] is not None:
-        assert answered(task, task.spec["answer"]).outcome == "ok"
+        assert answered(task, task.spec["answer"]).verdict.outcome == Outcome.OK
 
 
 @pytest.mark.parametrize(
@@ -157,15 +158,15 @@ def test_an_integral_that_restates_the_question_is_wrong_though_the_library_give
     task = task_of("intermediate_integration", seed=12)
     assert "-x*sin(3*x)" in task.messages[0]["content"]
     assert task.spec["answer"] is None
-    assert answered(task, "-Integral(x*sin(3*x), x) + C").parts["correct"] == 0.0
-    assert answered(task, "x*cos(3*x)/3 - sin(3*x)/9 + C").parts["correct"] == 1.0
+    assert answered(task, "-Integral(x*sin(3*x), x) + C").verdict.parts["correct"] == 0.0
+    assert answered(task, "x*cos(3*x)/3 - sin(3*x)/9 + C").verdict.parts["correct"] == 1.0
 
 
 def test_partial_credit_is_the_library_s_own() -> None:
     task = task_of("spiral_matrix")
     as_list = str(task.spec["answer"].split())
     judged = answered(task, as_list)
-    assert (judged.outcome, judged.parts["correct"], judged.reward) == ("wrong", 0.1, 0.1)
+    assert (judged.verdict.outcome, judged.verdict.parts["correct"], judged.reward) == (Outcome.WRONG, 0.1, 0.1)
 
 
 @pytest.mark.parametrize(

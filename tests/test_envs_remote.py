@@ -18,6 +18,7 @@ from envs.core.task import Task
 from envs.playback import score
 from envs.remote.client import Server
 from envs.remote.env import HttpEnv
+from rewards.verdict import Outcome
 
 TOOL = {
     "type": "function",
@@ -175,7 +176,7 @@ def test_a_session_is_seeded_its_tools_called_and_the_whole_row_verified(server:
 
 def test_a_wrong_end_is_wrong(server: CounterServer) -> None:
     judged = score(task_of(server), ["I did not add."])
-    assert (judged.reward, judged.outcome, judged.failure) == (0.0, "wrong", None)
+    assert (judged.reward, judged.verdict.outcome, judged.failure) == (0.0, Outcome.WRONG, None)
 
 
 def test_the_response_is_one_that_openais_own_types_take(server: CounterServer) -> None:
@@ -202,9 +203,10 @@ def test_an_episode_that_is_cut_off_keeps_the_rewards_so_far(server: CounterServ
     env.step("</think>1")
     own = env.unwrapped
     assert isinstance(own, HttpEnv)
-    _, reward, terminated, truncated, info = own.cut("at the token limit of a turn", "I think")
-    assert (reward, terminated, truncated, info["outcome"]) == (0.5, False, True, "cut")
-    assert (info["parts"]["format"], info["detail"]) == (0.0, "cut off at the token limit of a turn: reward 0.5")
+    cut = own.cut("at the token limit of a turn", "I think")
+    assert (cut.reward, cut.done, cut.out_of_turns, cut.verdict.outcome) == (0.5, True, True, Outcome.CUT)
+    assert cut.verdict.parts["format"] == 0.0
+    assert cut.verdict.detail == "cut off at the token limit of a turn: reward 0.5"
 
 
 def test_a_session_id_and_results_of_tools_are_passed_on(server: CounterServer) -> None:
@@ -320,7 +322,7 @@ def test_a_tool_that_fails_on_the_models_arguments_is_told_and_its_output_is_cut
 
 def test_the_last_turn_is_verified_though_it_calls_a_tool(server: CounterServer) -> None:
     judged = score(task_of(server), [SAY_ADD])
-    assert (judged.reward, judged.outcome) == (1.0, "cut")
+    assert (judged.reward, judged.verdict.outcome) == (1.0, Outcome.CUT)
 
 
 @pytest.mark.parametrize(

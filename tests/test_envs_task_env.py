@@ -10,17 +10,17 @@ from envs.catalog import environment, make_env
 from envs.core.definition import EnvDefinition
 from envs.core.errors import GraderError
 from envs.core.row_format import load_row
+from envs.core.step_result import GymStep
 from envs.core.task import Message, Task
 from envs.core.turn_text import Call, call_message, turn_text
 from envs.source import EnvConfig, open_source
-from envs.task_env import StepReturn
 from envs.tool_use.env import run_tool
 
 IDS = ("math", "code", "tool_use")
 ALL = [environment(env_id) for env_id in IDS]
 
 
-def play(task: Task, messages: list[Message]) -> StepReturn:
+def play(task: Task, messages: list[Message]) -> GymStep:
     """Says the assistant's messages one after the other; checks that the tool messages between them come back."""
     env = make_env(task.env)
     env.reset(options={"task": task})
@@ -33,7 +33,7 @@ def play(task: Task, messages: list[Message]) -> StepReturn:
     return env.step(turn_text(messages[said[-1]], thinks=task.thinks))  # type: ignore[return-value]
 
 
-def one_step(env_id: str, action: str, *, thinks: bool = True) -> tuple[Task, StepReturn]:
+def one_step(env_id: str, action: str, *, thinks: bool = True) -> tuple[Task, GymStep]:
     task = open_source(env_id, EnvConfig(thinking=thinks), split="train", seed=0).task(0)
     env = make_env(env_id)
     env.reset(options={"task": task})

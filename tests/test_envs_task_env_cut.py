@@ -38,14 +38,14 @@ def moves(task: Task) -> list[str]:
 def test_a_game_of_more_turns_than_any_default_of_the_run_is_won_with_default_limits() -> None:
     task = game("FrozenLake-v1", {"is_slippery": False})
     won = play(task, moves(task), limits=replace(EpisodeLimits(), total_tokens=10_000))
-    assert (won.reward, won.stop, won.outcome, len(won.turns)) == (1.0, Stop.ENV, Outcome.OK, 6)
+    assert (won.reward, won.stop, won.verdict.outcome, len(won.turns)) == (1.0, Stop.ENV, Outcome.OK, 6)
 
 
 def test_the_turns_of_the_run_cut_an_episode_where_they_are_set() -> None:
     task = game("FrozenLake-v1", {"is_slippery": False})
     cut = play(task, moves(task), limits=replace(ROOM, turns=4))
-    assert (cut.reward, cut.stop, cut.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.CUT, 4)
-    assert cut.detail == "cut off after the run's limit of turns: return 0"
+    assert (cut.reward, cut.stop, cut.verdict.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.CUT, 4)
+    assert cut.verdict.detail == "cut off after the run's limit of turns: return 0"
     assert cut.turns[-1].observation
 
 
@@ -70,7 +70,7 @@ def test_on_the_cliff_every_limit_is_worse_than_the_way_and_no_better_than_doing
     assert idle.reward == -64.0
     assert {name: one.reward for name, one in ways_out.items() if not (one.reward or 0.0) <= -64.0} == {}
     assert {one.stop for one in ways_out.values()} == {Stop.LENGTH, Stop.EPISODE_LENGTH, Stop.TURNS, Stop.ENV}
-    assert {one.outcome for one in ways_out.values() if one.stop is not Stop.ENV} == {Outcome.CUT}
+    assert {one.verdict.outcome for one in ways_out.values() if one.stop is not Stop.ENV} == {Outcome.CUT}
 
 
 def test_what_an_unknown_game_costs_a_turn_is_what_its_first_step_costs() -> None:
@@ -97,10 +97,10 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
     limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
     thinks = ["so " * 100]
     done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
-    assert (done.reward, done.parts["state"], done.outcome) == (1.0, 1.0, Outcome.CUT)
-    assert (undone.reward, undone.parts["state"], undone.outcome) == (0.0, 0.0, Outcome.CUT)
+    assert (done.reward, done.verdict.parts["state"], done.verdict.outcome) == (1.0, 1.0, Outcome.CUT)
+    assert (undone.reward, undone.verdict.parts["state"], undone.verdict.outcome) == (0.0, 0.0, Outcome.CUT)
     assert done.stop is (Stop.TURNS if after == "turns" else Stop.LENGTH)
-    assert done.detail.endswith("database as wanted, 0 of 0 outputs said")
+    assert done.verdict.detail.endswith("database as wanted, 0 of 0 outputs said")
 
 
 def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_before(tmp_path: Path) -> None:
@@ -109,7 +109,12 @@ def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_b
     )
     task = replace(task, spec=task.spec | {"weights": {"correct": 1.0, "tool_errors": -0.2}})
     bad = score(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
-    assert (bad.reward, bad.parts["correct"], bad.parts["format"], bad.outcome) == (-0.2, 0.0, 0.0, "wrong")
+    assert (bad.reward, bad.verdict.parts["correct"], bad.verdict.parts["format"], bad.verdict.outcome) == (
+        -0.2,
+        0.0,
+        0.0,
+        Outcome.WRONG,
+    )
 
 
 def test_tools_that_failed_count_where_the_episode_is_cut_off() -> None:
@@ -121,4 +126,4 @@ def test_tools_that_failed_count_where_the_episode_is_cut_off() -> None:
     cut = play(task, [failing, NO_CLOSING], limits=replace(ROOM, turn_tokens=len(failing) + 1))
     own = play(task, [failing])
     assert (cut.reward, own.reward) == (-0.2, -0.2)
-    assert (own.stop, own.outcome, len(own.turns)) == (Stop.TURNS, Outcome.CUT, 4)
+    assert (own.stop, own.verdict.outcome, len(own.turns)) == (Stop.TURNS, Outcome.CUT, 4)

@@ -18,7 +18,8 @@ class Double(TaskEnv):
     def draw(self, rng):
         return generate(rng, 1)
 
-    def turn(self, task, answer):
+    def turn(self, task, parsed):
+        answer = parsed.answer
         return self.end(verdict(answer.strip() == task.spec["answer"]))
 
 def generate(rng, level):

@@ -133,16 +133,18 @@ import os, random, time
 from envs.core.definition import Environment
 from envs.task_env import TaskEnv
 from envs.core.errors import GraderError
+from envs.core.step_result import StepResult
 from envs.core.task import Task
 from rewards.verdict import verdict
 
 class Faulty(TaskEnv):
     env_id = "{name}"
-    def turn(self, task, answer):
+    def turn(self, task, parsed):
+        answer = parsed.answer
         if answer == "die": os._exit(3)
         if answer == "hang": time.sleep(600)
         if answer == "raise": raise ValueError("a bug")
-        if answer == "nan": return "", float("nan"), True, False, {{}}
+        if answer == "nan": return StepResult(reward=float("nan"), done=True)
         if answer == "grader": raise GraderError("no gold")
         return self.end(verdict(answer == "right"))
 

@@ -27,7 +27,7 @@ from orchestrator.settings.compose import Config, EvalConfig, load_config
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
 from orchestrator.stages.session import Run
-from rewards.verdict import CORRECT
+from rewards.verdict import CORRECT, Verdict
 from rollout.trajectory import (
     Closed,
     Failure,
@@ -58,7 +58,9 @@ def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: b
 
 
 def answer(task: Task, right: bool, *turns: Turn, stop: Stop = Stop.ENV) -> Trajectory:
-    return Trajectory(task=task, turns=turns, stop=stop, reward=float(right), parts={CORRECT: float(right)})
+    return Trajectory(
+        task=task, turns=turns, stop=stop, reward=float(right), verdict=Verdict(parts={CORRECT: float(right)})
+    )
 
 
 def task_under(thinking: Thinking, key: str = "k") -> Task:

@@ -13,7 +13,7 @@ from learner.losses.config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped
-from rewards.verdict import CORRECT
+from rewards.verdict import CORRECT, Verdict
 from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 VERSION = WeightVersion(step=0)
@@ -36,7 +36,9 @@ def turn(*, thought: int = 2, answer: int = 1, faults: tuple[TurnFault, ...] = (
 def group(answers: Sequence[tuple[float, Sequence[Turn]]], *, thinking: Thinking = UNLIMITED) -> Group:
     task = Task(env="math", key="k", messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking)
     trajectories = tuple(
-        Trajectory(task=task, turns=tuple(turns), stop=Stop.ENV, reward=reward, parts={CORRECT: reward})
+        Trajectory(
+            task=task, turns=tuple(turns), stop=Stop.ENV, reward=reward, verdict=Verdict(parts={CORRECT: reward})
+        )
         for reward, turns in answers
     )
     return Group(ticket=Ticket(number=0, task=task, admitted=VERSION), trajectories=trajectories)
@@ -53,7 +55,9 @@ def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_ri
     after = shaped(before, ShapingConfig(thought_length=0.5, answer_length=0.25))
     # brevity +-0.5 around the mean, in opposite directions for thought and answer
     assert after.rewards_G == pytest.approx([1 + 0.25 - 0.125, 1 - 0.25 + 0.125])
-    assert after.trajectories[0].parts == pytest.approx({CORRECT: 1.0, "thought_length": 0.25, "answer_length": -0.125})
+    assert after.trajectories[0].verdict.parts == pytest.approx(
+        {CORRECT: 1.0, "thought_length": 0.25, "answer_length": -0.125}
+    )
     assert all(t.correct for t in after.trajectories)
     assert differ(after.rewards_G)
 

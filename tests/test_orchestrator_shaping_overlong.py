@@ -39,7 +39,7 @@ def test_an_answer_pays_for_its_longest_turn() -> None:
     config = ShapingConfig(overlong_buffer=10, overlong_factor=2.0)
     after = shaped(group((turn(8), turn(8), turn(8)), (turn(3), turn(15)), ()), config, turn_tokens=20)
     assert after.rewards_G == pytest.approx([1.0, 0.0, 1.0])
-    assert [t.parts["overlong"] for t in after.trajectories] == pytest.approx([0.0, -1.0, 0.0])
+    assert [t.verdict.parts["overlong"] for t in after.trajectories] == pytest.approx([0.0, -1.0, 0.0])
 
 
 def test_a_turn_with_a_thinking_budget_pays_nothing() -> None:

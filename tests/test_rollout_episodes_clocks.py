@@ -11,9 +11,11 @@ from scripted_engine import ROOM, ScriptedEngine, runner_of
 
 from envs.core.clock import CURRENT, Clock, off_the_clock
 from envs.core.failure import FailureKind
+from envs.core.step_result import StepResult
 from envs.core.task import Task
+from envs.core.turn_text import ParsedTurn
 from envs.sandbox.sandbox import AT_ONCE, shared_sandbox
-from envs.task_env import StepReturn, TaskEnv
+from envs.task_env import TaskEnv
 from rewards.verdict import Outcome, verdict
 from rollout.episodes.episode import EpisodeRunner
 from rollout.trajectory import Trajectory
@@ -31,7 +33,7 @@ class Waiting(TaskEnv):
         super().__init__()
         self.tool = tool
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         self.tool(task)
         if self.turns == 1:
             return self.go_on([{"role": "tool", "content": "done"}])
@@ -119,7 +121,7 @@ def test_programs_that_use_up_their_time_are_scored_however_many_there_are_and_s
         played, took = together(runner, [task] * 2)
     finally:
         shared_sandbox().admit(AT_ONCE)
-    assert [(one.reward, one.outcome) for one in played] == [(0.0, Outcome.POLICY_FAULT)] * 2
+    assert [(one.reward, one.verdict.outcome) for one in played] == [(0.0, Outcome.POLICY_FAULT)] * 2
     assert took > 0.7
 
 

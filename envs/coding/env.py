@@ -18,10 +18,12 @@ from envs.coding.exercises import CREDITS, ENV
 from envs.coding.suite import suite
 from envs.coding.test_result import Tested, short
 from envs.core.errors import GraderError
+from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
+from envs.core.turn_text import ParsedTurn
 from envs.sandbox.sandbox import Sandbox, shared_sandbox
 from envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS
-from envs.task_env import StepReturn, TaskEnv
+from envs.task_env import TaskEnv
 from rewards.program_text import joined, program_of
 from rewards.verdict import CORRECT, Verdict, policy_fault, verdict
 
@@ -41,9 +43,9 @@ class CodeEnv(TaskEnv):
     def draw(self, rng: random.Random) -> Task:
         return exercises.generate(rng, 1)
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         spec, last = task.spec, self.turns >= task.spec.get("max_turns", 1)
-        source = program_text(answer, spec)
+        source = program_text(parsed.answer, spec)
         if source is None:
             wrong = verdict(False, well_formed=False, detail="no program in the answer")
             return self.end(_with_share(wrong, 0.0)) if last else self.go_on([_user(NO_PROGRAM)])

@@ -3,35 +3,63 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from envs.core.errors import EnvironmentFault, GraderError
 from envs.core.task import Message
-from rewards.verdict import Outcome
+from rewards.verdict import Outcome, Verdict
+
+GymStep = tuple[str, float, bool, bool, dict[str, Any]]
+"""What gymnasium's `step` returns: observation, reward, ended, cut off, info."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """The answer to one turn, plain data throughout. `out_of_turns` says that it is over because a limit cut it off."""
+    """The answer to one turn: `messages` while the episode goes on, a reward and a verdict where it is over.
 
-    reward: float
-    done: bool
-    out_of_turns: bool
-    outcome: Outcome | None
-    parts: dict[str, float] = field(default_factory=dict)
-    detail: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
+    `out_of_turns` says that it is over because a limit cut it off.
+    """
+
+    reward: float = 0.0
+    done: bool = False
+    out_of_turns: bool = False
+    verdict: Verdict = field(default_factory=Verdict)
     messages: tuple[Message, ...] = ()
 
 
-def checked(returned: Any, name: str) -> StepResult:
-    """What `step` returned, with numpy's scalars as plain numbers. `name` is the task's, for messages.
+def checked(result: Any, name: str) -> StepResult:
+    """Return a result with numpy's scalars as plain numbers. `name` is the task's, for messages.
 
     Raises `GraderError` for a reward or a part that is no finite number, `EnvironmentFault` for anything else.
     """
+    if not isinstance(result, StepResult):
+        raise EnvironmentFault(
+            f"{name}: a turn was answered by {result!r:.100}, not by self.end(...) or self.go_on(...)"
+        )
+    judged = result.verdict
+    if not isinstance(judged.parts, Mapping):
+        raise EnvironmentFault(f"{name}: the parts of the reward are {judged.parts!r:.100}, not a mapping")
+    parts = {
+        str(part): _number(value, f"the part {part!r} of the reward of {name}") for part, value in judged.parts.items()
+    }
+    return replace(
+        result,
+        reward=_number(result.reward, f"the reward of {name}"),
+        verdict=Verdict(
+            outcome=None if judged.outcome is None else Outcome(judged.outcome),
+            parts=parts,
+            detail=str(judged.detail).encode(errors="replace").decode(),
+            evidence=_plain(judged.evidence, dict, f"the evidence of {name}"),
+        ),
+        messages=messages_in({"messages": result.messages}, name),
+    )
+
+
+def from_gymnasium(returned: Any, name: str) -> StepResult:
+    """Return what gymnasium's `step` returned, checked; raises what `checked` raises."""
     try:
         _, reward, terminated, truncated, info = returned
         given = dict(info)
@@ -39,26 +67,39 @@ def checked(returned: Any, name: str) -> StepResult:
         raise EnvironmentFault(
             f"{name}: step returned no (observation, reward, ended, cut off, info): {error}"
         ) from error
-    parts = given.get("parts", {})
-    if not isinstance(parts, Mapping):
-        raise EnvironmentFault(f"{name}: the parts of the reward are {parts!r:.100}, not a mapping")
-    outcome = given.get("outcome")
-    return StepResult(
-        reward=_number(reward, f"the reward of {name}"),
+    judged = Verdict(
+        outcome=given.get("outcome"),
+        parts=given.get("parts", {}),
+        detail=given.get("detail", ""),
+        evidence=given.get("evidence", {}),
+    )
+    result = StepResult(
+        reward=reward,
         done=bool(terminated) or bool(truncated),
         out_of_turns=bool(truncated) and not bool(terminated),
-        outcome=None if outcome is None else Outcome(outcome),
-        parts={
-            str(part): _number(value, f"the part {part!r} of the reward of {name}") for part, value in parts.items()
-        },
-        detail=str(given.get("detail", "")).encode(errors="replace").decode(),
-        evidence=_plain(given.get("evidence", {}), dict, f"the evidence of {name}"),
-        messages=messages_in(given, name),
+        verdict=judged,
+        messages=given.get("messages", ()),
     )
+    return checked(result, name)
+
+
+def to_gymnasium(result: StepResult) -> GymStep:
+    """Return a result in the form of gymnasium's `step`; `info` names the fields of the verdict, or the messages."""
+    if not result.done:
+        observation = "\n".join(message["content"] for message in result.messages)
+        return observation, result.reward, False, False, {"parts": {}, "messages": list(result.messages)}
+    judged = result.verdict
+    info = {
+        "parts": judged.parts,
+        "outcome": None if judged.outcome is None else judged.outcome.value,
+        "detail": judged.detail,
+        "evidence": judged.evidence,
+    }
+    return "", result.reward, not result.out_of_turns, result.out_of_turns, info
 
 
 def messages_in(info: Mapping[str, Any], name: str) -> tuple[Message, ...]:
-    """The messages that an environment shows the model; `EnvironmentFault` where they are none."""
+    """Return the messages that an environment shows the model; raises `EnvironmentFault` where they are none."""
     messages = _plain(list(info.get("messages", ())), list, f"the messages of {name}")
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):

@@ -33,11 +33,41 @@ class BadCall:
     error: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedTurn:
+    """A turn of the model, read once: `text` is all of it.
+
+    `thought` is None where thinking is off. `readable` says whether thought and answer can be told apart; where they can't,
+    the answer is empty and has no calls. `well_formed` is stricter: it forgives nothing that can still be read. `calls` are
+    those of the answer in order.
+    """
+
+    text: str
+    thought: str | None
+    answer: str
+    readable: bool
+    well_formed: bool
+    calls: tuple[Call | BadCall, ...]
+
+
+def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
+    """Read a turn: its thought, its answer and its calls, and whether each has the form that it should have."""
+    thought, answer, readable = split_thought(text, thinks=thinks)
+    return ParsedTurn(
+        text=text,
+        thought=thought,
+        answer=answer,
+        readable=readable,
+        well_formed=_thought_is_well_formed(text, thinks=thinks),
+        calls=tuple(parse_calls(answer)),
+    )
+
+
 def split_thought(text: str, *, thinks: bool) -> tuple[str | None, str, bool]:
-    """Splits a turn into (thought, answer, well formed).
+    """Return a turn as (thought, answer, readable).
 
     With thinking on, the thought was opened by the prompt and must be closed; the answer follows the last closing.
-    With thinking off there may be no thought. A turn that is not well formed has an empty answer.
+    With thinking off there may be no thought. A turn that is not readable has an empty answer.
     """
     body = text.strip()
     if not thinks:
@@ -51,17 +81,12 @@ def split_thought(text: str, *, thinks: bool) -> tuple[str | None, str, bool]:
 
 
 def answer_text(text: str) -> str:
-    """The text without blank lines around it; the first line keeps its indentation, which matters in a program."""
+    """Return the text without blank lines around it; the first line keeps its indentation, which matters in a program."""
     return BLANK_LINES.sub("", text).rstrip()
 
 
-def has_calls(answer: str) -> bool:
-    """Whether the answer tries to call a tool, well formed or not."""
-    return OPEN_CALL in answer
-
-
 def parse_calls(answer: str) -> list[Call | BadCall]:
-    """Every tool call of an answer in order, unreadable ones as `BadCall`."""
+    """Return every tool call of an answer in order, unreadable ones as `BadCall`."""
     return [_parse_block(body, closed=bool(end)) for body, end in CALL_BLOCK.findall(answer)]
 
 
@@ -80,10 +105,10 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
     return Call(name=call["name"], arguments=arguments)
 
 
-def thought_is_well_formed(text: str, *, thinks: bool) -> bool:
-    """Whether a turn has exactly one closing of its thought and no tag in the answer; none at all without thinking.
+def _thought_is_well_formed(text: str, *, thinks: bool) -> bool:
+    """Return whether a turn has exactly one closing of its thought and no tag in the answer; none at all without thinking.
 
-    Stricter than `split_thought`, which forgives what can still be read.
+    This is stricter than `split_thought`, which forgives what can still be read.
     """
     if not thinks:
         return OPEN_THOUGHT not in text and CLOSE_THOUGHT not in text
@@ -91,25 +116,24 @@ def thought_is_well_formed(text: str, *, thinks: bool) -> bool:
     return body.count(CLOSE_THOUGHT) == 1 and OPEN_THOUGHT not in body
 
 
-def calls_are_valid(text: str, *, thinks: bool, tools: Sequence[Tool]) -> bool:
-    """Whether every tool call of a turn can be read, names one of the tools and gives the arguments that it requires."""
-    _, answer, _ = split_thought(text, thinks=thinks)
+def calls_are_valid(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> bool:
+    """Return whether each call can be read, names one of the tools and gives the arguments that it requires."""
     known = {tool["function"]["name"]: tool["function"] for tool in tools}
     return all(
         isinstance(call, Call)
         and call.name in known
         and set(known[call.name].get("parameters", {}).get("required", ())) <= set(call.arguments)
-        for call in parse_calls(answer)
+        for call in calls
     )
 
 
 def call_message(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """One entry of a message's `tool_calls`."""
+    """Return one entry of a message's `tool_calls`."""
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def turn_text(message: Message, *, thinks: bool) -> str:
-    """The text that a model would sample to say `message`, the prompt having opened the thought."""
+    """Return the text that a model would sample to say `message`, the prompt having opened the thought."""
     calls = [OPEN_CALL + json.dumps(call["function"]) + CLOSE_CALL for call in message.get("tool_calls") or ()]
     answer = "".join((message["content"], *calls))
     return f"{message.get('reasoning_content') or ''}\n{CLOSE_THOUGHT}\n{answer}" if thinks else answer

@@ -23,10 +23,12 @@ import gymnasium
 from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
+from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
+from envs.core.turn_text import ParsedTurn
 from envs.games.known_games import GAMES, Game, drawing
 from envs.games.plan import shortest_win
-from envs.task_env import StepReturn, TaskEnv
+from envs.task_env import TaskEnv
 from rewards.answers import boxes
 from rewards.verdict import Verdict, share_of, verdict
 
@@ -72,11 +74,11 @@ class GymEnv(TaskEnv):
             raise EnvironmentFault(f"{self.task.spec['id']} does not begin as it did when the task was made: {first!r}")
         return observation
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         assert self.game is not None
         ended = cut = False
         self.played += 1
-        action = action_of(answer, task.spec["actions"])
+        action = action_of(parsed.answer, task.spec["actions"])
         if action is None:
             self.bad += 1
             self.total += task.spec["idle"]

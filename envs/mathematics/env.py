@@ -4,11 +4,13 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from envs.core.step_result import StepResult
 from envs.core.task import Task
+from envs.core.turn_text import ParsedTurn
 from envs.mathematics import arithmetic
 from envs.mathematics.grader import shared_grader
 from envs.mathematics.rows import REQUEST
-from envs.task_env import StepReturn, TaskEnv, last_user_text
+from envs.task_env import TaskEnv, last_user_text
 from rewards.answers import equal_numbers, final_answer
 from rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
 from rewards.plain_numbers import plain_number
@@ -32,8 +34,8 @@ class MathEnv(TaskEnv):
             shared_grader().start()  # warm by the time the answer is there
         return observed
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
-        return self.end(grade(answer, gold=task.spec["answer"], question=last_user_text(task)))
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        return self.end(grade(parsed.answer, gold=task.spec["answer"], question=last_user_text(task)))
 
 
 def grade(text: str, *, gold: str, question: str = "") -> Verdict:

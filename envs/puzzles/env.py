@@ -18,9 +18,11 @@ from typing import Any
 from envs.core.bounds import only_known
 from envs.core.definition import EnvDefinition
 from envs.core.errors import GraderError
+from envs.core.step_result import StepResult
 from envs.core.task import Task
+from envs.core.turn_text import ParsedTurn
 from envs.puzzles.library import Origin, shared_library
-from envs.task_env import StepReturn, TaskEnv
+from envs.task_env import TaskEnv
 from rewards.answers import boxes
 from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault, verdict
 
@@ -39,8 +41,8 @@ class ReasoningEnv(TaskEnv):
     def draw(self, rng: random.Random) -> Task:
         return generate(rng, 1)
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
-        found, marked = answer_of(answer)
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        found, marked = answer_of(parsed.answer)
         if not found:
             return self.end(verdict(False, well_formed=False, detail="no answer, several that differ, or too long"))
         score = _library_score(task, found)

@@ -28,11 +28,12 @@ from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.jsonl import field
 from envs.core.row_format import RowFormat, has_fields
+from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import CALL_BLOCK, BadCall, Call, parse_calls
+from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
 from envs.remote.client import Server, Session
 from envs.remote.responses_api import Turn, messages_of, response, tools_of
-from envs.task_env import StepReturn, TaskEnv
+from envs.task_env import TaskEnv
 from rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
 
 ENV = "http"
@@ -72,26 +73,26 @@ class HttpEnv(TaskEnv):
         shown = _shown(first)
         return (shown[-1]["content"] if shown else observation), info | {"messages": shown}
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
-        answer = answer.encode("utf-8", "replace").decode()
-        parsed = parse_calls(answer)
-        if len(parsed) > MAX_CALLS:
-            parsed = [*parsed[:MAX_CALLS], BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")]
-        self.unreadable += sum(isinstance(call, BadCall) for call in parsed)
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        answer = parsed.answer.encode("utf-8", "replace").decode()
+        said = parsed.calls
+        if len(said) > MAX_CALLS:
+            said = (*said[:MAX_CALLS], BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn"))
+        self.unreadable += sum(isinstance(call, BadCall) for call in said)
         calls = tuple(
-            (f"call_{self.calls + number}", call) for number, call in enumerate(parsed) if isinstance(call, Call)
+            (f"call_{self.calls + number}", call) for number, call in enumerate(said) if isinstance(call, Call)
         )
-        self.calls += len(parsed)
+        self.calls += len(said)
         text = CALL_BLOCK.sub("", answer).strip()
         if task.spec["protocol"] == "step":
             return self._step(task, answer, Turn(text=text, calls=calls))
-        results = [call.error if isinstance(call, BadCall) else self._call(task, call) for call in parsed]
-        outputs = tuple(result for call, result in zip(parsed, results, strict=True) if isinstance(call, Call))
+        results = [call.error if isinstance(call, BadCall) else self._call(task, call) for call in said]
+        outputs = tuple(result for call, result in zip(said, results, strict=True) if isinstance(call, Call))
         self.said.append(Turn(text=text, calls=calls, outputs=outputs))
-        if parsed and self.turns < task.spec.get("max_turns", MAX_TURNS):
+        if said and self.turns < task.spec.get("max_turns", MAX_TURNS):
             return self.go_on([{"role": "tool", "content": result} for result in results])
         self._verify(task)
-        return self.cut(f"after {self.turns} turns") if parsed else self.end(self.standing(task))
+        return self.cut(f"after {self.turns} turns") if said else self.end(self.standing(task))
 
     def _call(self, task: Task, call: Call) -> str:
         assert self.session is not None
@@ -118,7 +119,7 @@ class HttpEnv(TaskEnv):
             raise EnvironmentFault(f"verify failed: {judged['_ng_failure_class']}")
         self.total = _number(judged, "reward")
 
-    def _step(self, task: Task, answer: str, turn: Turn) -> StepReturn:
+    def _step(self, task: Task, answer: str, turn: Turn) -> StepResult:
         assert self.session is not None
         row = task.spec["row"]
         body = row | {"response": response([turn], row[PARAMS]), "action": answer} | self.ids

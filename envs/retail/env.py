@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from envs.core.errors import EnvironmentFault
+from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import CALL_BLOCK, BadCall, Call, parse_calls
+from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
 from envs.retail import rows
 from envs.retail.database import Database, Shop, open_shop
 from envs.retail.tools import TRANSFER, replay, run_tool
 from envs.retail.tools_read import Refusal
-from envs.task_env import StepReturn, TaskEnv
+from envs.task_env import TaskEnv
 from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
 
 MAX_CALLS = 64
@@ -48,9 +49,9 @@ class RetailEnv(TaskEnv):
         self.calls = self.refused = self.unreadable = 0
         return observation
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
-        self.said.append(CALL_BLOCK.sub("", answer))
-        calls = parse_calls(answer)
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        self.said.append(CALL_BLOCK.sub("", parsed.answer))
+        calls = parsed.calls
         results = [self._answer(call) for call in calls[:MAX_CALLS]]
         if len(calls) > MAX_CALLS:
             results.append(f"Error: more than {MAX_CALLS} calls in a turn; the others were not carried out")

@@ -4,9 +4,10 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import BadCall, Call, has_calls, parse_calls
-from envs.task_env import DEFAULT_TURNS, MAX_CALLS, StepReturn, TaskEnv
+from envs.core.turn_text import BadCall, Call, ParsedTurn
+from envs.task_env import DEFAULT_TURNS, MAX_CALLS, TaskEnv
 from envs.tool_use import function_rows, lookups
 from envs.tools.text_tool import answer_call
 from rewards.answers import equal_numbers, final_answer
@@ -38,19 +39,18 @@ class ToolEnv(TaskEnv):
     def standing(self, task: Task) -> Verdict:
         return self.with_tool_errors(verdict(False))
 
-    def turn(self, task: Task, answer: str) -> StepReturn:
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         if "accepted" in task.spec:
-            return self.end(function_rows.judge(task, parse_calls(answer)))
-        if not has_calls(answer):
-            found = final_answer(answer)
+            return self.end(function_rows.judge(task, parsed.calls))
+        if not parsed.calls:
+            found = final_answer(parsed.answer)
             correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
             judged = verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
             return self.end(self.with_tool_errors(judged))
         if self.turns >= task.spec.get("max_turns", DEFAULT_TURNS):
             return self.cut(f"after {self.turns} turns without an answer")
-        calls = parse_calls(answer)
-        results = [run_tool(call, task.spec["database"]) for call in calls[:MAX_CALLS]]
-        results += ["error: too many calls"] * (len(calls) > MAX_CALLS)
+        results = [run_tool(call, task.spec["database"]) for call in parsed.calls[:MAX_CALLS]]
+        results += ["error: too many calls"] * (len(parsed.calls) > MAX_CALLS)
         self.calls += len(results)
         self.errors += sum(result.startswith("error:") for result in results)
         messages: list[Message] = [{"role": "tool", "content": result[:MAX_RESULT_CHARACTERS]} for result in results]

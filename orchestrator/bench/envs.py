@@ -65,6 +65,8 @@ def _rate(pool: ScoringPool, scripts: list[Script], *, seconds: float) -> float:
     while time.monotonic() - start < seconds:
         for scored in pool.scores(scripts):
             if scored.reward != 1.0:
-                raise RuntimeError(f"a right answer was scored {scored.reward}: {scored.failure} {scored.detail}")
+                raise RuntimeError(
+                    f"a right answer was scored {scored.reward}: {scored.failure} {scored.verdict.detail}"
+                )
             done += 1
     return done / (time.monotonic() - start)

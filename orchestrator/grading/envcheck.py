@@ -92,13 +92,14 @@ def check(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
             first = score(task, turns)
             seconds.append(first.seconds)
             finding = gold if right else corrupted
-            accepted = correctness(first.parts, first.reward) >= 1.0
+            accepted = correctness(first.verdict.parts, first.reward) >= 1.0
             finding.add(first.failure is None and accepted == right, _case(task, name, first))
             if not right:
                 wrong[name] += 1
             if number < CHECKED_TWICE:
                 again = score(task, turns)
-                repeated.add((first.reward, first.parts) == (again.reward, again.parts), _case(task, name, again))
+                same = (first.reward, first.verdict.parts) == (again.reward, again.verdict.parts)
+                repeated.add(same, _case(task, name, again))
     gold.name += f" ({skipped} tasks hold none)" if skipped else ""
     kinds = [name for name, _ in wrong.most_common(SHOWN)]
     more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
@@ -114,7 +115,9 @@ def _scripts(env: EnvDefinition, task: Task) -> Iterator[tuple[str, list[str], b
 
 
 def _case(task: Task, name: str, scored: Scored) -> str:
-    return f"{task.key}, {name}: {scored.failure or scored.outcome} {scored.detail}"[:300]
+    outcome = scored.verdict.outcome
+    said = scored.failure or (None if outcome is None else outcome.value)
+    return f"{task.key}, {name}: {said} {scored.verdict.detail}"[:300]
 
 
 def _same_tasks(env: EnvDefinition) -> Finding:

@@ -68,10 +68,10 @@ def _rows(rows: list[tuple[Any, Script | str]], scores: Iterator[Scored]) -> Ite
         yield {
             "key": key,
             "reward": scored.reward,
-            "parts": scored.parts,
-            "outcome": scored.outcome,
+            "parts": scored.verdict.parts,
+            "outcome": None if scored.verdict.outcome is None else scored.verdict.outcome.value,
             "failure": _failure(script, scored),
-            "detail": scored.detail,
+            "detail": scored.verdict.detail,
             "seconds": round(scored.seconds, 4),
         }
 

@@ -64,14 +64,14 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "tokens": fmean(t.sampled_tokens for t in scored),
             "turns": fmean(len(t.turns) for t in scored),
             "truncated": fmean(t.truncated for t in scored),
-            "policy_faults": fmean(t.outcome is Outcome.POLICY_FAULT for t in scored),
-            "cut_off": fmean(t.outcome is Outcome.CUT for t in scored),
+            "policy_faults": fmean(t.verdict.outcome is Outcome.POLICY_FAULT for t in scored),
+            "cut_off": fmean(t.verdict.outcome is Outcome.CUT for t in scored),
             "correct": fmean(t.correct for t in scored),
             "thought_tokens": fmean(t.thought_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),
             "well_formed": well_formed_share(scored),
             "forced_closings": fmean(any(any(turn.forced_T) for turn in t.turns) for t in scored),
         }
-    for name in sorted({name for t in scored for name in t.parts}):
-        metrics[f"parts/{name}"] = fmean(t.parts[name] for t in scored if name in t.parts)
+    for name in sorted({name for t in scored for name in t.verdict.parts}):
+        metrics[f"parts/{name}"] = fmean(t.verdict.parts[name] for t in scored if name in t.verdict.parts)
     return metrics

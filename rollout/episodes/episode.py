@@ -17,7 +17,7 @@ from envs.core.failure import Failure, FailureKind, failure_of, in_words
 from envs.core.setting import running, scheduled
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import calls_are_valid, thought_is_well_formed
+from envs.core.turn_text import ParsedTurn, calls_are_valid, parse_turn
 from envs.play import MakeEnv, Play
 from envs.source import THREADS
 from rollout.engines.protocol import Completion
@@ -102,10 +102,7 @@ class EpisodeRunner:
             turns=tuple(turns),
             stop=stop,
             reward=result.reward,
-            outcome=result.outcome,
-            parts=result.parts,
-            detail=result.detail,
-            evidence=result.evidence,
+            verdict=result.verdict,
             seconds=time.monotonic() - start,
         )
 
@@ -122,10 +119,10 @@ class EpisodeRunner:
             said = await self._speak(seen, task, turns, clock, room=room, seed=_turn_seed(seed, len(turns)))
             if turns:
                 turns[-1] = _processed(turns[-1], context, said.completion)
-            text = self._renderer.text(said.completion.token_ids)
+            parsed = parse_turn(self._renderer.text(said.completion.token_ids), thinks=task.thinks)
             stop = self._stop(said.completion, room, turns=len(turns) + 1)
-            result = await self._in_thread(task, clock, partial(play.turn, text, cut=LIMITS[stop]))
-            turns.append(_turn(task, context, said, text, result))
+            result = await self._in_thread(task, clock, partial(play.turn, parsed, cut=LIMITS[stop]))
+            turns.append(_turn(task, context, said, parsed, result))
             if stop in TOKEN_LIMITS:
                 return stop, result
             if result.done:
@@ -177,10 +174,10 @@ def _turn_seed(seed: int, turn: int) -> int:
     return (seed + turn * 1_000_003) % 2**63
 
 
-def _turn(task: Task, context: tuple[int, ...], said: SampledTurn, text: str, result: StepResult) -> Turn:
+def _turn(task: Task, context: tuple[int, ...], said: SampledTurn, parsed: ParsedTurn, result: StepResult) -> Turn:
     faults = {
-        TurnFault.THOUGHT: not thought_is_well_formed(text, thinks=task.thinks),
-        TurnFault.TOOL_CALL: not calls_are_valid(text, thinks=task.thinks, tools=task.tools),
+        TurnFault.THOUGHT: not parsed.well_formed,
+        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
     }
     experts = said.completion.experts
     return Turn(
@@ -189,7 +186,7 @@ def _turn(task: Task, context: tuple[int, ...], said: SampledTurn, text: str, re
         logprobs_T=said.completion.logprobs_T,
         versions_T=said.completion.versions_T,
         forced_T=said.completion.forced_T,
-        text=text,
+        text=parsed.text,
         observation=result.messages,
         thought=said.thought,
         faults=tuple(fault for fault, there in faults.items() if there),
