@@ -15,7 +15,7 @@ from envs.catalog import configured
 from envs.coding.exercises import CREDITS
 from envs.core.definition import EnvDefinition
 from envs.core.failure import in_words
-from envs.core.jsonl import read_rows
+from envs.core.jsonl import OnError, read_rows
 from envs.core.row_format import load_row, own_id
 from envs.core.setting import identity, running, scheduled
 from envs.core.task import Task, TaskSource
@@ -50,7 +50,7 @@ class EnvConfig:
     """Difficulty of generated tasks, from 1."""
     thinking: bool = identity(True)
     """Whether the model thinks before it answers."""
-    on_error: str = identity("raise")
+    on_error: OnError = identity("raise")
     """What a bad row of the data file does: raise or skip."""
     max_turns: int | None = identity(None)
     """Assistant turns after which an episode is cut off; null is the environment's own."""
@@ -77,8 +77,6 @@ class EnvConfig:
             raise ValueError(f"credit is {self.credit!r}; it must be one of {', '.join(CREDITS)}")
         if self.level < 1 or (self.max_turns is not None and self.max_turns < 1):
             raise ValueError(f"level ({self.level}) and max_turns ({self.max_turns}) must be 1 or more")
-        if self.on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error is {self.on_error!r}; it must be raise or skip")
 
 
 def _digest(data: Any) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from envs.catalog import environment
 from envs.source import EnvConfig, FileSource, distinct, open_source, runs_programs, split_of
-from orchestrator.data.dialogues import Demonstrations
+from orchestrator.data.chat_data import Demonstrations
 from orchestrator.mixture import open_mixture
 
 ENV_IDS = ("math", "code", "tool_use")
@@ -71,8 +71,6 @@ def test_an_unknown_environment_is_named_with_the_nearest() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="on_error is 'ignore'"):
-        EnvConfig(on_error="ignore")
     with pytest.raises(ValueError, match="share is -1"):
         EnvConfig(share=-1)
     with pytest.raises(ValueError, match="split is 'dev'"):

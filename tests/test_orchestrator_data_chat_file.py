@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
+from envs.core.jsonl import OnError
 from envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
 from learner.models.fresh import byte_tokenizer
+from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile, parse_chat
-from orchestrator.data.dialogue_tokens import DialogueWriter
-from orchestrator.data.dialogues import Dialogue
-from orchestrator.data.row_intake import RowIntake, told
+from orchestrator.data.row_intake import RowIntake, counts_text
 from orchestrator.data.sft import SftData, SftDataConfig
-from orchestrator.settings.compose import Config, SftConfig, load_config
+from orchestrator.settings.compose import Config, load_config
+from orchestrator.settings.supervised import SftConfig
 from rollout.budget.config import ThoughtConfig
 
 TOKENIZER = byte_tokenizer()
-WRITER = DialogueWriter.of(TOKENIZER, ThoughtConfig())
+TOKENS = DialogueTokenizer.of(TOKENIZER, ThoughtConfig())
 ASKED = {"role": "user", "content": "6*7=?"}
 SAID = {"role": "assistant", "content": "42"}
 ROW: dict[str, Any] = {"messages": [ASKED, SAID]}
@@ -30,12 +31,12 @@ def saved(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-def chats(path: Path, *, on_error: str = "raise", max_tokens: int | None = None) -> ChatFile:
-    return ChatFile(path, RowIntake(WRITER, max_tokens=max_tokens, setting="sft.max_tokens"), on_error=on_error, seed=1)
+def chats(path: Path, *, on_error: OnError = "raise", max_tokens: int | None = None) -> ChatFile:
+    return ChatFile(path, RowIntake(TOKENS, max_tokens=max_tokens, setting="sft.max_tokens"), on_error=on_error, seed=1)
 
 
 def text(dialogue: Dialogue) -> str:
-    return TOKENIZER.decode(WRITER.ids(dialogue)[0])
+    return TOKENIZER.decode(TOKENS.sample(dialogue).ids)
 
 
 def said(*messages: dict[str, Any], **others: Any) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def said(*messages: dict[str, Any], **others: Any) -> dict[str, Any]:
         (said(SAID | {"reasoning_content": "a</think>b"}), "must be opened and closed once, unlike in 'a</think>b'"),
         (
             said(SAID | {"reasoning": "so"}),
-            "`thinks` of a message would be left out; a thought is `reasoning_content`",
+            "`reasoning` of a message would be left out; a thought is `reasoning_content`",
         ),
         (said(SAID | {"function_call": {"name": "get"}}), "`function_call` of a message would be left out"),
         (said(SAID | {"weight": 0}), "the weight 0, but every answer"),
@@ -96,7 +97,7 @@ def test_what_is_remarkable_about_rows_is_counted(tmp_path: Path) -> None:
         said({"role": "assistant", "content": "<|im_end|>"}),
     )
     file = chats(path)
-    assert told(file.counts) == (
+    assert counts_text(file.counts) == (
         "5 rows, 1 repeat an earlier row, 1 end with messages that nothing answers, which are left out, "
         "1 begin with an answer, which is not trained, "
         "1 contain tags of the chat template, each broken by a zero-width space"
@@ -148,7 +149,7 @@ def test_a_template_that_refuses_a_row_is_named_with_the_line(tmp_path: Path) ->
         "{% if messages[1] and messages[1].role == 'user' %}{{ raise_exception('turns!') }}{% endif %}"
     )
     tokenizer.chat_template += template
-    intake = RowIntake(DialogueWriter.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="sft.max_tokens")
+    intake = RowIntake(DialogueTokenizer.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="sft.max_tokens")
     with pytest.raises(ValueError, match="chats.jsonl:2: the chat template can't render .*'user', 'user'.*turns!"):
         ChatFile(saved(tmp_path / "chats.jsonl", ROW, said(ASKED, SAID)), intake, on_error="raise", seed=1)
 
@@ -159,7 +160,7 @@ def test_what_the_template_would_leave_out_is_refused(tmp_path: Path) -> None:
         "{% for m in messages if m.role in ('user', 'assistant') %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
-    plain = DialogueWriter.of(tokenizer, ThoughtConfig())
+    plain = DialogueTokenizer.of(tokenizer, ThoughtConfig())
     asks = {"role": "assistant", "content": "", "tool_calls": [CALL]}
     rows = {
         "tool, tool_calls, tools": said(asks, {"role": "tool", "content": "17"}, SAID, tools=[TOOL]),
@@ -178,7 +179,7 @@ def test_rows_of_a_user_are_altered_only_where_that_is_asked_for(tmp_path: Path)
 
     def batch(config: SftConfig) -> set[str]:
         data = SftData(
-            file.dialogue, WRITER, config.modes, batch_size=200, max_tokens=None, on_error="raise", seed=1
+            file.dialogue, TOKENS, config.modes, batch_size=200, max_tokens=None, on_error="raise", seed=1
         ).batch(1)
         return {TOKENIZER.decode(sequence.ids) for sequence in data}
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from envs.core.jsonl import OnError
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from envs.core.turn_text import call_message
 from envs.source import EnvConfig
 from learner.batches.batch import TrainingSample
 from learner.models.fresh import byte_tokenizer
+from orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import parse_chat
-from orchestrator.data.dialogue_tokens import DialogueWriter
-from orchestrator.data.dialogues import Demonstrations, Dialogue
 from orchestrator.data.row_intake import limit_name
 from orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
 from orchestrator.mixture import open_mixture
@@ -33,19 +33,19 @@ RESULT = {"role": "tool", "content": "17"}
 ANSWER = {"role": "assistant", "reasoning_content": "done", "content": "\\boxed{17}"}
 
 
-def writer(*, train_closing: bool = False, thought: ThoughtConfig | None = None) -> DialogueWriter:
+def tokens_of(*, train_closing: bool = False, thought: ThoughtConfig | None = None) -> DialogueTokenizer:
     config = thought or ThoughtConfig()
-    return DialogueWriter(Renderer(TOKENIZER, config), ThoughtTags(TOKENIZER), config, train_closing=train_closing)
+    return DialogueTokenizer(Renderer(TOKENIZER, config), ThoughtTags(TOKENIZER), config, train_closing=train_closing)
 
 
 def data(
-    *, strip: float, truncate: float, seed: int = 1, max_tokens: int | None = 512, on_error: str = "raise"
+    *, strip: float, truncate: float, seed: int = 1, max_tokens: int | None = 512, on_error: OnError = "raise"
 ) -> SftData:
     mixture = open_mixture({"math": EnvConfig()}, {}, split="train", seed=seed)
     config = SftDataConfig(thinking=ThinkingMix(budget=truncate, no_thought=strip))
     return SftData(
         Demonstrations(mixture).dialogue,
-        writer(),
+        tokens_of(),
         config,
         batch_size=64,
         max_tokens=max_tokens,
@@ -68,30 +68,29 @@ DIALOGUE = Dialogue(task=TASK, reply=(CALL, RESULT, ANSWER))
 
 
 def cut(config: SftDataConfig, *, seed: int = 0, dialogue: Dialogue = DIALOGUE) -> Dialogue:
-    return under_mode(in_rounds(dialogue, config.rounds), config, writer(), random.Random(seed))
+    return under_mode(in_rounds(dialogue, config.rounds), config, tokens_of(), random.Random(seed))
 
 
-def pieces(dialogue: Dialogue, by: DialogueWriter) -> tuple[str, str]:
+def pieces(dialogue: Dialogue, by: DialogueTokenizer) -> tuple[str, str]:
     """The text of all ids after the prompt, and that of the trained ones."""
-    ids, trained = by.ids(dialogue)
-    start = trained.index(True)
-    return TOKENIZER.decode(ids[start:]), TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on])
+    sample = by.sample(dialogue)
+    return TOKENIZER.decode(sample.ids[sample.trained_T.index(True) :]), trained_text(sample)
 
 
 def test_at_a_budget_every_longer_thought_is_cut_and_the_dialogue_goes_on_with_its_own_answers() -> None:
     cut_at_three = replace(DIALOGUE, task=replace(TASK, thinking=up_to(3)))
-    whole, trained = pieces(cut_at_three, writer())
+    whole, trained = pieces(cut_at_three, tokens_of())
     assert whole.startswith('get\n</think>\n<tool_call>{"name":"get"')
     assert whole.endswith("don\n</think>\n\\boxed{17}<|im_end|>")
     assert "</think>" not in trained  # the closing is not the model's own
     assert trained.startswith('get<tool_call>{"name":"get"')
-    _, with_closing = pieces(cut_at_three, writer(train_closing=True))
+    _, with_closing = pieces(cut_at_three, tokens_of(train_closing=True))
     assert with_closing.count("\n</think>\n") == 2
 
 
 def test_a_thought_that_the_configuration_closes_otherwise_than_the_template_keeps_its_answer() -> None:
     config = ThoughtConfig(closing="\n</think>\nSo: ")
-    by = DialogueWriter.of(TOKENIZER, config)
+    by = DialogueTokenizer.of(TOKENIZER, config)
     whole, trained = pieces(replace(DIALOGUE, task=replace(TASK, thinking=up_to(3))), by)
     assert whole.endswith("don\n</think>\nSo: \\boxed{17}<|im_end|>")
     assert trained.endswith("don\\boxed{17}<|im_end|>")
@@ -99,16 +98,16 @@ def test_a_thought_that_the_configuration_closes_otherwise_than_the_template_kee
 
 def test_a_budget_of_the_episode_is_shared_by_its_thoughts() -> None:
     cut_at_nine = replace(DIALOGUE, task=replace(TASK, thinking=up_to(9)))
-    whole, _ = pieces(cut_at_nine, writer(thought=ThoughtConfig(scope="episode")))
+    whole, _ = pieces(cut_at_nine, tokens_of(thought=ThoughtConfig(scope="episode")))
     assert whole.startswith("get a b\n</think>")  # 7 tokens; 2 are left
     assert "do\n</think>\n\\boxed{17}" in whole
-    assert "done\n</think>" in pieces(cut_at_nine, writer())[0]  # of each turn: nothing to cut
+    assert "done\n</think>" in pieces(cut_at_nine, tokens_of())[0]  # of each turn: nothing to cut
 
 
 def test_a_sample_is_cut_exactly_as_a_rollout_would_be() -> None:
     tags = ThoughtTags(TOKENIZER)
     lines = Dialogue(task=replace(TASK, thinking=up_to(4)), reply=({**ANSWER, "reasoning_content": "one two\nthree"},))
-    ids, _ = writer(thought=ThoughtConfig(grace=6)).ids(lines)
+    ids = tokens_of(thought=ThoughtConfig(grace=6)).sample(lines).ids
     said = ids[len(Renderer(TOKENIZER).prompt_ids(lines.task)) :]
     forcing = tags.forcing(said, ThoughtLimit(tokens=4, grace=6))
     assert forcing is not None
@@ -130,22 +129,22 @@ def test_a_habit_of_answering_too_soon_takes_the_last_answer_after_a_part_of_a_t
         assert last["reasoning_content"]
         assert dialogue.task.thinking == UNLIMITED
         turns = [message for message in dialogue.reply if message["role"] == "assistant"]
-        assert pieces(dialogue, writer())[1].count("</think>") == len(turns)  # all trained
+        assert pieces(dialogue, tokens_of())[1].count("</think>") == len(turns)  # all trained
 
 
 def test_budgets_of_the_configuration_are_drawn_and_announced() -> None:
     config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[2, 5]))
     budgets = Counter(cut(config, seed=seed).task.thinking.budget for seed in range(100))
     assert set(budgets) == {2, 5}
-    announced = writer(thought=ThoughtConfig(announce=True)).ids(cut(config))[0]
+    announced = tokens_of(thought=ThoughtConfig(announce=True)).sample(cut(config)).ids
     assert "a+b=?\n{thinking token budget: " in TOKENIZER.decode(announced)
 
 
 def test_little_effort_is_a_marker_and_a_short_thought_that_ends_by_itself() -> None:
     dialogue = cut(SftDataConfig(thinking=ThinkingMix(low_effort=1.0), low_effort_keep=0.5))
-    ids, _ = writer().ids(dialogue)
+    ids = tokens_of().sample(dialogue).ids
     assert "a+b=?\n{low effort}<|im_end|>" in TOKENIZER.decode(ids)
-    assert pieces(dialogue, writer())[1].startswith("get a\n</think>\n<tool_call>")
+    assert pieces(dialogue, tokens_of())[1].startswith("get a\n</think>\n<tool_call>")
 
 
 def test_a_thought_in_rounds_goes_over_its_steps_again_one_line_each() -> None:
@@ -209,7 +208,7 @@ def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_mode
     setting = limit_name("sft-2", given)
     chats = SftData(
         lambda _: DIALOGUE,
-        writer(),
+        tokens_of(),
         SftDataConfig(),
         name="sft-2",
         batch_size=1,
@@ -224,8 +223,8 @@ def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_mode
 
 def test_what_is_over_the_limit_only_under_its_mode_stays_as_it_was() -> None:
     config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[3]))
-    told = writer(thought=ThoughtConfig(announce=True))
-    length = len(told.ids(DIALOGUE)[0])
+    told = tokens_of(thought=ThoughtConfig(announce=True))
+    length = len(told.sample(DIALOGUE).ids)
     lengths = [
         len(
             SftData(lambda _: DIALOGUE, told, config, batch_size=1, max_tokens=most, on_error="raise", seed=1)
@@ -240,6 +239,6 @@ def test_what_is_over_the_limit_only_under_its_mode_stays_as_it_was() -> None:
 def test_every_answer_ends_with_a_trained_end_of_its_turn() -> None:
     end = TOKENIZER.eos_token_id
     for dialogue in (DIALOGUE, replace(DIALOGUE, task=replace(TASK, thinking=up_to(0)))):
-        ids, trained = writer().ids(dialogue)
-        assert (ids[-1], trained[-1]) == (end, True)
-        assert sum(on and token == end for token, on in zip(ids, trained, strict=True)) == 2
+        sample = tokens_of().sample(dialogue)
+        assert (sample.ids[-1], sample.trained_T[-1]) == (end, True)
+        assert sum(on and token == end for token, on in zip(sample.ids, sample.trained_T, strict=True)) == 2

@@ -13,7 +13,6 @@ import pytest
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
-from orchestrator.data.self_answers import SelfSftConfig
 from orchestrator.deadline import StopFlag
 from orchestrator.failure_watch import TooManyFailures
 from orchestrator.reporting.budget_curve import Setting, budget_settings, curve, median_free_thought, overshoots
@@ -24,6 +23,7 @@ from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
 from orchestrator.settings.compose import Config, EvalConfig, load_config
+from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
 from orchestrator.stages.session import Run

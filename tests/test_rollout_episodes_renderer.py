@@ -7,10 +7,10 @@ import pytest
 
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
+from learner.batches.batch import TrainingSample
 from learner.models.fresh import byte_tokenizer
+from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import parse_chat
-from orchestrator.data.dialogue_tokens import DialogueWriter
-from orchestrator.data.dialogues import Dialogue
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
@@ -18,7 +18,7 @@ from rollout.tokenizer import load_tokenizer
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)
-WRITER = DialogueWriter(RENDERER, ThoughtTags(TOKENIZER), ThoughtConfig())
+TOKENS = DialogueTokenizer(RENDERER, ThoughtTags(TOKENIZER), ThoughtConfig())
 REPLY = (
     {
         "role": "assistant",
@@ -32,21 +32,24 @@ REPLY = (
 TASK = Task(env="tool_use", key="k", messages=({"role": "user", "content": "a=?"},), spec={})
 
 
+def trained(sample: TrainingSample) -> list[int]:
+    return [token for token, on in zip(sample.ids, sample.trained_T, strict=True) if on]
+
+
 @pytest.mark.parametrize("text", ["plain", "naive cafe \u00e9\u4e2d", "tabs\t\n\r", "<think>x</think>\\boxed{1}"])
 def test_any_text_round_trips_through_the_byte_tokenizer(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER(text, add_special_tokens=False)["input_ids"]) == text
 
 
 def test_the_parts_of_a_dialogue_are_what_the_template_renders_whole() -> None:
-    ids, trained = WRITER.ids(Dialogue(task=TASK, reply=REPLY))
+    sample = TOKENS.sample(Dialogue(task=TASK, reply=REPLY))
     whole = TOKENIZER.apply_chat_template([*TASK.messages, *REPLY], tokenize=False)
-    assert TOKENIZER.decode(ids) == whole.removesuffix("\n")
-    assert len(ids) == len(trained)
+    assert TOKENIZER.decode(sample.ids) == whole.removesuffix("\n")
 
 
 def test_only_the_assistants_own_tokens_are_trained_never_the_opening_of_its_turn() -> None:
-    ids, trained = WRITER.ids(Dialogue(task=TASK, reply=REPLY))
-    said = TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on])
+    sample = TOKENS.sample(Dialogue(task=TASK, reply=REPLY))
+    said = TOKENIZER.decode(trained(sample))
     assert said == (
         'look\n</think>\n<tool_call>{"name":"get","arguments":{"key": "a"}}</tool_call><|im_end|>'
         "done\n</think>\n\\boxed{17}<|im_end|>"
@@ -55,9 +58,9 @@ def test_only_the_assistants_own_tokens_are_trained_never_the_opening_of_its_tur
 
 def test_with_thinking_off_the_thought_is_gone_and_its_tags_are_not_trained() -> None:
     task = Task(env="math", key="k", messages=TASK.messages, spec={}, thinking=OFF)
-    ids, trained = WRITER.ids(Dialogue(task=task, reply=REPLY[2:]))
-    assert TOKENIZER.decode(ids).endswith("assistant\n<think></think>\\boxed{17}<|im_end|>")
-    assert TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on]) == "\\boxed{17}<|im_end|>"
+    sample = TOKENS.sample(Dialogue(task=task, reply=REPLY[2:]))
+    assert TOKENIZER.decode(sample.ids).endswith("assistant\n<think></think>\\boxed{17}<|im_end|>")
+    assert TOKENIZER.decode(trained(sample)) == "\\boxed{17}<|im_end|>"
 
 
 def test_a_tool_can_not_forge_a_turn() -> None:

@@ -4,10 +4,11 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 LOG = logging.getLogger(__name__)
-ON_ERROR = ("raise", "skip")
+OnError = Literal["raise", "skip"]
+"""What a row that can't be used does: it ends the run, or is counted and left out."""
 MAX_LINE_BYTES = 16 * 2**20
 BOM = b"\xef\xbb\xbf"
 T = TypeVar("T")
@@ -23,14 +24,12 @@ def field(row: dict[str, Any], name: str, kind: type[T]) -> T:
     return value
 
 
-def read_rows(path: Path, *, parse: Callable[[dict[str, Any], int], T], on_error: str) -> tuple[list[T], int]:
+def read_rows(path: Path, *, parse: Callable[[dict[str, Any], int], T], on_error: OnError) -> tuple[list[T], int]:
     """Parses every row of a JSONL file: (items, number of rows skipped).
 
     `parse` takes the row and its 0-based row number and raises ValueError for a bad row. Blank lines are no rows.
     With `on_error` "raise" the first bad row is a ValueError naming file and line; with "skip" bad rows are counted.
     """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error is {on_error!r}; it must be one of {', '.join(ON_ERROR)}")
     if not path.is_file():
         raise FileNotFoundError(f"no data file {path}; give the path of a JSONL file, or null for generated tasks")
     items: list[T] = []

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from envs.core.jsonl import OnError
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
+from orchestrator.data.chat_data import Dialogue
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
-from orchestrator.data.dialogues import Dialogue
-from orchestrator.data.epochs import Epochs
+from orchestrator.data.epoch_batches import Epochs
 from orchestrator.data.row_intake import RowIntake
 from orchestrator.data.sft import in_rounds
 
@@ -17,11 +18,11 @@ EFFORTS = (None, "low", "medium", "high")
 class ChatFile:
     """The rows of a JSONL file with `messages`, shuffled anew in each epoch; `counts` says what became of them.
 
-    Every row is written once by `intake`. Raises `ValueError` with file and line for the first one that can't be trained
+    Every row is tokenised once by `intake`. Raises `ValueError` with file and line for the first one that can't be trained
     on where `on_error` is "raise".
     """
 
-    def __init__(self, path: Path, intake: RowIntake, *, on_error: str, rounds: int = 1, seed: int) -> None:
+    def __init__(self, path: Path, intake: RowIntake, *, on_error: OnError, rounds: int = 1, seed: int) -> None:
         def parse(row: dict[str, Any], number: int) -> Dialogue:
             dialogue = parse_chat(row, number, thoughts=intake.knows_thoughts)
             intake.require_fits(in_rounds(dialogue, rounds))
@@ -31,16 +32,15 @@ class ChatFile:
         self._epochs = Epochs(len(self._rows), seed=f"{seed}/epoch")
 
     def dialogue(self, index: int) -> Dialogue:
-        """The dialogue at a position, epoch after epoch."""
-        *_, row = self._epochs.at(index)
-        return self._rows[row]
+        """Return the dialogue at a position, epoch after epoch."""
+        return self._rows[self._epochs.at(index).item]
 
 
 def parse_chat(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Dialogue:
-    """One row: `{"messages": [...], "tools": [...]}`; everything before the first answer is the prompt.
+    """Read one row: `{"messages": [...], "tools": [...]}`; everything before the first answer is the prompt.
 
     An assistant's message at the very beginning is a part of the prompt. `thoughts` says whether the model knows the tags
-    of a thought. Raises `ValueError` for a malformed row.
+    of a thought. Raise `ValueError` for a malformed row.
     """
     messages = [
         spoken(message, thoughts=thoughts) if message["role"] == "assistant" else message

@@ -1,4 +1,4 @@
-"""Rows of supervised data as they come in: each is written once, so that what can't be trained on is known at once."""
+"""Rows of supervised data as they come in: each is tokenised once, so that what can't be trained on is known at once."""
 
 import hashlib
 import json
@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.core.jsonl import read_rows
-from orchestrator.data.dialogue_tokens import DialogueWriter
-from orchestrator.data.dialogues import Dialogue
+from envs.core.jsonl import OnError, read_rows
+from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 
 T = TypeVar("T")
 ROWS, MALFORMED = "rows", "malformed and skipped"
@@ -20,32 +19,26 @@ LEFT_OPEN = "end with messages that nothing answers, which are left out"
 
 
 def too_long(max_tokens: int | None) -> str:
-    """What is said of rows over the limit."""
+    """Say what rows over the limit are counted as."""
     return f"longer than {max_tokens} tokens and skipped"
 
 
 def fits(ids: Sized, max_tokens: int | None) -> bool:
-    """Whether ids are not over a limit; None is none."""
+    """Return whether ids are not over a limit; None is none."""
     return max_tokens is None or len(ids) <= max_tokens
 
 
-def require_positive(setting: str, max_tokens: int | None) -> None:
-    """Raises `ValueError` for a limit that nothing could keep."""
-    if max_tokens is not None and max_tokens < 1:
-        raise ValueError(f"{setting}={max_tokens} must be at least 1, or null")
-
-
 def limit_name(stage: str, max_tokens: int | None) -> str:
-    """What the limit of an instance of a stage is called: by its setting, where that gives one, else by the model's."""
+    """Name the limit of an instance of a stage: by its setting, where that gives one, else by the model's."""
     return f"{stage}.max_tokens" if max_tokens is not None else "the model's max_position_embeddings"
 
 
 class RowIntake:
     """Reads the rows of one file and counts what became of them."""
 
-    def __init__(self, writer: DialogueWriter, *, max_tokens: int | None, setting: str) -> None:
+    def __init__(self, tokenizer: DialogueTokenizer, *, max_tokens: int | None, setting: str) -> None:
         """`setting` is the name of the limit `max_tokens`; None is no limit."""
-        self._writer = writer
+        self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._setting = setting
         self._counts: Counter[str] = Counter()
@@ -54,14 +47,14 @@ class RowIntake:
     @property
     def knows_thoughts(self) -> bool:
         """Whether the model knows the tags of a thought."""
-        return self._writer.knows_thoughts
+        return self._tokenizer.knows_thoughts
 
     def read(
-        self, path: Path, parse: Callable[[dict[str, Any], int], T], *, on_error: str
+        self, path: Path, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError
     ) -> tuple[list[T], dict[str, int]]:
-        """The items of a JSONL file, and how many rows were used, skipped or remarkable.
+        """Read the items of a JSONL file, and count the rows that were used, skipped or remarkable.
 
-        `parse` calls `require_fits` for what it makes of a row. Raises `ValueError` with file and line for the first row
+        `parse` calls `require_fits` for what it makes of a row. Raise `ValueError` with file and line for the first row
         that can't be trained on where `on_error` is "raise", and where no row can.
         """
         seen: set[bytes] = set()
@@ -80,33 +73,33 @@ class RowIntake:
         return items, _counted({ROWS: len(items), MALFORMED: skipped - long} | self._counts)
 
     def require_fits(self, dialogue: Dialogue) -> tuple[int, ...]:
-        """The ids of a dialogue. Raises `ValueError` where they are too many, or lack what the template does not know."""
-        if dropped := self._writer.dropped(dialogue):
+        """Return the ids of a dialogue. Raise `ValueError` where they are too many, or lack what the template does not know."""
+        if dropped := self._tokenizer.dropped(dialogue):
             raise ValueError(f"the model's chat template leaves out {', '.join(dropped)}, which the row has")
-        ids, _ = self._writer.ids(dialogue)
+        ids = self._tokenizer.sample(dialogue).ids
         if not fits(ids, self._max_tokens):
             self._counts[too_long(self._max_tokens)] += 1
             raise ValueError(f"the row has {len(ids)} tokens, more than {self._setting}={self._max_tokens}")
-        self._remark(BROKEN, there=self._writer.breaks_tags(dialogue))
+        self._remark(BROKEN, there=self._tokenizer.breaks_tags(dialogue))
         self._remark(OPENED, there=dialogue.task.messages[0]["role"] == "assistant")
         self._remark(LEFT_OPEN, there=dialogue.reply[-1]["role"] != "assistant")
-        return tuple(ids)
+        return ids
 
     def _remark(self, what: str, *, there: bool) -> None:
         if there:
             self._remarks.add(what)
 
 
-def told(counts: Mapping[str, int]) -> str:
-    """Counts in words."""
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Put counts into words."""
     return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
-def own_counts(path: Path, used: int, left_out: Mapping[str, int]) -> dict[str, int]:
-    """Counts for a file that the run itself wrote. Raises `ValueError` where nothing of it was used."""
+def require_rows(path: Path, used: int, left_out: Mapping[str, int]) -> dict[str, int]:
+    """Count the rows of a file that the run itself wrote. Raise `ValueError` where nothing of it is used."""
     counts = _counted({ROWS: used, **left_out})
     if not used:
-        raise ValueError(f"nothing in {path} can be trained on: {told(counts)}")
+        raise ValueError(f"nothing in {path} can be trained on: {counts_text(counts)}")
     return counts
 
 

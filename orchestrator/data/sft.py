@@ -1,4 +1,4 @@
-"""Supervised data: dialogues as training sequences, under every mode of thinking.
+"""Supervised data: dialogues as training samples, under every mode of thinking.
 
 Batch `step` depends on the seed and the step only, so that a continued run sees the same data as an undisturbed one.
 """
@@ -7,12 +7,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from envs.core.jsonl import OnError
 from envs.core.setting import identity, scheduled
 from envs.core.task import Message
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from learner.batches.batch import TrainingSample
-from orchestrator.data.dialogue_tokens import DialogueWriter
-from orchestrator.data.dialogues import Dialogue
+from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.row_intake import fits
 
 DEMONSTRATED = ThinkingMix(budget=0.03, no_thought=0.1)
@@ -39,36 +39,36 @@ class SftDataConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.low_effort_keep <= 1:
-            raise ValueError(f"low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
+            raise ValueError(f"sft.thoughts.low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
         if self.rounds < 1:
             raise ValueError(f"sft.thoughts.rounds={self.rounds} must be at least 1")
 
 
 class SftData:
-    """Batches of training sequences, each under a mode of thinking drawn from `config.thinking`.
+    """Batches of training samples, each under a mode of thinking drawn from `config.thinking`.
 
-    A sequence is never cut: one over `max_tokens` under its mode stays as it was, and one that is too long even so is a
+    A sample is never cut: one over `max_tokens` under its mode stays as it was, and one that is too long even so is a
     `ValueError` or, with `on_error` "skip", not in its batch.
     """
 
     def __init__(
         self,
         dialogue: Callable[[int], Dialogue],
-        writer: DialogueWriter,
+        tokenizer: DialogueTokenizer,
         config: SftDataConfig,
         *,
         name: str = "sft",
         batch_size: int,
         max_tokens: int | None,
         setting: str = "sft.max_tokens",
-        on_error: str,
+        on_error: OnError,
         seed: int,
     ) -> None:
         """`name` is that of the instance of the stage, `setting` that of the limit `max_tokens`; None is no limit."""
         self._name = name
         self._setting = setting
         self._dialogue = dialogue
-        self._writer = writer
+        self._tokenizer = tokenizer
         self._config = config
         self._batch_size = batch_size
         self._max_tokens = max_tokens
@@ -76,30 +76,31 @@ class SftData:
         self._seed = seed
 
     def batch(self, step: int) -> list[TrainingSample]:
-        """The sequences of a step (1 or more)."""
+        """Return the samples of a step (1 or more)."""
         first = (step - 1) * self._batch_size
-        drawn = [self._sequence(first + offset) for offset in range(self._batch_size)]
-        return [sequence for sequence in drawn if sequence is not None]
+        drawn = [self._sample(first + offset) for offset in range(self._batch_size)]
+        return [sample for sample in drawn if sample is not None]
 
-    def _sequence(self, index: int) -> TrainingSample | None:
+    def _sample(self, index: int) -> TrainingSample | None:
         rng = random.Random(f"{self._seed}/sft/{index}")
         dialogue = in_rounds(self._dialogue(index), self._config.rounds)
-        ids: list[int] = []
-        for each in (under_mode(dialogue, self._config, self._writer, rng), dialogue):
-            ids, trained = self._writer.ids(each)
-            if fits(ids, self._max_tokens):
-                return TrainingSample.supervised(ids=ids, trained_T=trained)
+        count = 0
+        for each in (under_mode(dialogue, self._config, self._tokenizer, rng), dialogue):
+            sample = self._tokenizer.sample(each)
+            count = len(sample.ids)
+            if fits(sample.ids, self._max_tokens):
+                return sample
         if self._on_error == "skip":
             return None
         raising = "raise it, or " if self._setting.startswith(f"{self._name}.") else ""
         raise ValueError(
-            f"the demonstration {dialogue.task.env}/{dialogue.task.key} has {len(ids)} tokens, more than "
+            f"the demonstration {dialogue.task.env}/{dialogue.task.key} has {count} tokens, more than "
             f"{self._setting}={self._max_tokens}; {raising}leave such ones out with {self._name}.on_error=skip"
         )
 
 
-def under_mode(dialogue: Dialogue, config: SftDataConfig, writer: DialogueWriter, rng: random.Random) -> Dialogue:
-    """The dialogue under a mode drawn by the shares; one without thoughts, or that names its mode, stays as it is."""
+def under_mode(dialogue: Dialogue, config: SftDataConfig, tokenizer: DialogueTokenizer, rng: random.Random) -> Dialogue:
+    """Return the dialogue under a mode drawn by the shares; one without thoughts, or that names its mode, stays as it is."""
     thoughts = [number for number, message in enumerate(dialogue.reply) if message.get("reasoning_content")]
     mix = config.thinking or ThinkingMix()
     mode = mix.draw_mode(rng)
@@ -113,19 +114,21 @@ def under_mode(dialogue: Dialogue, config: SftDataConfig, writer: DialogueWriter
     place = rng.choice(thoughts)
     if config.cut_to_answer:
         return replace(dialogue, reply=stopped_short(dialogue.reply, place, rng))
-    budget = mix.draw_budget(rng) if mix.names_budgets else rng.randrange(writer.thought_tokens(dialogue.reply[place]))
+    budget = (
+        mix.draw_budget(rng) if mix.names_budgets else rng.randrange(tokenizer.thought_tokens(dialogue.reply[place]))
+    )
     return replace(dialogue, task=replace(dialogue.task, thinking=up_to(budget)))
 
 
 def stopped_short(reply: tuple[Message, ...], place: int, rng: random.Random) -> tuple[Message, ...]:
-    """A reply that ends at one of its thoughts: after a part of it, or all, the last answer follows at once."""
+    """Return a reply that ends at one of its thoughts: after a part of it, or all, the last answer follows at once."""
     thought = reply[place]["reasoning_content"]
     last = next(message for message in reversed(reply) if message["role"] == "assistant")
     return (*reply[:place], {**last, "reasoning_content": thought[: rng.randint(1, len(thought))]})
 
 
 def in_rounds(dialogue: Dialogue, rounds: int) -> Dialogue:
-    """The dialogue with thoughts that go over their steps several times."""
+    """Return the dialogue with thoughts that go over their steps several times."""
     if rounds == 1:
         return dialogue
     thoughts = [message.get("reasoning_content") for message in dialogue.reply]
@@ -137,7 +140,7 @@ def in_rounds(dialogue: Dialogue, rounds: int) -> Dialogue:
 
 
 def shortened(message: Message, *, keep: float) -> Message:
-    """A message whose thought has only its first words, at least one."""
+    """Return a message whose thought has only its first words, at least one."""
     if not message.get("reasoning_content"):
         return message
     words = message["reasoning_content"].split(" ")

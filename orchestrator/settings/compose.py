@@ -1,7 +1,7 @@
 """The configuration of a run: composed here, each part declared beside the code it configures."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,13 @@ from envs.core.bounds import fraction
 from envs.core.setting import Kind, identity, kinds, required, running, scheduled
 from envs.sandbox.sandbox import SandboxConfig
 from envs.source import EnvConfig, env_named
-from learner.config import LearnerConfig, OptimConfig, require_together
+from learner.config import LearnerConfig, require_together
 from learner.models.fresh import FreshModelConfig
-from orchestrator.data.preference_pairs import DpoConfig
-from orchestrator.data.row_intake import require_positive
-from orchestrator.data.self_answers import SelfSftConfig
-from orchestrator.data.sft import DEMONSTRATED, SftDataConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.settings.distillation import DistillConfig
 from orchestrator.settings.loop import LoopConfig, RlConfig
 from orchestrator.settings.stage_list import Stage, instances, with_settings
+from orchestrator.settings.supervised import DpoConfig, SelfSftConfig, SftConfig
 from orchestrator.settings.text import flat_text, read_text, typed, write_text
 from orchestrator.shaping import require_buffer_fits
 from rollout.episodes.worker import RolloutConfig
@@ -34,46 +31,6 @@ class ModelConfig:
     path: str | None = identity(None)
     """A Hugging Face causal model directory; null makes a fresh small hybrid of the shape below."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftConfig:
-    """Supervised fine-tuning on demonstrations, or on chat files."""
-
-    steps: int = scheduled(300)
-    """Optimiser steps."""
-    batch_size: int = identity(64)
-    """Samples in a step."""
-    data: str | None = identity(None)
-    """A JSONL file with `messages` in each row; null takes the environments' own demonstrations."""
-    on_error: str = identity("raise")
-    """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
-    max_tokens: int | None = identity(None)
-    """Longest sample, in tokens; nothing is cut. Null: the positions that the model's configuration names."""
-    shares: dict[str, float] = scheduled({})
-    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
-    thoughts: SftDataConfig = field(default_factory=SftDataConfig)
-    """What is done to the thoughts."""
-    checkpoint_every: int = running(200)
-    """Steps between checkpoints; the last step always has one."""
-    optim: OptimConfig = field(default_factory=OptimConfig)
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < 1 or self.checkpoint_every < 1:
-            raise ValueError(
-                f"sft.steps={self.steps}, batch_size={self.batch_size} and "
-                f"checkpoint_every={self.checkpoint_every} must be at least 1"
-            )
-        if self.on_error not in ("raise", "skip"):
-            raise ValueError(f"sft.on_error={self.on_error!r} must be raise or skip")
-        require_positive("sft.max_tokens", self.max_tokens)
-
-    @property
-    def modes(self) -> SftDataConfig:
-        """What is done to the thoughts of the stage's samples."""
-        if self.data is not None or self.thoughts.thinking is not None:
-            return self.thoughts
-        return replace(self.thoughts, thinking=DEMONSTRATED)
 
 
 @dataclass(frozen=True, kw_only=True)

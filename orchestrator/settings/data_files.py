@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envs.source import env_named
-from orchestrator.data.preference_pairs import DpoConfig
-from orchestrator.settings.compose import Config, SftConfig
+from orchestrator.settings.compose import Config
 from orchestrator.settings.distillation import DistillConfig
+from orchestrator.settings.supervised import DpoConfig, SftConfig
 
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")

@@ -7,11 +7,11 @@ import torch
 from transformers import AutoConfig
 
 from learner.models.fresh import byte_tokenizer, padded_size
-from orchestrator.data.self_answers import SelfSftConfig
-from orchestrator.settings.compose import Config, EvalConfig, SftConfig
+from orchestrator.settings.compose import Config, EvalConfig
 from orchestrator.settings.distillation import DistillConfig, check_teacher, known_ids
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.stage_list import Stage
+from orchestrator.settings.supervised import SelfSftConfig, SftConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer

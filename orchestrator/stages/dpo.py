@@ -12,17 +12,13 @@ from transformers import PreTrainedTokenizerBase
 from learner.batches.builder import BatchBuilder
 from learner.batches.pairs import Pair
 from learner.models.loading import longest_sequence
-from orchestrator.data.dialogue_tokens import DialogueWriter
-from orchestrator.data.preference_pairs import (
-    DpoConfig,
-    Preference,
-    Preferences,
-    pair_lines,
-    read_pairs,
-    read_preferences,
-)
+from orchestrator.data.chat_data import DialogueTokenizer
+from orchestrator.data.epoch_batches import EpochBatches, Position
+from orchestrator.data.preference_rows import Preference, read_preferences
 from orchestrator.data.row_intake import RowIntake, limit_name
+from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.deadline import beside
+from orchestrator.settings.supervised import DpoConfig
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.session import Run
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
@@ -56,30 +52,30 @@ def read_pairs_of_data(
     *,
     max_tokens: int | None,
 ) -> tuple[list[Preference], dict[str, int]]:
-    """The rows of `data` for a model with this tokenizer, each written once, and what became of them.
+    """The rows of `data` for a model with this tokenizer, each tokenised once, and what became of them.
 
     Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
     """
     assert config.data is not None
     setting = limit_name(name, config.max_tokens)
-    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
+    intake = RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
     return read_preferences(Path(config.data), intake, on_error=config.on_error)
 
 
-async def _pairs(run: Run, config: DpoConfig, name: str) -> Preferences:
+async def _pairs(run: Run, config: DpoConfig, name: str) -> EpochBatches[Pair]:
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
-    pair: Callable[[int], Pair]
+    pair: Callable[[Position], Pair]
     if config.data is None:
         wanted = "pairs of a right and a wrong answer"
         mixture = await beside(run.mixture, name, config.shares)
         path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=pair_lines, wanted=wanted)
         pairs, counts = await beside(partial(read_pairs, path, max_tokens=max_tokens))
-        count, pair = len(pairs), pairs.__getitem__
+        count, pair = len(pairs), lambda at: pairs[at.item]
     else:
-        path, writer = Path(config.data), DialogueWriter.of(tokenizer, thought)
+        path, by = Path(config.data), DialogueTokenizer.of(tokenizer, thought)
         reading = beside(partial(read_pairs_of_data, config, name, tokenizer, thought, max_tokens=max_tokens))
         rows, counts = await run.stop.wait_or(reading)
-        count, pair = len(rows), lambda number: rows[number].pair(writer)
+        count, pair = len(rows), lambda at: rows[at.item].pair(by)
     tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)
-    return Preferences(count, pair, batch_size=config.batch_size, seed=run.seed(name))
+    return EpochBatches(count, pair, batch_size=config.batch_size, seed=f"{run.seed(name)}/dpo")

@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 
 from learner.models.loading import longest_sequence
-from orchestrator.data.self_answers import OwnAnswers, SelfSftConfig, answer_line, read_answers, usable
+from orchestrator.data.rejection_sampling import RejectionSampledData
+from orchestrator.data.self_answers import answer_lines, read_answers
 from orchestrator.deadline import beside
-from orchestrator.mixture import Draw
+from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.session import Run
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import Group
 
 STAGE = "self_sft"
 
@@ -24,18 +24,19 @@ STAGE = "self_sft"
 async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
     """Sample where that is not done, then train for `config.steps`; returns the checkpoint of the last step."""
     mixture = await beside(run.mixture, name, config.shares)
-    path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=_right, wanted="right answers")
+    path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=answer_lines, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     kept, counts = await beside(partial(read_answers, path, max_tokens=max_tokens))
     tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)
-    answers = OwnAnswers(
+    data = RejectionSampledData(
         kept,
         mixture,
         Renderer(tokenizer, thought),
         ThoughtTags.find(tokenizer, closing=thought.closing),
-        config,
+        thinking=config.thinking,
         thought=thought,
+        batch_size=config.batch_size,
         max_tokens=max_tokens,
         seed=run.seed(name),
     )
@@ -45,10 +46,6 @@ async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
-        batch=sequence_batches(run, answers.batch),
+        batch=sequence_batches(run, data.batch),
         sequences=config.batch_size,
     )
-
-
-def _right(draw: Draw, group: Group) -> list[str]:
-    return [answer_line(draw, trajectory) for trajectory in group.trajectories if usable(trajectory)]

@@ -5,13 +5,12 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from learner.models.loading import longest_sequence
+from orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile
-from orchestrator.data.dialogue_tokens import DialogueWriter
-from orchestrator.data.dialogues import Demonstrations
 from orchestrator.data.row_intake import RowIntake, limit_name
 from orchestrator.data.sft import SftData
 from orchestrator.deadline import beside
-from orchestrator.settings.compose import SftConfig
+from orchestrator.settings.supervised import SftConfig
 from orchestrator.stages.session import Run
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
@@ -41,13 +40,13 @@ def read_chats(
     max_tokens: int | None,
     seed: int,
 ) -> ChatFile:
-    """The rows of `data` for a model with this tokenizer, each written once.
+    """The rows of `data` for a model with this tokenizer, each tokenised once.
 
     Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
     """
     assert config.data is not None
     setting = limit_name(name, config.max_tokens)
-    intake = RowIntake(DialogueWriter.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
+    intake = RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
     return ChatFile(Path(config.data), intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
 
 
@@ -62,7 +61,7 @@ def _data(run: Run, config: SftConfig, name: str) -> SftData:
         source = chats.dialogue
     return SftData(
         source,
-        DialogueWriter.of(tokenizer, thought, train_closing=config.thoughts.train_closing),
+        DialogueTokenizer.of(tokenizer, thought, train_closing=config.thoughts.train_closing),
         config.modes,
         name=name,
         batch_size=config.batch_size,

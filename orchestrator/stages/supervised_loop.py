@@ -10,7 +10,7 @@ from learner.batches.batch import TrainBatch, TrainingSample
 from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
-from orchestrator.data.row_intake import ROWS, told
+from orchestrator.data.row_intake import ROWS, counts_text
 from orchestrator.deadline import beside, within
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.skip_watch import SkipWatch
@@ -69,7 +69,7 @@ async def train_supervised(
 def tell_data(run: Run, stage: str, source: Path, counts: Mapping[str, int], *, drawn: int) -> None:
     """Say what a stage trains on, once in the metrics file too; `drawn` is how many samples all its steps draw."""
     epochs = round(drawn / counts[ROWS], 2)
-    run.progress.note(f"{stage}: {told(counts)}, {epochs} epochs, from {source}")
+    run.progress.note(f"{stage}: {counts_text(counts)}, {epochs} epochs, from {source}")
     _tell_once(run, stage, 0, {"source": str(source), **counts, "epochs": epochs})
 
 

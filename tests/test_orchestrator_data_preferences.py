@@ -6,21 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_orchestrator_data_self_answers import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
+from test_orchestrator_data_rejection_sampling import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
 
 from envs.core.thinking_mode import OFF, UNLIMITED
+from learner.batches.pairs import Pair
 from learner.models.fresh import byte_tokenizer
-from orchestrator.data.dialogue_tokens import DialogueWriter
-from orchestrator.data.preference_pairs import (
-    DpoConfig,
-    Preferences,
-    pair_lines,
-    parse_preference,
-    read_pairs,
-    read_preferences,
-)
+from orchestrator.data.chat_data import DialogueTokenizer
+from orchestrator.data.epoch_batches import EpochBatches
+from orchestrator.data.preference_rows import parse_preference, read_preferences
 from orchestrator.data.row_intake import RowIntake
+from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.settings.compose import load_config
+from orchestrator.settings.supervised import DpoConfig
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
@@ -34,8 +31,8 @@ ROW = {
 }
 
 
-def writer() -> DialogueWriter:
-    return DialogueWriter(Renderer(TOKENIZER), ThoughtTags(TOKENIZER), ThoughtConfig())
+def tokens_of() -> DialogueTokenizer:
+    return DialogueTokenizer(Renderer(TOKENIZER), ThoughtTags(TOKENIZER), ThoughtConfig())
 
 
 def texts(ids: tuple[int, ...], trained: tuple[bool, ...]) -> tuple[str, str]:
@@ -51,7 +48,7 @@ def saved(path: Path, *rows: Any) -> Path:
 
 
 def test_a_row_becomes_two_answers_to_one_prompt_with_their_thoughts() -> None:
-    pair = parse_preference(ROW, 0).pair(writer())
+    pair = parse_preference(ROW, 0).pair(tokens_of())
     prompt, chosen = texts(pair.chosen.ids, pair.chosen.trained_T)
     assert prompt.endswith("<|im_start|>user\n6*7=?<|im_end|>\n<|im_start|>assistant\n<think>\n")
     assert chosen == "six sevens\n</think>\n42<|im_end|>"
@@ -62,7 +59,7 @@ def test_answers_without_thoughts_follow_a_prompt_that_opens_none() -> None:
     row = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41\n"}, 0)
     assert row.chosen.task.thinking == OFF
     assert parse_preference(ROW, 0).chosen.task.thinking == UNLIMITED
-    pair = row.pair(writer())
+    pair = row.pair(tokens_of())
     prompt, rejected = texts(pair.rejected.ids, pair.rejected.trained_T)
     assert prompt.endswith("<think></think>")
     assert rejected == "41\n<|im_end|>"
@@ -75,7 +72,7 @@ def test_to_a_model_without_thoughts_their_tags_are_text() -> None:
 
 
 def intake(*, max_tokens: int | None = None) -> RowIntake:
-    return RowIntake(writer(), max_tokens=max_tokens, setting="dpo.max_tokens")
+    return RowIntake(tokens_of(), max_tokens=max_tokens, setting="dpo.max_tokens")
 
 
 def test_a_pair_over_the_limit_is_refused_or_skipped_and_counted_never_cut(tmp_path: Path) -> None:
@@ -86,7 +83,7 @@ def test_a_pair_over_the_limit_is_refused_or_skipped_and_counted_never_cut(tmp_p
     rows, counts = read_preferences(path, intake(max_tokens=40), on_error="skip")
     assert counts == {"rows": len(rows), "longer than 40 tokens and skipped": 1}
     assert len(rows) == 1
-    pair = rows[0].pair(writer())
+    pair = rows[0].pair(tokens_of())
     assert pair.chosen.ids[-1] == TOKENIZER.eos_token_id
     assert pair.chosen.trained_T[-1]
 
@@ -96,7 +93,7 @@ def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None
     tokenizer.chat_template = str(tokenizer.chat_template).replace(
         "{{ message.content or '' }}", "{{ message.content | trim }}"
     )
-    trimmed = RowIntake(DialogueWriter.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="dpo.max_tokens")
+    trimmed = RowIntake(DialogueTokenizer.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="dpo.max_tokens")
     path = saved(tmp_path / "pairs.jsonl", {"messages": ASKED, "chosen": "42", "rejected": "42\n"})
     with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected` are the same tokens, '42'"):
         read_preferences(path, trimmed, on_error="raise")
@@ -175,12 +172,16 @@ def test_each_right_answer_is_paired_with_another_wrong_one_of_the_same_task(tmp
 
 def test_a_step_has_the_same_pairs_in_a_continued_run_and_an_epoch_has_each_pair_once() -> None:
     made = [
-        parse_preference({"messages": ASKED, "chosen": "42", "rejected": str(number)}, number).pair(writer())
+        parse_preference({"messages": ASKED, "chosen": "42", "rejected": str(number)}, number).pair(tokens_of())
         for number in range(6)
     ]
-    before = Preferences(6, made.__getitem__, batch_size=3, seed=1)
+
+    def batches() -> EpochBatches[Pair]:
+        return EpochBatches(6, lambda at: made[at.item], batch_size=3, seed="1/dpo")
+
+    before = batches()
     steps = [before.batch(step) for step in (1, 2, 3, 4)]
-    assert Preferences(6, made.__getitem__, batch_size=3, seed=1).batch(3) == steps[2]
+    assert batches().batch(3) == steps[2]
     for epoch in (steps[0] + steps[1], steps[2] + steps[3]):
         assert len({pair.rejected.ids for pair in epoch}) == 6
     assert steps[0] + steps[1] != steps[2] + steps[3]
@@ -192,7 +193,7 @@ def test_a_step_has_the_same_pairs_in_a_continued_run_and_an_epoch_has_each_pair
         ("dpo.beta=0", "dpo.beta=0.0 must be above 0"),
         ("dpo.samples=1", "dpo.samples=1 must be at least 2"),
         ("dpo.steps=0", "dpo.steps=0 must be at least 1"),
-        ("dpo.on_error=ignore", "dpo.on_error='ignore' must be raise or skip"),
+        ("dpo.on_error=ignore", "dpo.on_error: Invalid value 'ignore', expected one of"),
         ("dpo.shares.maths=1", "dpo.shares.maths: not among"),
         ("dpo.batch_size=33 learner.ranks=2", "dpo.batch_size=33 can't be shared by learner.ranks=2"),
     ],

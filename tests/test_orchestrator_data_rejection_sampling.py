@@ -9,25 +9,20 @@ from envs.core.task import Task
 from envs.core.thinking_mode import ThinkingMix
 from envs.core.turn_text import CLOSE_THOUGHT
 from envs.source import EnvConfig
+from learner.batches.batch import TrainingSample
 from learner.models.fresh import byte_tokenizer
-from orchestrator.data.self_answers import (
-    OwnAnswer,
-    OwnAnswers,
-    SelfSftConfig,
-    answer_line,
-    read_answers,
-    usable,
-    whole_ids,
-)
+from orchestrator.data.rejection_sampling import RejectionSampledData
+from orchestrator.data.self_answers import SelfAnswer, answer_lines, read_answers, sample_of, worth_imitating
 from orchestrator.mixture import Draw, Mixture, open_mixture
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
-from rollout.trajectory import Stop, Trajectory, Turn, TurnFault
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)
 DRAW = Draw(env="math", index=0)
+NEVER_CUT = ThinkingMix()
 
 
 def mixture(*, thinks: bool = True) -> Mixture:
@@ -67,84 +62,93 @@ def two_turns() -> Trajectory:
     )
 
 
+def save(path: Path, *said: Trajectory) -> None:
+    """The file of a run that sampled these answers to one task."""
+    ticket = Ticket(number=0, task=mixture().task(DRAW), admitted=WeightVersion(step=0))
+    path.write_text("\n".join(answer_lines(DRAW, Group(ticket=ticket, trajectories=said))) + "\n", encoding="utf-8")
+
+
 def own(
-    config: SelfSftConfig,
-    *,
     path: Path,
+    *,
+    thinking: ThinkingMix = NEVER_CUT,
+    batch_size: int = 1,
     thought: ThoughtConfig | None = None,
     said: Trajectory | None = None,
     max_tokens: int | None = None,
     thinks: bool = True,
-) -> tuple[OwnAnswers, OwnAnswer]:
-    path.write_text(answer_line(DRAW, said or two_turns()) + "\n", encoding="utf-8")
+) -> tuple[RejectionSampledData, SelfAnswer]:
+    save(path, said or two_turns())
     (answers, _), settings = read_answers(path, max_tokens=max_tokens), thought or ThoughtConfig()
     renderer = Renderer(TOKENIZER, settings)
-    data = OwnAnswers(
+    data = RejectionSampledData(
         answers,
         mixture(thinks=said is None),
         renderer,
         TAGS,
-        config,
+        thinking=thinking,
         thought=settings,
+        batch_size=batch_size,
         max_tokens=max_tokens,
         seed=1,
     )
     return data, answers[0]
 
 
-def texts(ids: list[int], trained: list[bool]) -> tuple[str, str]:
+def texts(sample: TrainingSample) -> tuple[str, str]:
     """All of the ids after the prompt, and the trained ones."""
-    start = trained.index(True)
-    return TOKENIZER.decode(ids[start:]), TOKENIZER.decode([i for i, on in zip(ids, trained, strict=True) if on])
+    trained = [token for token, on in zip(sample.ids, sample.trained_T, strict=True) if on]
+    return TOKENIZER.decode(sample.ids[sample.trained_T.index(True) :]), TOKENIZER.decode(trained)
 
 
 def test_an_answer_is_trained_as_it_was_sampled_without_what_was_forced(tmp_path: Path) -> None:
-    data, answer = own(SelfSftConfig(), path=tmp_path / "own.jsonl")
-    whole, trained = texts(*data.ids(answer, budget=None))
+    data, answer = own(tmp_path / "own.jsonl")
+    whole, trained = texts(data.sample(answer, budget=None))
     assert whole == "long thought\n</think>\nask<|im_end|>[told]so\n</think>\n42<|im_end|>"
     assert trained == "long thought\n</think>\nask<|im_end|>so42<|im_end|>"
 
 
 def test_under_a_budget_each_longer_thought_is_cut_and_its_own_answer_follows(tmp_path: Path) -> None:
-    data, answer = own(SelfSftConfig(), path=tmp_path / "own.jsonl")
-    whole, trained = texts(*data.ids(answer, budget=4))
+    data, answer = own(tmp_path / "own.jsonl")
+    whole, trained = texts(data.sample(answer, budget=4))
     assert whole == "long\n</think>\nask<|im_end|>[told]so\n</think>\n42<|im_end|>"
     assert trained == "longask<|im_end|>so42<|im_end|>"
-    shared, answer = own(SelfSftConfig(), path=tmp_path / "own.jsonl", thought=ThoughtConfig(scope="episode"))
-    whole, _ = texts(*shared.ids(answer, budget=5))
+    shared, answer = own(tmp_path / "own.jsonl", thought=ThoughtConfig(scope="episode"))
+    whole, _ = texts(shared.sample(answer, budget=5))
     assert whole == "long \n</think>\nask<|im_end|>[told]\n</think>\n42<|im_end|>"
 
 
 def test_an_announced_budget_stands_in_the_prompt(tmp_path: Path) -> None:
-    data, answer = own(SelfSftConfig(), path=tmp_path / "own.jsonl", thought=ThoughtConfig(announce=True))
-    assert "{thinking token budget: 4}<|im_end|>" in TOKENIZER.decode(data.ids(answer, budget=4)[0])
-    assert "budget" not in TOKENIZER.decode(data.ids(answer, budget=None)[0])
+    data, answer = own(tmp_path / "own.jsonl", thought=ThoughtConfig(announce=True))
+    assert "{thinking token budget: 4}<|im_end|>" in TOKENIZER.decode(data.sample(answer, budget=4).ids)
+    assert "budget" not in TOKENIZER.decode(data.sample(answer, budget=None).ids)
 
 
 def test_a_step_has_the_same_batch_in_a_continued_run_and_the_share_of_cut_thoughts_holds(tmp_path: Path) -> None:
-    config = SelfSftConfig(thinking=ThinkingMix(budget=0.5, budgets=[2]), batch_size=200)
-    data, _ = own(config, path=tmp_path / "own.jsonl")
-    batch = data.batch(2)
-    assert batch[0].ids == own(config, path=tmp_path / "own.jsonl")[0].batch(2)[0].ids
+    def data() -> RejectionSampledData:
+        return own(tmp_path / "own.jsonl", thinking=ThinkingMix(budget=0.5, budgets=[2]), batch_size=200)[0]
+
+    batch = data().batch(2)
+    assert batch[0].ids == data().batch(2)[0].ids
     cut = sum("lo\n" + CLOSE_THOUGHT in TOKENIZER.decode(sequence.ids) for sequence in batch)
     assert 80 < cut < 120
 
 
 def test_only_right_whole_and_well_formed_answers_are_kept() -> None:
     right = two_turns()
-    assert usable(right)
-    assert not usable(replace(right, reward=0.0))
-    assert not usable(replace(right, stop=Stop.LENGTH))
-    assert not usable(replace(right, turns=(replace(right.turns[0], faults=(TurnFault.THOUGHT,)),)))
+    assert worth_imitating(right)
+    assert not worth_imitating(replace(right, reward=0.0))
+    assert not worth_imitating(replace(right, stop=Stop.LENGTH))
+    assert not worth_imitating(replace(right, turns=(replace(right.turns[0], faults=(TurnFault.THOUGHT,)),)))
 
 
 def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path: Path) -> None:
-    config = SelfSftConfig(thinking=ThinkingMix(budget=1.0, budgets=[4]), batch_size=1)
+    cut = ThinkingMix(budget=1.0, budgets=[4])
     prompt = Renderer(TOKENIZER).prompt_ids(mixture(thinks=False).task(DRAW))
     ids = ids_of("42<|im_end|>")
     turn = replace(spoken(prompt, "42<|im_end|>"), thought=TAGS.measure(ids, thinks=False))
     announced = ThoughtConfig(announce=True)
-    data, answer = own(config, path=tmp_path / "own.jsonl", thought=announced, said=trajectory(turn), thinks=False)
+    data, answer = own(tmp_path / "own.jsonl", thinking=cut, thought=announced, said=trajectory(turn), thinks=False)
     assert data.batch(1)[0].ids == (*prompt, *ids)
     assert answer.turns == (turn,)  # as it was, after the file
 
@@ -152,8 +156,8 @@ def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path
 def test_an_answer_over_the_limit_is_left_out_and_counted_never_cut(tmp_path: Path) -> None:
     short = trajectory(spoken(Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), "so\n</think>\n42<|im_end|>"))
     path = tmp_path / "own.jsonl"
-    path.write_text("\n".join(answer_line(DRAW, each) for each in (two_turns(), short)) + "\n")
-    length = len(whole_ids(short.turns)[0])
+    save(path, two_turns(), short)
+    length = len(sample_of(short.turns).ids)
     kept, counts = read_answers(path, max_tokens=length)
     assert [answer.turns for answer in kept] == [short.turns]
     assert counts == {"rows": 1, f"longer than {length} tokens and skipped": 1}
@@ -164,27 +168,37 @@ def test_an_answer_over_the_limit_is_left_out_and_counted_never_cut(tmp_path: Pa
 
 
 def test_a_budget_that_makes_the_prompt_too_long_leaves_the_answer_whole(tmp_path: Path) -> None:
-    config = SelfSftConfig(thinking=ThinkingMix(budget=1.0, budgets=[9]), batch_size=1)
-    whole = whole_ids(two_turns().turns)[0]
-    data, _ = own(config, path=tmp_path / "own.jsonl", thought=ThoughtConfig(announce=True), max_tokens=len(whole))
-    assert data.batch(1)[0].ids == tuple(whole)
+    cut = ThinkingMix(budget=1.0, budgets=[9])
+    whole = sample_of(two_turns().turns).ids
+    data, _ = own(tmp_path / "own.jsonl", thinking=cut, thought=ThoughtConfig(announce=True), max_tokens=len(whole))
+    assert data.batch(1)[0].ids == whole
 
 
 def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) -> None:
-    config = SelfSftConfig(thinking=ThinkingMix(budget=1.0, budgets=[4]), batch_size=1)
+    cut = ThinkingMix(budget=1.0, budgets=[4])
     greeted = (*Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), *ids_of("[and what the server says]"))
     said = trajectory(spoken(greeted, "long thought\n</think>\n42<|im_end|>"))
     path = tmp_path / "own.jsonl"
-    assert own(config, path=path, thought=ThoughtConfig(announce=True), said=said)[0].batch(1)[0].ids == tuple(
-        whole_ids(said.turns)[0]
+    assert (
+        own(path, thinking=cut, thought=ThoughtConfig(announce=True), said=said)[0].batch(1)[0].ids
+        == sample_of(said.turns).ids
     )
-    assert len(own(config, path=path, said=said)[0].batch(1)[0].ids) < len(whole_ids(said.turns)[0])
+    assert len(own(path, thinking=cut, said=said)[0].batch(1)[0].ids) < len(sample_of(said.turns).ids)
 
 
 def test_a_model_without_thoughts_learns_from_its_answers_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
-    path.write_text(answer_line(DRAW, two_turns()) + "\n", encoding="utf-8")
+    save(path, two_turns())
     answers, _ = read_answers(path, max_tokens=None)
-    config, thought = SelfSftConfig(thinking=ThinkingMix(budget=1.0), batch_size=1), ThoughtConfig()
-    data = OwnAnswers(answers, mixture(), Renderer(TOKENIZER), None, config, thought=thought, max_tokens=None, seed=1)
-    assert data.batch(1)[0].ids == tuple(whole_ids(answers[0].turns)[0])
+    data = RejectionSampledData(
+        answers,
+        mixture(),
+        Renderer(TOKENIZER),
+        None,
+        thinking=ThinkingMix(budget=1.0),
+        thought=ThoughtConfig(),
+        batch_size=1,
+        max_tokens=None,
+        seed=1,
+    )
+    assert data.batch(1)[0].ids == sample_of(answers[0].turns).ids

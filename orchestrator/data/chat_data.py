@@ -1,0 +1,136 @@
+"""Dialogues to learn from: those that the experts of the environments give, and all of them as training samples."""
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from envs.catalog import environment
+from envs.core.task import Message, Task
+from envs.core.turn_text import CLOSE_THOUGHT
+from learner.batches.batch import TrainingSample
+from orchestrator.mixture import Draw, Mixture
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import PARTS, Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialogue:
+    """A prompt and the messages that follow it, assistant's and others' in turn."""
+
+    task: Task
+    reply: tuple[Message, ...]
+
+
+class Demonstrations:
+    """Expert dialogues of the environments' generated tasks, in the mixture's shares."""
+
+    def __init__(self, mixture: Mixture) -> None:
+        """Raise `ValueError` where an environment has no expert, or none with its options."""
+        self._mixture = mixture
+        self._draws: list[Draw] = []
+        for name in mixture.envs:
+            task = mixture.task(Draw(env=name, index=0))
+            demonstrate, why = environment(task.kind).demonstrate, ""
+            try:
+                has = demonstrate is not None and bool(demonstrate(task))
+            except ValueError as error:  # with these options it has none
+                has, why = False, f" ({error})"
+            if not has:
+                raise ValueError(
+                    f"environment {name!r} has no demonstrations{why}; set sft.data to a chat file, or sft.shares.{name}=0"
+                )
+
+    def dialogue(self, index: int) -> Dialogue:
+        """Return the dialogue at a position of the mixture's order."""
+        while len(self._draws) <= index:
+            self._draws.append(self._mixture.draw())
+        task = self._mixture.task(self._draws[index])
+        if task.fault:
+            raise ValueError(f"environment {task.env!r} has no demonstration here: {task.fault}")
+        demonstrate = environment(task.kind).demonstrate
+        assert demonstrate is not None
+        return Dialogue(task=task, reply=tuple(demonstrate(task)))
+
+
+class DialogueTokenizer:
+    """Makes training samples of dialogues, ids as the engine would see them, thoughts cut where a rollout would cut them."""
+
+    def __init__(
+        self, renderer: Renderer, tags: ThoughtTags | None, thought: ThoughtConfig, *, train_closing: bool = False
+    ) -> None:
+        self._renderer = renderer
+        self._tags = tags
+        self._thought = thought
+        self._train_closing = train_closing
+
+    @classmethod
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig, *, train_closing: bool = False
+    ) -> "DialogueTokenizer":
+        """Return that of a model's tokenizer."""
+        tags = ThoughtTags.find(tokenizer, closing=thought.closing)
+        return cls(Renderer(tokenizer, thought), tags, thought, train_closing=train_closing)
+
+    @property
+    def knows_thoughts(self) -> bool:
+        """Whether the model knows the tags of a thought; else they are plain text."""
+        return self._tags is not None
+
+    def dropped(self, dialogue: Dialogue) -> list[str]:
+        """List what the chat template would leave out of a dialogue in silence."""
+        messages = [*dialogue.task.messages, *dialogue.reply]
+        parts = {message["role"] for message in messages} & PARTS.keys()
+        parts |= {"tool_calls"} if any(message.get("tool_calls") for message in messages) else set()
+        parts |= {"tools"} if dialogue.task.tools else set()
+        return sorted(part for part in parts if self._renderer.drops(part))
+
+    def breaks_tags(self, dialogue: Dialogue) -> bool:
+        """Return whether a dialogue contains tags of the chat template, which are broken wherever they are written."""
+        return self._renderer.breaks_tags([*dialogue.task.messages, *dialogue.reply])
+
+    def thought_tokens(self, message: Message) -> int:
+        """Count the tokens of a message's thought."""
+        return len(self._renderer.encode(message["reasoning_content"]))
+
+    def sample(self, dialogue: Dialogue) -> TrainingSample:
+        """Return a dialogue as a training sample: trained are the assistant's own tokens, never the opening of its turn."""
+        thinks = dialogue.task.thinks
+        ids = list(self._renderer.prompt_ids(dialogue.task))
+        trained_T = [False] * len(ids)
+        between: list[Message] = []
+        left = dialogue.task.thinking.budget
+        for number, message in enumerate(dialogue.reply):
+            if message["role"] != "assistant":
+                between.append(message)
+                continue
+            if number:
+                opening = self._renderer.observation_ids(between, thinks=thinks)
+                ids += opening
+                trained_T += [False] * len(opening)
+                between = []
+            turn, own, thought = self._turn(message, thinks=thinks, budget=left)
+            ids += turn
+            trained_T += own
+            if left is not None and self._thought.scope == "episode":
+                left = max(0, left - thought)
+        return TrainingSample.supervised(ids=ids, trained_T=trained_T)
+
+    def _turn(self, message: Message, *, thinks: bool, budget: int | None) -> tuple[tuple[int, ...], list[bool], int]:
+        """Return the ids of one turn, which of them are trained, and the length of its thought; cut to the budget."""
+        text = self._renderer.answer_text(message, thinks=thinks)
+        if budget is None or self._tags is None or CLOSE_THOUGHT not in text:
+            ids = self._renderer.encode(text)
+            return ids, [True] * len(ids), 0
+        thought_text, found, answer_text = text.partition(self._tags.closing)
+        if not found:  # the configuration closes thoughts otherwise than the chat template
+            thought_text, _, answer_text = text.partition(CLOSE_THOUGHT)
+            thought_text, answer_text = thought_text.rstrip("\n"), answer_text.lstrip("\n")
+        thought, answer = self._renderer.encode(thought_text), self._renderer.encode(answer_text)
+        forcing = self._tags.forcing(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
+        if forcing is None:
+            ids = self._renderer.encode(text)
+            return ids, [True] * len(ids), len(thought)
+        kept = thought[: forcing.start]
+        own = [True] * len(kept) + [self._train_closing] * len(forcing.ids) + [True] * len(answer)
+        return (*kept, *forcing.ids, *answer), own, len(kept)

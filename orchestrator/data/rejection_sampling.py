@@ -1,0 +1,115 @@
+"""The model's own right answers as training data, a share of their thoughts cut at a budget: rejection sampling.
+
+Known as rejection-sampling fine-tuning (RFT; Yuan et al., "Scaling Relationship on Learning Mathematical Reasoning with
+Large Language Models", 2023), and as one round of expert iteration.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from envs.core.thinking_mode import Mode, ThinkingMix, up_to
+from learner.batches.batch import TrainingSample
+from orchestrator.data.epoch_batches import EpochBatches, Position
+from orchestrator.data.row_intake import fits
+from orchestrator.data.self_answers import SelfAnswer, sample_of
+from orchestrator.mixture import Mixture
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.episodes.renderer import Renderer
+
+
+class RejectionSampledData:
+    """Batches of the model's own answers, in an order shuffled anew in each epoch.
+
+    Batch `step` depends on the seed and the step only. Ids are those that the engine saw and sampled; a thought that is
+    cut ends as a rollout under its budget would end it, and what was said after it follows. An answer without a thought,
+    one whose prompt can't announce the budget, and one that would be over `max_tokens` stay whole.
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[SelfAnswer],
+        mixture: Mixture,
+        renderer: Renderer,
+        tags: ThoughtTags | None,
+        *,
+        thinking: ThinkingMix,
+        thought: ThoughtConfig,
+        batch_size: int,
+        max_tokens: int | None,
+        seed: int,
+    ) -> None:
+        """`thinking` has the share of answers that are cut, and their budgets; without any a thought is cut anywhere."""
+        self._answers = answers
+        self._batches = EpochBatches(len(answers), self._sample, batch_size=batch_size, seed=f"{seed}/own")
+        self._mixture = mixture
+        self._renderer = renderer
+        self._tags = tags
+        self._thinking = thinking
+        self._thought = thought
+        self._max_tokens = max_tokens
+        self._seed = seed
+
+    def batch(self, step: int) -> list[TrainingSample]:
+        """Return the samples of a step (1 or more)."""
+        return self._batches.batch(step)
+
+    def _sample(self, at: Position) -> TrainingSample:
+        answer, rng = self._answers[at.item], random.Random(f"{self._seed}/own/{at.epoch}/{at.place}")
+        sample = self.sample(answer, budget=self._draw_budget(answer, rng))
+        if fits(sample.ids, self._max_tokens):
+            return sample
+        return sample_of(answer.turns)  # without the budget in its prompt
+
+    def _draw_budget(self, answer: SelfAnswer, rng: random.Random) -> int | None:
+        mode = self._thinking.draw_mode(rng)
+        if mode is not Mode.BUDGET or not answer.has_thought or self._tags is None:
+            return None
+        if self._thinking.names_budgets:
+            return self._thinking.draw_budget(rng)
+        longest = max(turn.thought.tokens for turn in answer.turns)
+        return rng.randrange(longest) if longest else None
+
+    def sample(self, answer: SelfAnswer, *, budget: int | None) -> TrainingSample:
+        """Return an answer under a budget as a training sample: trained are the tokens that the model sampled."""
+        prompt = None if budget is None else self._prompt(answer, budget)
+        if budget is None or prompt is None:
+            return sample_of(answer.turns)
+        ids: list[int] = []
+        trained_T: list[bool] = []
+        left = budget
+        for number, turn in enumerate(answer.turns):
+            context = turn.context_ids if number else prompt
+            own = [not forced for forced in turn.forced_T]
+            kept, own, thought = self._cut(list(turn.sampled_ids), own, budget=left)
+            left = max(0, left - thought) if self._thought.scope == "episode" else left
+            ids += [*context, *kept]
+            trained_T += [False] * len(context) + own
+        return TrainingSample.supervised(ids=ids, trained_T=trained_T)
+
+    def _prompt(self, answer: SelfAnswer, budget: int) -> tuple[int, ...] | None:
+        """Return the prompt under a budget: as the engine saw it, or where budgets are announced with the announcement.
+
+        None where it can't be announced, since the environment added messages of its own to the task's.
+        """
+        seen = answer.turns[0].context_ids
+        if not self._thought.announce:
+            return seen
+        task = self._mixture.task(answer.draw)
+        announced = replace(task, thinking=up_to(budget))
+        return self._renderer.prompt_ids(announced) if self._renderer.prompt_ids(task) == seen else None
+
+    def _cut(self, sampled: list[int], own: list[bool], *, budget: int) -> tuple[list[int], list[bool], int]:
+        """Cut a turn at a budget: its ids, which of them are trained, and the length of its thought."""
+        assert self._tags is not None
+        place = self._tags.close_of(sampled)
+        if place is None:
+            return sampled, own, len(sampled)
+        thought, after = sampled[: place[0]], self._tags.answer_start(sampled)
+        forcing = self._tags.forcing(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
+        if forcing is None:
+            return sampled, own, len(thought)
+        cut = [*thought[: forcing.start], *forcing.ids, *sampled[after:]]
+        trained = [*own[: forcing.start], *[False] * len(forcing.ids), *own[after:]]
+        return cut, trained, forcing.start
