@@ -3,11 +3,22 @@
 A slot is held from admission until the engines serve the weights that the group trained. There are
 `(max_lag + 1) * groups_per_step` slots, and a step never leaves behind a group that could not wait for the next one,
 so no group is trained more than `max_lag` versions after it was admitted.
+
+Example: `groups_per_step = 2` and `max_lag = 1` make four slots. A group is written as its name and the version at which it
+was admitted, in capitals once it is ready.
+
+    version 0   a0 b0 c0 d0   four of four slots are held, nobody else may start
+                a0 B0 C0 d0   `take` gives b and c: two are ready, and a and d, due at version 1, can both wait a step
+    version 1   a0 d0 e1 f1   `release` made room for two
+                a0 d0 E1 F1   `take` waits although two are ready: a and d are due now (0 + max_lag)
+                A0 D0 E1 F1   `take` gives a and d, the oldest first
+    version 2   E1 F1 g2 h2
 """
 
 import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from time import monotonic
 from typing import Any
 
@@ -17,12 +28,22 @@ from orchestrator.mixture import Draw, Mixture
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 
+class SlotState(Enum):
+    """What a held slot is doing, in this order. A group that is dropped frees its slot at once."""
+
+    MAKING = "making"  # its task is made
+    GENERATING = "generating"  # its answers are sampled and judged
+    READY = "ready"  # its group waits for a step
+    TRAINING = "training"  # its group is in the current step, and the engines do not serve the new weights yet
+
+
 @dataclass(slots=True, kw_only=True)
 class _Slot:
     draw: Draw
     admitted: WeightVersion
-    ticket: Ticket | None = None  # once its task is made
-    group: Group | None = None
+    state: SlotState = SlotState.MAKING
+    ticket: Ticket | None = None  # from `GENERATING` on
+    group: Group | None = None  # from `READY` on
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +53,18 @@ class Dropped:
     no_signal: int = 0
     failed: int = 0
     groups: list[Group] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """How many slots were in each state, in the mean over the time since the last release; the rest were free."""
+
+    slots: int
+    held: dict[SlotState, float]
+
+    @property
+    def free(self) -> float:
+        return self.slots - sum(self.held.values())
 
 
 class Buffer:
@@ -62,12 +95,12 @@ class Buffer:
         self._fewest = fewest
         self._overridden = overridden
         self._signal = signal
-        self._slots: dict[int, _Slot] = {}
-        self._training: list[int] = []
+        self._slots: dict[int, _Slot] = {}  # by number, which is the order of admission
         self._redo: list[Draw] = []
         self._next = next_ticket
         self._changed = asyncio.Condition()
         self._put_at = 0.0
+        self._meter = _Meter()
         self.dropped = Dropped()
 
     @property
@@ -76,90 +109,136 @@ class Buffer:
         return (self._max_lag + 1) * self._per_step
 
     async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
-        """The right to start the next group, once a slot is free. Its task is made in a thread: some take minutes."""
+        """Wait for a free slot, and return the right to start the next group.
+
+        Its task is made in a thread: some take minutes.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: len(self._slots) < self.capacity)
             number, draw = self._next, self._redo.pop(0) if self._redo else mixture.draw()
             self._next += 1
+            self._measure()
             slot = self._slots[number] = _Slot(draw=draw, admitted=version.value)
         task = await beside(mixture.task, draw)
+        self._measure()
+        slot.state = SlotState.GENERATING
         slot.ticket = Ticket(number=number, task=task, admitted=slot.admitted)
         return slot.ticket
 
     async def put(self, group: Group) -> None:
-        """A finished group. One without signal or without enough answers frees its slot.
+        """Take a finished group in. One without signal or without enough answers frees its slot.
 
         From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end.
         """
         self._put_at = monotonic()
         async with self._changed:
-            lost = len(group.trajectories) < self._fewest
-            if lost:
+            self._measure()
+            if len(group.trajectories) < self._fewest:
                 self.dropped.failed += 1
                 self._drop(group)
-            elif (
-                not (self._signal(group.rewards_G) or group.has_fault(self._overridden))
-                and self.dropped.no_signal < self._max_drops
-            ):
+            elif not self._teaches(group) and self.dropped.no_signal < self._max_drops:
                 self.dropped.no_signal += 1
                 self._drop(group)
             else:
-                self._slots[group.ticket.number].group = group
+                slot = self._slots[group.ticket.number]
+                slot.state, slot.group = SlotState.READY, group
             self._changed.notify_all()
 
     async def take(self, version: WeightVersion) -> list[Group]:
-        """The groups of the next step, oldest first, once there are enough and none that is due is missing."""
+        """Wait until a step can be made, and return its groups: the oldest that are ready, in their order."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._ready(version))
-            waiting = [n for n in sorted(self._slots) if n not in self._training]
-            done = [n for n in waiting if self._slots[n].group is not None]
-            done.sort(key=lambda n: (self._slots[n].admitted.step, n))
-            self._training = sorted(done[: self._per_step])
-            return [group for n in self._training if (group := self._slots[n].group) is not None]
+            await self._changed.wait_for(lambda: self._step_is_ready(version))
+            self._measure()
+            groups = []
+            for slot in self._in(SlotState.READY)[: self._per_step]:
+                assert slot.group is not None
+                slot.state = SlotState.TRAINING
+                groups.append(slot.group)
+            return groups
 
     async def release(self) -> None:
-        """The engines serve the weights of the last step: its slots are free again."""
+        """Free the slots of the last step: the engines serve its weights."""
         async with self._changed:
-            for number in self._training:
-                del self._slots[number]
-            self._training = []
+            self._slots = {n: slot for n, slot in self._slots.items() if slot.state is not SlotState.TRAINING}
             self.dropped = Dropped()
+            self._meter = _Meter(monotonic())
             self._changed.notify_all()
+
+    def occupancy(self) -> Occupancy:
+        """Return how the slots were used since the last release."""
+        self._measure()
+        return Occupancy(slots=self.capacity, held=self._meter.means())
+
+    def _measure(self) -> None:
+        """Count the time until now, before something changes."""
+        self._meter.count([slot.state for slot in self._slots.values()])
+
+    def _in(self, *states: SlotState) -> list[_Slot]:
+        return [slot for slot in self._slots.values() if slot.state in states]
+
+    def _teaches(self, group: Group) -> bool:
+        return self._signal(group.rewards_G) or group.has_fault(self._overridden)
 
     def _drop(self, group: Group) -> None:
         del self._slots[group.ticket.number]
         self.dropped.groups.append(group)
 
-    def _ready(self, version: WeightVersion) -> bool:
-        slots = [slot for number, slot in self._slots.items() if number not in self._training]
-        if sum(slot.group is not None for slot in slots) < self._per_step:
+    def _step_is_ready(self, version: WeightVersion) -> bool:
+        """Return whether enough groups are ready, and none that can't wait for a later step is missing.
+
+        A group is due `max_lag` versions after its admission. Of those that are due within so many further steps, no more
+        may be missing now than those steps can train.
+        """
+        if len(self._in(SlotState.READY)) < self._per_step:
             return False
-        for steps_left in range(self._max_lag):
-            # Groups that must be trained within this many further steps, of which all but those steps' share now.
-            due = [s for s in slots if s.admitted.step + self._max_lag <= version.step + steps_left]
-            if sum(slot.group is None for slot in due) > steps_left * self._per_step:
-                return False
-        return True
+        missing = self._in(SlotState.MAKING, SlotState.GENERATING)
+        steps_left = [slot.admitted.step + self._max_lag - version.step for slot in missing]
+        return all(
+            sum(left <= further for left in steps_left) <= further * self._per_step for further in range(self._max_lag)
+        )
 
     def last_sign(self) -> float:
-        """When a group was finished last, on the monotonic clock."""
+        """Return when a group was finished last, on the monotonic clock."""
         return self._put_at
 
     def waiting_for(self) -> str:
-        """What a stuck `take` waits for, for people."""
-        missing = [slot for slot in self._slots.values() if slot.group is None]
+        """Return a line for people on the groups that a stuck `take` waits for."""
+        missing = self._in(SlotState.MAKING, SlotState.GENERATING)
         shown = ", ".join(_named(slot) for slot in missing[:3])
         return f"{len(missing)} groups that are still generated ({shown})"
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds: the next ticket's number, and the draws admitted but not trained on yet."""
-        pending = [asdict(self._slots[n].draw) for n in sorted(self._slots) if n not in self._training]
+        """Return what a checkpoint holds: the next ticket's number, and the draws admitted but not trained on yet."""
+        pending = [asdict(slot.draw) for slot in self._slots.values() if slot.state is not SlotState.TRAINING]
         return {"next_ticket": self._next, "pending": [*pending, *(asdict(draw) for draw in self._redo)]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint: its pending draws are admitted first, so that none is lost."""
         self._next = int(state["next_ticket"])
         self._redo = [Draw(**draw) for draw in state["pending"]]
+
+
+class _Meter:
+    """Adds up how long how many slots were in each state."""
+
+    def __init__(self, began: float | None = None) -> None:
+        """Time is counted from `began` on, or from the first count."""
+        self._seconds = dict.fromkeys(SlotState, 0.0)
+        self._began = self._counted = began
+
+    def count(self, states: list[SlotState]) -> None:
+        """Add the time since the last count, in which the slots were in these states."""
+        now = monotonic()
+        if self._began is None or self._counted is None:
+            self._began = self._counted = now
+        for state in states:
+            self._seconds[state] += now - self._counted
+        self._counted = now
+
+    def means(self) -> dict[SlotState, float]:
+        """Return the mean number of slots in each state up to the last count."""
+        passed = 0.0 if self._began is None or self._counted is None else self._counted - self._began
+        return {state: seconds / passed if passed else 0.0 for state, seconds in self._seconds.items()}
 
 
 @dataclass(slots=True)

@@ -10,6 +10,8 @@
                           |             advantages -> mini-batches -> learner.step
                           |                          v
                           +-- buffer.release <- rollouts.load_weights <- learner.publish
+                                                     |
+                                                     +--> on_step: metrics, trajectories --> save: a checkpoint
 
 Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups; nothing else waits. Capacity is
 `(max_lag + 1) * groups_per_step` slots, each held until the engines serve the weights it trained. With `max_lag = 0`
@@ -20,15 +22,17 @@ weights are swapped under the running requests.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from time import monotonic
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from learner.batches.batch import TrainBatch
-from orchestrator.buffer import Buffer, Dropped, VersionCell
+from orchestrator.buffer import Buffer, Dropped, Occupancy, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture
+from orchestrator.step_times import Phase, StepClock, StepTimes
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
+
+T = TypeVar("T")
 
 
 class Rollouts(Protocol):
@@ -49,7 +53,7 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What one step did: for the metrics, the checkpoint and the trajectory file.
+    """What one step did, and where its time went.
 
     `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights.
     """
@@ -59,11 +63,10 @@ class StepReport:
     dropped: Dropped
     learner: dict[str, float]
     lag_max: int
-    wait_s: float
-    train_s: float
-    push_s: float
     pushed_bytes: int
     pushed_share: float
+    times: StepTimes
+    occupancy: Occupancy
 
 
 @dataclass(kw_only=True)
@@ -74,7 +77,7 @@ class Loop:
     A step makes an update from each of `make_batches`, `epochs` times over.
 
     `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
-    metrics and checkpoints, and the buffer's state is whole when it runs.
+    metrics, and `save` a checkpoint after the steps that have one: the buffer's state is whole when they run.
     """
 
     stage: str
@@ -85,15 +88,16 @@ class Loop:
     version: VersionCell
     group_size: int
     make_batches: Callable[[list[Group]], list[TrainBatch]]
-    on_step: Callable[[StepReport], Awaitable[None]]
     on_group: Callable[[Group], Group]
+    on_step: Callable[[StepReport], Awaitable[None]]
+    save: Callable[[int], Awaitable[None]]
     stop: StopFlag
     limit: Deadline
     push_limit: Callable[[int], Deadline]
     epochs: int = 1
 
     async def run(self, first: int, last: int) -> None:
-        """Steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
+        """Run steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 producer = tasks.create_task(self._produce())
@@ -101,11 +105,6 @@ class Loop:
                 producer.cancel()
         except ExceptionGroup as errors:
             raise _first(errors) from None
-
-    async def _steps(self, first: int, last: int) -> None:
-        for step in range(first, last + 1):
-            self.stop.check()
-            await self.on_step(await self._learn(step))
 
     async def _produce(self) -> None:
         async with asyncio.TaskGroup() as groups:
@@ -117,19 +116,29 @@ class Loop:
         group = await self.rollouts.run_group(ticket, self.group_size)
         await self.buffer.put(self.on_group(group))
 
-    async def _learn(self, step: int) -> StepReport:
-        start, stage = monotonic(), f"{self.stage} step {step}"
-        taking = self.stop.wait_or(self.buffer.take(self.version.value))
-        groups = await within(
-            self.limit, taking, stage=stage, waiting_for=self.buffer.waiting_for, last_sign=self.buffer.last_sign
-        )
-        taken = monotonic()
+    async def _steps(self, first: int, last: int) -> None:
+        clock = StepClock()
+        for step in range(first, last + 1):
+            self.stop.check()
+            await self.on_step(await self._learn(step, clock))
+            clock.enter(Phase.SAVE)
+            await self.save(step)
+
+    async def _learn(self, step: int, clock: StepClock) -> StepReport:
+        clock.enter(Phase.WAIT)
+        groups = await self._groups(step)
         lag = self.version.value.step - min(group.ticket.admitted.step for group in groups)
-        metrics = await within(self.limit, self._train(groups), stage=stage, waiting_for=lambda: "the learner's step")
-        trained = monotonic()
-        manifest = await self._push(step)
-        pushed = monotonic()
-        dropped = self.buffer.dropped
+        clock.enter(Phase.BATCH)
+        batches = await self._within(step, "the batches to be built", beside(self.make_batches, groups))
+        clock.enter(Phase.LEARN)
+        metrics = await self._within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
+        clock.enter(Phase.PUBLISH)
+        target = WeightVersion(step=self.version.value.step + 1)
+        manifest = await self._within(step, "the learner's weights", self.learner.publish(target))
+        clock.enter(Phase.LOAD)
+        limit, loading = self.push_limit(manifest.nbytes), self.rollouts.load_weights(manifest)
+        self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
+        dropped, occupancy = self.buffer.dropped, self.buffer.occupancy()
         await self.buffer.release()
         return StepReport(
             step=step,
@@ -137,34 +146,23 @@ class Loop:
             dropped=dropped,
             learner=metrics,
             lag_max=lag,
-            wait_s=taken - start,
-            train_s=trained - taken,
-            push_s=pushed - trained,
             pushed_bytes=manifest.sent_bytes,
             pushed_share=manifest.sent_bytes / manifest.nbytes,
+            times=clock.report(),
+            occupancy=occupancy,
         )
 
-    async def _train(self, groups: list[Group]) -> dict[str, float]:
-        batches = await beside(self.make_batches, groups)
-        return await self.learner.step(*batches, epochs=self.epochs)
-
-    async def _push(self, step: int) -> WeightManifest:
-        target = WeightVersion(step=self.version.value.step + 1)
+    async def _groups(self, step: int) -> list[Group]:
+        buffer, taking = self.buffer, self.stop.wait_or(self.buffer.take(self.version.value))
         stage = f"{self.stage} step {step}"
-        manifest = await within(
-            self.limit, self.learner.publish(target), stage=stage, waiting_for=lambda: "the learner's weights"
-        )
-        self.version.value = await within(
-            self.push_limit(manifest.nbytes),
-            self.rollouts.load_weights(manifest),
-            stage=stage,
-            waiting_for=lambda: "the engines to load weights",
-        )
-        return manifest
+        return await within(self.limit, taking, stage=stage, waiting_for=buffer.waiting_for, last_sign=buffer.last_sign)
+
+    async def _within(self, step: int, name: str, awaitable: Awaitable[T], *, limit: Deadline | None = None) -> T:
+        return await within(limit or self.limit, awaitable, stage=f"{self.stage} step {step}", waiting_for=lambda: name)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first plain error inside nested groups."""
+    """Return the first plain error inside nested groups."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

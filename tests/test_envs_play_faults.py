@@ -19,9 +19,10 @@ from envs.core.failure import FailureKind, failure_of
 from envs.core.task import Task
 from envs.source import EnvConfig, GeneratedSource
 from learner.batches.batch import make_batch, sequences_from_groups
-from orchestrator.buffer import Dropped
+from orchestrator.buffer import Dropped, Occupancy
 from orchestrator.loop import StepReport
 from orchestrator.stages.step_metrics import step_metrics
+from orchestrator.step_times import Phase, StepTimes
 from rollout.trajectory import Group, Stop, Ticket, WeightVersion
 from rollout.trajectory_json import group_lines
 
@@ -140,9 +141,16 @@ def test_a_prompt_that_fills_the_episode_is_a_failure_of_its_own_kind_and_never_
 
 
 def report(groups: list[Group]) -> StepReport:
-    seconds = {"wait_s": 1.0, "train_s": 1.0, "push_s": 1.0}
     return StepReport(
-        step=1, groups=groups, dropped=Dropped(), learner={}, lag_max=0, pushed_bytes=1, pushed_share=1.0, **seconds
+        step=1,
+        groups=groups,
+        dropped=Dropped(),
+        learner={},
+        lag_max=0,
+        pushed_bytes=1,
+        pushed_share=1.0,
+        times=StepTimes(seconds={Phase.WAIT: 3.0}),
+        occupancy=Occupancy(slots=1, held={}),
     )
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from envs.core.task import Task
 from learner.losses.batch_advantages import has_signal
-from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.buffer import Buffer, SlotState, VersionCell
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.stages.step_metrics import step_metrics
+from orchestrator.step_times import Phase, StepTimes
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 
@@ -97,6 +98,52 @@ def test_a_restored_buffer_admits_what_was_pending_first() -> None:
     assert asyncio.run(story()) == ["0", "2", "4"]
 
 
+def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_ready() -> None:
+    async def story() -> list[str]:
+        version, source, said = VersionCell(WeightVersion(step=0)), mixture(), []
+        buffer = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
+        a, b, c, d = [await buffer.admit(source, version) for _ in range(4)]
+        for ticket in (b, c):
+            await buffer.put(group(ticket, [0.0, 1.0]))
+        said.append(keys(await buffer.take(version.value)))
+        version.value = WeightVersion(step=1)
+        await buffer.release()
+        for ticket in [await buffer.admit(source, version) for _ in range(2)]:
+            await buffer.put(group(ticket, [0.0, 1.0]))
+        taking = asyncio.create_task(buffer.take(version.value))
+        for due in (a, d):  # two are ready, but these were admitted a version before
+            await asyncio.sleep(0.001)
+            said.append("done" if taking.done() else "waits")
+            await buffer.put(group(due, [0.0, 1.0]))
+        return [*said, keys(await taking)]
+
+    def keys(groups: list[Group]) -> str:
+        return " ".join(g.ticket.task.key for g in groups)
+
+    assert asyncio.run(story()) == ["1 2", "waits", "waits", "0 3"]
+
+
+def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_the_last_release() -> None:
+    async def story() -> tuple[dict[SlotState, float], float]:
+        version, source = VersionCell(WeightVersion(step=0)), mixture()
+        buffer = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
+        tickets = [await buffer.admit(source, version) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        for ticket in tickets[:2]:
+            await buffer.put(group(ticket, [0.0, 1.0]))
+        await asyncio.sleep(0.1)
+        await buffer.take(version.value)
+        await asyncio.sleep(0.2)
+        found = buffer.occupancy()
+        return found.held, found.free
+
+    held, free = asyncio.run(story())
+    assert held == pytest.approx(
+        {SlotState.MAKING: 0.0, SlotState.GENERATING: 1.5, SlotState.READY: 0.5, SlotState.TRAINING: 1.0}, abs=0.1
+    )
+    assert free == pytest.approx(1.0, abs=0.1)
+
+
 def test_groups_without_signal_are_replaced_until_the_limit_and_then_kept() -> None:
     async def story() -> tuple[int, int]:
         version, source = VersionCell(WeightVersion(step=0)), mixture()
@@ -138,20 +185,19 @@ def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
             for answers in rewards:
                 await buffer.put(group(await buffer.admit(source, version), answers))
             groups, dropped = await buffer.take(version.value), buffer.dropped
-            await buffer.release()
             report = StepReport(
                 step=1,
                 groups=groups,
                 dropped=dropped,
                 learner={},
                 lag_max=0,
-                wait_s=1.0,
-                train_s=0.0,
-                push_s=0.0,
                 pushed_bytes=0,
                 pushed_share=0.0,
+                times=StepTimes(seconds={Phase.WAIT: 1.0}),
+                occupancy=buffer.occupancy(),
             )
             steps.append(step_metrics(report))
+            await buffer.release()
         return steps
 
     first, second = asyncio.run(story())

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ from orchestrator.skip_watch import NothingTrained
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.session import Run
+from orchestrator.stages.step_metrics import step_metrics
+from orchestrator.step_times import Phase
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
@@ -43,11 +46,12 @@ TURN = Turn(
 class SlowSource:
     """Tasks that take long to make; keeps their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, slow: bool = True) -> None:
+        self.slow = slow
         self.made: list[int] = []
 
     def task(self, index: int) -> Task:
-        time.sleep(SLOW_S if index == 0 else 0)
+        time.sleep(SLOW_S if self.slow and index == 0 else 0)
         self.made.append(index)
         return Task(env="math", key=str(index), messages=({"role": "user", "content": "?"},), spec={})
 
@@ -90,6 +94,9 @@ class Learner:
         )
 
 
+async def saved_nowhere(step: int) -> None: ...
+
+
 async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
     """Seconds for which the event loop did nothing else during two steps with slow tasks and slow batches."""
     silences = [0.0]
@@ -116,8 +123,9 @@ async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
         version=VersionCell(WeightVersion(step=0)),
         group_size=2,
         make_batches=slow_batches,
-        on_step=ignore,
         on_group=lambda group: group,
+        on_step=ignore,
+        save=saved_nowhere,
         stop=StopFlag(),
         limit=LIMIT,
         push_limit=lambda nbytes: LIMIT,
@@ -133,6 +141,94 @@ def test_tasks_and_batches_are_made_beside_the_event_loop_and_groups_in_flight_e
     assert source.made == list(range(len(source.made)))
     assert (rollouts.running, rollouts.cancelled) == (0, len(source.made) - 4)
     assert rollouts.cancelled > 0
+
+
+TAKES_S = {
+    Phase.BATCH: 0.02,
+    Phase.LEARN: 0.03,
+    Phase.PUBLISH: 0.01,
+    Phase.LOAD: 0.015,
+    Phase.LOG: 0.025,
+    Phase.SAVE: 0.035,
+}
+
+
+class TimedRollouts(Rollouts):
+    """Answers after a while, and loads weights as long as `TAKES_S` says."""
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        await asyncio.sleep(0.15)  # longer than log and save, beside which the next groups are generated
+        return await super().run_group(ticket, samples)
+
+    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+        await asyncio.sleep(TAKES_S[Phase.LOAD])
+        return await super().load_weights(manifest)
+
+
+class TimedLearner(Learner):
+    """Learns and publishes as long as `TAKES_S` says."""
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        await asyncio.sleep(TAKES_S[Phase.LEARN])
+        return await super().step(*batches, epochs=epochs)
+
+    async def publish(self, version: WeightVersion) -> WeightManifest:
+        await asyncio.sleep(TAKES_S[Phase.PUBLISH])
+        return await super().publish(version)
+
+
+async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], list[float]]:
+    """The reports of steps whose parts take known times, and the seconds between them by another clock."""
+    reports: list[StepReport] = []
+    seen_at: list[float] = []
+
+    def slow_batches(groups: list[Group]) -> list[TrainBatch]:
+        time.sleep(TAKES_S[Phase.BATCH])
+        return []
+
+    async def keep(report: StepReport) -> None:
+        seen_at.append(time.perf_counter())
+        reports.append(report)
+        await asyncio.sleep(TAKES_S[Phase.LOG])
+
+    async def save(step: int) -> None:
+        await asyncio.sleep(TAKES_S[Phase.SAVE])
+
+    loop = Loop(
+        stage="rl",
+        rollouts=TimedRollouts(last=10**6),
+        learner=TimedLearner(),
+        mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
+        buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0),
+        version=VersionCell(WeightVersion(step=0)),
+        group_size=2,
+        make_batches=slow_batches,
+        on_group=lambda group: group,
+        on_step=keep,
+        save=save,
+        stop=StopFlag(),
+        limit=LIMIT,
+        push_limit=lambda nbytes: LIMIT,
+    )
+    seen_at.append(time.perf_counter())
+    await loop.run(1, steps)
+    return reports, [after - before for before, after in itertools.pairwise(seen_at)]
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_the_phases_of_a_step_add_up_to_the_time_from_one_report_to_the_next(max_lag: int) -> None:
+    reports, seconds = asyncio.run(timed_steps(4, max_lag=max_lag))
+    assert [report.times.total for report in reports] == pytest.approx(seconds, abs=0.01)
+    for report in reports[1:]:  # log and save are those of the step before
+        assert all(report.times.seconds[phase] >= least - 0.001 for phase, least in TAKES_S.items())
+    if max_lag == 0:
+        assert all(report.times.seconds[Phase.WAIT] >= 0.01 for report in reports)
+    metrics = step_metrics(reports[-1])
+    phases = [metrics[f"time/{phase.value}_s"] for phase in Phase]
+    assert sum(phases) == pytest.approx(metrics["time/step_s"])
+    assert sum(metrics[f"buffer/{name}"] for name in ("free", "making", "generating", "ready", "training")) == (
+        pytest.approx(metrics["buffer/slots"])
+    )
 
 
 class ToldRun(Run):

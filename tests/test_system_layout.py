@@ -39,6 +39,7 @@ ROOMS = {
     ),
     "orchestrator": (
         "deadline",
+        "step_times",
         "mixture",
         "buffer",
         "loop",

@@ -46,6 +46,8 @@ async def bench_loop(
         async def keep(report: StepReport, *, into: list[StepReport] = reports) -> None:
             into.append(report)
 
+        async def no_save(step: int) -> None: ...
+
         loop = Loop(
             stage="bench",
             rollouts=pool,
@@ -55,14 +57,15 @@ async def bench_loop(
             version=serving,
             group_size=config.rl.group_size,
             make_batches=lambda groups: [batch(groups)],
-            on_step=keep,
             on_group=lambda group: group,
+            on_step=keep,
+            save=no_save,
             stop=StopFlag(),
             limit=limit,
             push_limit=lambda nbytes: limit,
         )
         await loop.run(1, STEPS)
-        seconds[lag] = median(r.wait_s + r.train_s + r.push_s for r in reports[SKIPPED:])
+        seconds[lag] = median(r.times.total for r in reports[SKIPPED:])
     again = await _parts(pool, learner, mixture, config, batch)  # on both sides: a shared machine's speed drifts
     generate_s, learn_s = min(generate_s, again[0]), min(learn_s, again[1])
     longer = max(generate_s, learn_s)

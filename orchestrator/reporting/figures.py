@@ -110,9 +110,9 @@ CURVES = (
     ),
     Curve(
         title="Seconds of a step",
-        note="Waiting for finished groups, learning, and pushing weights.",
+        note="Waiting for finished groups, learning, engines loading weights, and checkpoints.",
         stage="rl",
-        metrics={"time/wait_s": "wait", "time/train_s": "learn", "time/push_s": "push"},
+        metrics={"time/wait_s": "wait", "time/learn_s": "learn", "time/load_s": "load", "time/save_s": "save"},
     ),
 )
 

@@ -81,8 +81,9 @@ class LoopStage:
             version=VersionCell(run.version),
             group_size=config.group_size,
             make_batches=self._batches,
-            on_step=self._after_step,
             on_group=self._finish,
+            on_step=self._log,
+            save=self._save_when_due,
             stop=run.stop,
             limit=Deadline(seconds=config.timeout_s, setting=f"{self._stage}.timeout_s"),
             push_limit=run.push_limit,
@@ -115,7 +116,7 @@ class LoopStage:
             for part in mini_batches(sequences, count=self._config.updates_per_step)
         ]
 
-    async def _after_step(self, report: StepReport) -> None:
+    async def _log(self, report: StepReport) -> None:
         self._done = report.step
         last, skipped = report.step == self._config.steps, report.learner["skipped"]  # the share of its updates
         self._run.log(self._stage, report.step, step_metrics(report))
@@ -124,8 +125,10 @@ class LoopStage:
             await beside(write_groups, path, report.groups)
         evidence = f"their trajectories are in {self._run.folder.trajectories}"
         self._skips.add(report.step, skipped=skipped == 1.0, evidence=evidence)
-        if last or report.step % self._config.checkpoint_every == 0:
-            await self._save(report.step)
+
+    async def _save_when_due(self, step: int) -> None:
+        if step == self._config.steps or step % self._config.checkpoint_every == 0:
+            await self._save(step)
 
     async def _save(self, step: int) -> None:
         if step == 0:

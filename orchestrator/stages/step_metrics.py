@@ -15,22 +15,21 @@ def step_metrics(report: StepReport) -> dict[str, float]:
     nor all wrong, would show a reward near the middle whatever the model can do. `reward_trained` is over those.
     """
     trajectories = [t for group in report.groups for t in group.trajectories]
-    seconds = report.wait_s + report.train_s + report.push_s
     sampled = sum(t.sampled_tokens for t in trajectories)
     metrics = {f"train/{name}": value for name, value in report.learner.items()}
     metrics |= {
         "train/lag_max": float(report.lag_max),
-        "rollout/tokens_per_s": sampled / seconds,
+        "rollout/tokens_per_s": sampled / report.times.total,
         "rollout/answers": float(len(trajectories)),
         "rollout/dropped_no_signal": float(report.dropped.no_signal),
         "rollout/dropped_failed": float(report.dropped.failed),
-        "time/step_s": seconds,
-        "time/wait_s": report.wait_s,
-        "time/train_s": report.train_s,
-        "time/push_s": report.push_s,
+        "time/step_s": report.times.total,
         "push/bytes": float(report.pushed_bytes),
         "push/share": report.pushed_share,
     }
+    metrics |= {f"time/{phase.value}_s": seconds for phase, seconds in report.times.seconds.items()}
+    metrics |= {f"buffer/{state.value}": slots for state, slots in report.occupancy.held.items()}
+    metrics |= {"buffer/free": report.occupancy.free, "buffer/slots": float(report.occupancy.slots)}
     trained, answered = _by_env(report.groups), _by_env([*report.groups, *report.dropped.groups])
     for env, groups in sorted(answered.items()):
         measured = _env_metrics(groups) | {"groups_trained": float(len(trained.get(env, [])))}

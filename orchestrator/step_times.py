@@ -1,0 +1,53 @@
+"""Where the time of a step goes: at every moment the loop is in one phase, so that the phases add up to the step."""
+
+from dataclasses import dataclass
+from enum import Enum
+from time import monotonic
+
+
+class Phase(Enum):
+    """What the loop does, in this order. Groups are generated beside all of that; with `max_lag = 0` in `WAIT`, `LOG` and `SAVE`."""
+
+    WAIT = "wait"  # for groups
+    BATCH = "batch"  # advantages, packing: from trajectories to arrays
+    LEARN = "learn"  # the learner's updates
+    PUBLISH = "publish"  # the learner lays its weights out for the engines
+    LOAD = "load"  # the engines take them
+    LOG = "log"  # trajectories, metrics, the panel
+    SAVE = "save"  # a checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """The seconds of a step by phase, from the report of the step before to its own.
+
+    A step is reported before it is logged and saved, so `LOG` and `SAVE` are those of the step before.
+    """
+
+    seconds: dict[Phase, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+
+class StepClock:
+    """Times the phases of one step after another."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(Phase, 0.0)
+        self._phase = Phase.WAIT
+        self._entered = monotonic()
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase, which ends the one before."""
+        now = monotonic()
+        self._seconds[self._phase] += now - self._entered
+        self._phase, self._entered = phase, now
+
+    def report(self) -> StepTimes:
+        """Return the times since the last report, and begin the phase `LOG`."""
+        self.enter(Phase.LOG)
+        times = StepTimes(seconds=self._seconds)
+        self._seconds = dict.fromkeys(Phase, 0.0)
+        return times
