@@ -6,7 +6,9 @@ from time import monotonic
 
 
 class Phase(Enum):
-    """What the loop does, in this order. Groups are generated beside all of that; with `max_lag = 0` in `WAIT`, `LOG` and `SAVE`."""
+    """What the loop does, in this order. Groups are generated beside it: always, or in `WAIT`, `LOG` and `SAVE` where `max_lag`
+    is 0.
+    """
 
     WAIT = "wait"  # for groups
     BATCH = "batch"  # advantages, packing: from trajectories to arrays
