@@ -42,7 +42,7 @@ class TrainerGroup:
     """Every call goes to all ranks at once, since each is a collective."""
 
     def __init__(self, ranks: Sequence[TrainerRank], *, broadcast: bool = False) -> None:
-        """With `broadcast` pushes are sent to all engines at once."""
+        """Group these ranks. With `broadcast` pushes are sent to all engines at once."""
         self._ranks = ranks
         self._loss = LossConfig()
         self._meeting = Meeting(ranks[0]) if broadcast else None

@@ -81,8 +81,8 @@ class Buffer:
         overridden: Collection[TurnFault] = (),
         signal: Callable[[list[float]], bool] = differ,
     ) -> None:
-        """A group needs `fewest` answers. `signal` says of a group's rewards whether they teach anything. `overridden` are
-        faults of a turn with an advantage of their own: a signal too.
+        """Begin without slots. A group needs `fewest` answers. `signal` says of a group's rewards whether they teach anything.
+        `overridden` are faults of a turn with an advantage of their own: a signal too.
         """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
             raise ValueError(

@@ -25,6 +25,10 @@ class StopRequested(Exception):
     """Somebody asked the run to stop (Ctrl-C, SIGTERM, a stopped job). It continues with the same command."""
 
 
+STOPPED = 130
+"""Exit status of a run that a signal stopped."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
     """How long a wait may take, and the setting that says so."""
@@ -53,15 +57,15 @@ class DeadlineConfig:
         positive("deadlines.megabytes_per_s", self.megabytes_per_s)
 
     def start(self, nbytes: int = 0) -> Deadline:
-        """For processes to start that read so many bytes."""
+        """Return the deadline of processes to start that read so many bytes."""
         return Deadline(seconds=self.start_s + self._moving(nbytes), setting="deadlines.start_s")
 
     def step(self) -> Deadline:
-        """For a step of a supervised stage."""
+        """Return the deadline of a step of a supervised stage."""
         return Deadline(seconds=self.step_s, setting="deadlines.step_s")
 
     def files(self, nbytes: int) -> Deadline:
-        """For so many bytes to be read or written."""
+        """Return the deadline of so many bytes to be read or written."""
         return Deadline(seconds=self.files_s + self._moving(nbytes), setting="deadlines.files_s")
 
     def _moving(self, nbytes: int) -> float:
@@ -76,7 +80,7 @@ async def within(
     waiting_for: Callable[[], str],
     last_sign: Callable[[], float] = lambda: 0.0,
 ) -> T:
-    """The awaitable's result, or `StuckError` once nothing has come for as long as the limit allows.
+    """Return the awaitable's result; raise `StuckError` once nothing has come for as long as the limit allows.
 
     `last_sign` is when something came last, on the monotonic clock, for a wait for many things. A `TimeoutError` of the
     awaitable's own passes through unchanged.
@@ -97,7 +101,7 @@ async def within(
 
 
 async def beside(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """What a function returns or raises that works in a thread of its own, beside the event loop.
+    """Run a function in a thread of its own, beside the event loop; return or raise what it does.
 
     Nothing waits for a call that was given up: unlike a thread of asyncio's own it does not keep the process from ending.
     """
@@ -132,12 +136,12 @@ class StopFlag:
         return self._event.is_set()
 
     def check(self) -> None:
-        """Raises `StopRequested` where somebody asked for it."""
+        """Raise `StopRequested` where somebody asked for it."""
         if self._event.is_set():
             raise StopRequested
 
     async def wait_or(self, awaitable: Awaitable[T]) -> T:
-        """The awaitable's result; raises `StopRequested`, and cancels it, where the flag is set first."""
+        """Return the awaitable's result; cancel it and raise `StopRequested` where the flag is set first."""
         work = asyncio.ensure_future(awaitable)
         flag = asyncio.ensure_future(self._event.wait())
         try:

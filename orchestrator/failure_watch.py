@@ -38,7 +38,7 @@ class _Window:
         return [failure for _, failures in self.groups for failure in failures]
 
     def add(self, group: Group) -> None:
-        """The groups before are kept as far as they are needed for `WATCHED` episodes."""
+        """Count a group, and keep those before as far as they are needed for `WATCHED` episodes."""
         failures = group.failures
         self.groups.append((len(group.trajectories) + len(failures), failures))
         while self.played - self.groups[0][0] >= WATCHED:
@@ -55,7 +55,7 @@ class FailureWatch:
         self._windows: dict[str, _Window] = {}
 
     def add(self, group: Group) -> None:
-        """Raises `TooManyFailures` past the share, once the environment has played enough episodes to tell."""
+        """Count a group; raise `TooManyFailures` past the share, once the environment has played enough episodes to tell."""
         env = group.ticket.task.env
         window = self._windows.setdefault(env, _Window())
         window.add(group)
@@ -63,13 +63,13 @@ class FailureWatch:
             self._judge(env, window)
 
     async def on(self, answering: Awaitable[Group]) -> Group:
-        """The group, once it is there and counted."""
+        """Wait for a group, count it and return it."""
         group = await answering
         self.add(group)
         return group
 
     def conclude(self) -> None:
-        """Raises `TooManyFailures` past the share, however few episodes there were: no more will come."""
+        """Raise `TooManyFailures` past the share, however few episodes there were: no more will come."""
         for env, window in self._windows.items():
             self._judge(env, window)
 

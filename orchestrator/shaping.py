@@ -43,7 +43,7 @@ class ShapingConfig:
 
 
 def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
-    """Raises `ValueError` where the penalty for overlong turns would not leave the shortest ones alone."""
+    """Raise `ValueError` where the penalty for overlong turns would not leave the shortest ones alone."""
     if shaping.overlong_buffer > turn_tokens:
         raise ValueError(
             f"rl.shaping.overlong_buffer={shaping.overlong_buffer} must be at most "
@@ -52,7 +52,7 @@ def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
 
 
 def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = None) -> Group:
-    """The group with the rewards for length added, each as a part of its own; unchanged where nothing is set.
+    """Add the rewards for length to a group, each as a part of its own; it stays as it is where nothing is set.
 
     What is right and what is best is judged by the rewards that the answers earned, before anything was added.
     `turn_tokens` is the limit of a turn, which the penalty for overlong ones needs.

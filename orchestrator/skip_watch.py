@@ -15,7 +15,7 @@ class SkipWatch:
         self._skipped: list[int] = []
 
     def add(self, step: int, *, skipped: bool, evidence: str) -> None:
-        """Raises `NothingTrained` with the steps and the evidence of it once too many were skipped."""
+        """Count a step; raise `NothingTrained` with the steps and the evidence of it once too many were skipped."""
         self._skipped = [*self._skipped, step] if skipped else []
         if len(self._skipped) >= self._most:
             raise NothingTrained(

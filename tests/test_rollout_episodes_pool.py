@@ -46,7 +46,7 @@ class Worker:
         failed = min(self.failures, samples)
         return Group(ticket=ticket, trajectories=(right,) * (samples - failed), failed=(lost,) * failed)
 
-    async def bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
+    async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         return max_tokens * len(prompts)
 
     async def isolation(self) -> str:
@@ -147,4 +147,4 @@ def test_weights_go_to_every_worker_whole_to_one_that_lacks_the_base_and_all_con
 
 
 def test_bare_turns_are_shared_among_the_workers() -> None:
-    assert asyncio.run(RolloutPool([Worker(), Worker()], retries=0).bare([(1,), (2,), (3,)], max_tokens=5)) == 15
+    assert asyncio.run(RolloutPool([Worker(), Worker()], retries=0).sample_bare([(1,), (2,), (3,)], max_tokens=5)) == 15

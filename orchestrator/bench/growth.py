@@ -141,7 +141,7 @@ class _Bench:
                 times = []
                 for _ in range(REPEATS):
                     began = time.monotonic()
-                    await pool.bare(prompts, max_tokens=ANSWER)
+                    await pool.sample_bare(prompts, max_tokens=ANSWER)
                     generated = time.monotonic()
                     await learner.step(builder.of_samples(sequences))
                     times.append((generated - began, time.monotonic() - generated, await _push(pool, learner)))

@@ -26,7 +26,7 @@ REPEATS = 3
 async def bench_loop(
     pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, config: Config, *, pad_id: int, version: int
 ) -> dict[str, float]:
-    """Seconds of generating and of learning alone, then of whole steps at lags 0, 1 and 2, as ratios.
+    """Measure generating and learning alone, then whole steps at lags 0, 1 and 2, as ratios.
 
     `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone; 1
     would be perfect overlap.
@@ -83,7 +83,7 @@ async def _parts(
     config: Config,
     batch: Callable[[list[Group]], TrainBatch],
 ) -> tuple[float, float]:
-    """Seconds of generating one step's groups, and of learning from them, each with nothing beside it."""
+    """Return the seconds of generating one step's groups, and of learning from them, each with nothing beside it."""
     generate, learn = [], []
     for repeat in range(REPEATS):
         tasks = [mixture.task(mixture.draw()) for _ in range(config.rl.groups_per_step)]

@@ -17,7 +17,7 @@ REPEATS = 3
 
 
 async def bench_rollout(pool: RolloutPool, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
-    """Tokens a second through episodes and environments, and two ratios; the ways take turns, the best of each counts.
+    """Measure tokens a second through episodes and environments, and two ratios; the ways take turns, the best of each counts.
 
     Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same
     length.
@@ -42,12 +42,12 @@ async def bench_rollout(pool: RolloutPool, mixture: Mixture, config: Config) -> 
 
 
 def enforced_budget(config: Config) -> int:
-    """The budget of the measurement: a quarter of a turn."""
+    """Return the budget of the measurement: a quarter of a turn."""
     return max(1, config.rollout.limits.turn_tokens // 4)
 
 
 def same_length(config: Config, closing: int) -> RolloutConfig:
-    """Rollouts whose turns are as long with the budget, its closing included, as without."""
+    """Return settings whose turns are as long with the budget, its closing included, as without."""
     rollout = config.rollout
     answer = rollout.limits.turn_tokens - enforced_budget(config) - closing
     return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
@@ -69,8 +69,8 @@ async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, fir
 
 
 async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> float:
-    """The same first turns, asked of the engines directly: no episodes, no environments."""
+    """Return tokens a second of the same first turns, asked of the engines directly: no episodes, no environments."""
     prompts = [t.turns[0].context_ids for group in groups for t in group.trajectories if t.turns]
     began = time.monotonic()
-    sampled = await pool.bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
+    sampled = await pool.sample_bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
     return sampled / (time.monotonic() - began)

@@ -57,7 +57,7 @@ async def host_of(actor: Any) -> str:
 
 
 async def gpu_share(actors: int, *, wanted: int) -> float:
-    """The share of a GPU that each of so many actors asks for, of which `wanted` have to find room.
+    """Return the share of a GPU that each of so many actors asks for, of which `wanted` have to find room.
 
     Raises `NoRoomError` where they do not fit, after the seconds that the actors of a run before may take to go.
     """
@@ -72,12 +72,12 @@ async def gpu_share(actors: int, *, wanted: int) -> float:
 
 
 def cluster_gpus() -> Gpus:
-    """The GPUs of the cluster as they are now."""
+    """Return the GPUs of the cluster as they are now."""
     return Gpus(total=ray.cluster_resources().get("GPU", 0), free=ray.available_resources().get("GPU", 0))
 
 
 def gpus_taken() -> str:
-    """For a message on what was not placed: how many GPUs are taken; empty where the cluster has none."""
+    """Return how many GPUs are taken, for a message on what was not placed; empty where the cluster has none."""
     gpus = cluster_gpus()
     return f" (of the GPUs {gpus.taken})" if gpus.total else ""
 

@@ -15,11 +15,11 @@ class Gpus:
     free: float
 
     def share(self, actors: int) -> float:
-        """The share of a GPU that each of so many actors asks for: none where the cluster has none."""
+        """Return the share of a GPU that each of so many actors asks for: none where the cluster has none."""
         return min(self.total, 1.0 if self.total >= actors else 0.5)
 
     def lacking(self, wanted: float) -> str:
-        """What is missing for so many, for people; empty where they fit."""
+        """Return a line for people on what is missing for so many; empty where they fit."""
         return f"{wanted - self.free:g} more GPUs are needed, {self.taken}" if wanted > self.free else ""
 
     @property

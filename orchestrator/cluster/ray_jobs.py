@@ -35,13 +35,13 @@ class JobServer:
     headers: dict[str, str] = field(default_factory=dict)
 
     def connect(self) -> JobSubmissionClient:
-        """A client; raises `ConnectionError` where nobody answers."""
+        """Return a client; raise `ConnectionError` where nobody answers."""
         return JobSubmissionClient(self.address, headers=dict(self.headers))
 
 
 @contextmanager
 def local_head() -> Iterator[JobServer]:
-    """A Ray head on this machine for as long as the block runs.
+    """Run a Ray head on this machine for as long as the block runs.
 
     It is a child of this process and ends with it; its address is written nowhere, so no other program joins it by
     accident, and its ports ask for a token, since some of them listen on every interface.

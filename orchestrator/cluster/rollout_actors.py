@@ -61,9 +61,9 @@ class RolloutActor:
             group: Group = await self._answer(call)
         return group
 
-    async def bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
+    async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample turns by the engine alone; returns their tokens."""
-        tokens: int = await self._answer(self._actor.bare.remote(prompts, max_tokens))
+        tokens: int = await self._answer(self._actor.sample_bare.remote(prompts, max_tokens))
         return tokens
 
     async def isolation(self) -> str:

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 from orchestrator.cluster.ray_jobs import Job, JobServer, local_head
 from orchestrator.cluster.this_machine import LOOPBACK, ROOT
+from orchestrator.deadline import STOPPED
 from orchestrator.settings.compose import load_config
 
 EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
 PASSED_ON = ("MLFLOW_TRACKING_URI",)
 LOCAL_NAMES = (LOOPBACK, "localhost", "::1")
-STOPPED = 130
 
 
 def submit(config: Path, overrides: list[str], address: str | None, entrypoint: list[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def run_job(server: JobServer, command: list[str], *, write: Callable[[str], Non
 
 
 def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]:
-    """The command of a run inside its job, which works on a copy of this repository: the results must not land in it.
+    """Return the command of a run inside its job, which works on a copy of this repository: results must not land in it.
 
     On this machine `runs_dir` becomes absolute. Raises `ValueError` where another machine could not know a path.
     """
@@ -68,7 +68,7 @@ def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]
 
 
 def named_server(address: str) -> JobServer:
-    """The job server of an existing cluster."""
+    """Return the job server of an existing cluster."""
     if urlsplit(address).scheme not in ("http", "https"):
         raise ValueError(f"address {address!r} must be that of a job server, for example http://127.0.0.1:8265")
     token = os.environ.get("RAY_AUTH_TOKEN")
@@ -81,9 +81,9 @@ def _to_stdout(text: str) -> None:
 
 @contextmanager
 def _sigterm_as_sigint() -> Iterator[None]:
-    """Both signals mean the same here, and asyncio knows what to do with the latter.
+    """Let SIGTERM do what SIGINT does, which asyncio knows how to treat.
 
-    It does where nobody ignores it, as shells make the commands do that they start in the background.
+    Neither is ignored inside, though a shell starts commands in the background so that they ignore SIGINT.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

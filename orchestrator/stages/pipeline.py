@@ -13,7 +13,7 @@ from learner.models.fresh import make_model
 from learner.models.weight_files import require_whole
 from orchestrator.cluster.actors import gpu_share
 from orchestrator.cluster.ray_cluster import start_ray
-from orchestrator.deadline import StopFlag, StopRequested, beside
+from orchestrator.deadline import STOPPED, StopFlag, StopRequested, beside
 from orchestrator.reporting.report import write_report
 from orchestrator.run.checkpoint import begin, commit
 from orchestrator.run.checkpoint import steps as steps_in
@@ -36,8 +36,6 @@ from orchestrator.stages.sft import run_sft
 from orchestrator.stages.start_checks import check_before
 
 Function = Callable[[Run, Stage], Awaitable[None]]
-STOPPED = 130
-"""Exit status of a run that a signal stopped."""
 
 
 async def run_pipeline(config: Config, *, only: str | None = None) -> int:

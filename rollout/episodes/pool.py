@@ -17,7 +17,7 @@ class PoolWorker(Protocol):
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group: ...
 
-    async def bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int: ...
+    async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int: ...
 
     async def isolation(self) -> str: ...
 
@@ -59,12 +59,12 @@ class RolloutPool:
         finally:
             self._in_flight[index] -= 1
 
-    async def bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
+    async def sample_bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
         """Sample turns by the engines alone, for measurement; returns their tokens."""
         shares = [prompts[number :: len(self._workers)] for number in range(len(self._workers))]
         return sum(
             await asyncio.gather(
-                *(worker.bare(share, max_tokens) for worker, share in zip(self._workers, shares, strict=True))
+                *(worker.sample_bare(share, max_tokens) for worker, share in zip(self._workers, shares, strict=True))
             )
         )
 

@@ -101,7 +101,7 @@ class RolloutWorker:
             failed=tuple(t for t in answers if t.failure is not None),
         )
 
-    async def bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
+    async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample one turn for each prompt, without episodes or environments; returns the tokens. For measurement."""
         saying = (self._started.generate(ids, max_tokens=max_tokens, seed=n) for n, ids in enumerate(prompts))
         return sum(len(said.token_ids) for said in await asyncio.gather(*saying))
