@@ -20,12 +20,14 @@ from envs.core.definition import PARTS, EnvDefinition
 from envs.core.row_format import RowFormat, has_fields
 from envs.games import env as gym_env
 from envs.mathematics import arithmetic
+from envs.mathematics import gold as math_gold
 from envs.mathematics import rows as math_rows
 from envs.puzzles import env as puzzles
 from envs.remote import env as http_env
-from envs.retail import rows as retail_rows
+from envs.retail import env as retail
 from envs.task_env import DEFAULT_TURNS
-from envs.tool_use import function_rows, lookups, scripts
+from envs.tool_use import function_rows, lookups
+from envs.tool_use import gold as tool_gold
 
 ENVIRONMENTS: dict[str, EnvDefinition] = {
     env.id: env
@@ -36,8 +38,8 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
             generate=arithmetic.generate,
             formats=math_rows.FORMATS,
             demonstrate=arithmetic.demonstrate,
-            gold=math_rows.gold,
-            corruptions=math_rows.corruptions,
+            gold=math_gold.gold,
+            corruptions=math_gold.corruptions,
             parts=(*PARTS, "echo"),
             max_turns=1,
         ),
@@ -59,12 +61,12 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
             generate=lookups.generate,
             formats=(RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load),),
             demonstrate=lookups.demonstrate,
-            gold=scripts.gold,
-            corruptions=scripts.corruptions,
+            gold=tool_gold.gold,
+            corruptions=tool_gold.corruptions,
             parts=(*PARTS, "tool_errors"),
             max_turns=DEFAULT_TURNS,
         ),
-        retail_rows.ENVIRONMENT,
+        retail.ENVIRONMENT,
         puzzles.ENVIRONMENT,
         gym_env.ENVIRONMENT,
         http_env.ENVIRONMENT,

@@ -12,9 +12,10 @@ from envs.core.definition import EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.task import Task
 from envs.core.turn_text import turn_text
-from envs.games.env import GymEnv, action_of
+from envs.games.env import GymEnv
+from envs.games.gold import shortest_win
 from envs.games.known_games import drawing
-from envs.games.plan import shortest_win
+from envs.games.tasks import action_of
 from envs.playback import score
 from envs.source import EnvConfig, open_source
 from rewards.verdict import Outcome

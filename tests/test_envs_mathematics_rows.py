@@ -17,7 +17,8 @@ from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.mathematics import arithmetic
 from envs.mathematics.env import grade
-from envs.mathematics.rows import FORMATS, corruptions, gold
+from envs.mathematics.gold import corruptions, gold
+from envs.mathematics.rows import FORMATS
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")

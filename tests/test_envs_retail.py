@@ -12,8 +12,8 @@ from envs.core.errors import EnvironmentFault
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.core.turn_text import call_message, turn_text
-from envs.retail import rows
-from envs.retail.env import USER_REPLY, RetailEnv
+from envs.retail import gold, rows
+from envs.retail.env import ENVIRONMENT, USER_REPLY, RetailEnv, configure
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
@@ -167,14 +167,14 @@ def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Pa
 def test_gold_actions_that_are_refused_change_nothing_in_the_gold_either(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, CANCEL))
     assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
-    assert rows.effective_actions(task) == []
+    assert gold.effective_actions(task) == []
 
 
 def test_the_gold_script_is_right_and_every_corruption_wrong(shop: Path) -> None:
     address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
     task = task_of(shop, row(DETAILS, CANCEL, TRANSFER, address, outputs=("10.1", "Mug")))
-    assert play(task, *rows.gold(task))["reward"] == 1.0
-    corruptions = list(rows.corruptions(task))
+    assert play(task, *gold.gold(task))["reward"] == 1.0
+    corruptions = list(gold.corruptions(task))
     assert [name for name, _ in corruptions] == [
         "cancel_pending_order (1) left out",
         "cancel_pending_order (1) with reason 'ordered by mistake'",
@@ -224,9 +224,10 @@ def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_w
 
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:
-    assert rows.database_folder({}) is None
-    assert rows.database_folder({"database": str(shop)}) == shop.resolve()
-    with pytest.raises(ValueError, match="the only one is 'database'"):
-        rows.database_folder({"databse": str(shop)})
+    assert configure({}) is ENVIRONMENT
+    (tau,) = configure({"database": str(shop)}).formats
+    assert tau.load(row(CANCEL), "0").spec["database"] == str(shop.resolve())
+    with pytest.raises(ValueError, match="unknown 'databse'; did you mean 'database'"):
+        configure({"databse": str(shop)})
     with pytest.raises(ValueError, match="users.json"):
-        rows.database_folder({"database": str(shop / "gone")})
+        configure({"database": str(shop / "gone")})

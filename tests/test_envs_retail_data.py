@@ -12,7 +12,7 @@ import pytest
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.core.turn_text import call_message, turn_text
-from envs.retail import rows
+from envs.retail import gold, rows
 from envs.retail.database import Database
 from envs.retail.env import RetailEnv
 from envs.retail.tools import WRITING, replay
@@ -89,7 +89,7 @@ def test_all_rows_are_read() -> None:
 
 def test_gold_actions_are_right_in_one_turn_and_one_by_one() -> None:
     for key, task in tasks().items():
-        assert correct(task, rows.gold(task)) == 1.0, key
+        assert correct(task, gold.gold(task)) == 1.0, key
         assert correct(task, at_once(task, task.spec["actions"])) == 1.0, key
 
 
@@ -120,7 +120,7 @@ def test_leaving_out_altering_or_adding_a_writing_action_is_wrong_for_every_one_
     for (name, number), task in tasks().items():
         positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in WRITING]
         effective = [index for index in positions if (name, number, index) not in REFUSED]
-        corruptions = dict(rows.corruptions(task))
+        corruptions = dict(gold.corruptions(task))
         for index in effective:
             label = f"{task.spec['actions'][index]['name']} ({index})"
             assert f"{label} left out" in corruptions, (name, number)

@@ -10,7 +10,7 @@ import pytest
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.core.turn_text import parse_calls
-from envs.tool_use import function_rows
+from envs.tool_use import function_rows, gold
 from envs.tool_use.env import ToolEnv
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
@@ -40,7 +40,7 @@ def reward(task: Task, turns: list[str]) -> float:
 
 def gold_arguments(made: dict[str, Any]) -> list[dict[str, Any]]:
     """The arguments of the gold calls of a row."""
-    (turn,) = function_rows.gold(function_rows.load(made, "0"))
+    (turn,) = gold.gold(function_rows.load(made, "0"))
     return [call.arguments for call in parse_calls(turn)]  # type: ignore[union-attr]
 
 
@@ -105,8 +105,8 @@ def test_gold_calls_have_the_first_accepted_value_of_every_argument_that_is_need
 )
 def test_gold_calls_of_rows_of_every_kind_are_right_and_corrupted_ones_wrong(made: dict[str, Any]) -> None:
     task = function_rows.load(made, "0")
-    assert reward(task, function_rows.gold(task)) == 1.0
-    corruptions = dict(function_rows.corruptions(task))
+    assert reward(task, gold.gold(task)) == 1.0
+    corruptions = dict(gold.corruptions(task))
     assert "extra call" in corruptions
     assert [name for name, turns in corruptions.items() if reward(task, turns) != 0.0] == []
 
@@ -114,7 +114,7 @@ def test_gold_calls_of_rows_of_every_kind_are_right_and_corrupted_ones_wrong(mad
 def test_the_corruptions_are_of_every_kind() -> None:
     made = row([{"f": {"size": [1], "name": ["Al"], "flag": [True]}}], JAVA, required=["size", "name"])
     task = function_rows.load(made, "0")
-    assert list(dict(function_rows.corruptions(task))) == [
+    assert list(dict(gold.corruptions(task))) == [
         "extra call",
         "f (0) left out",
         "f (0): wrong function",
@@ -135,7 +135,7 @@ def test_the_corruptions_are_of_every_kind() -> None:
 def test_an_argument_without_an_accepted_value_has_no_gold_call() -> None:
     task = function_rows.load(row([{"f": {"size": []}}], JAVA, required=["size"]), "0")
     with pytest.raises(ValueError, match="argument 'size' has no accepted value"):
-        function_rows.gold(task)
+        gold.gold(task)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_all_gold_calls_of_the_real_rows_are_accepted_in_any_order_and_all_corru
     with (DATA / name).open(encoding="utf-8") as file:
         for line in file:
             task = function_rows.load(json.loads(line), "0")
-            (turn,) = function_rows.gold(task)
+            (turn,) = gold.gold(task)
             assert function_rows.judge(task, parse_calls(turn)).parts["correct"] == 1.0, line
             assert function_rows.judge(task, parse_calls(turn)[::-1]).parts["correct"] == 1.0, line
-            for label, (corrupted,) in function_rows.corruptions(task):
+            for label, (corrupted,) in gold.corruptions(task):
                 assert function_rows.judge(task, parse_calls(corrupted)).parts["correct"] == 0.0, (label, line)
             read += 1
     assert read == rows

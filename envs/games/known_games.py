@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium
 import numpy
 
 MOVES = ("left", "down", "right", "up")
@@ -29,12 +30,12 @@ class Game:
 
 
 def values(observation: Any) -> str:
-    """An observation as numbers, those of floating point with four digits."""
+    """Write an observation as numbers, those of floating point with four digits."""
     return numpy.array2string(numpy.asarray(observation), precision=4, separator=", ", threshold=256)
 
 
 def drawing(text: str) -> str:
-    """A drawing for terminals without its colours: what was coloured stands in brackets."""
+    """Take the colours from a drawing for terminals: what was coloured stands in brackets."""
     return COLOURED.sub(r"[\1]", text).strip("\n")
 
 
@@ -108,3 +109,8 @@ GAMES = {
     "Blackjack": CARDS,
 }
 """By gymnasium's name of the environment, without its version."""
+
+
+def known_game(game_id: str) -> Game:
+    """Return what is said about the game of this id; the defaults for a game that is not known."""
+    return GAMES.get(gymnasium.spec(game_id).name, Game())

@@ -1,15 +1,12 @@
-"""Rows of mathematics data as tasks, and answers to such tasks that are right or wrong by construction."""
+"""Rows of mathematics data as tasks."""
 
-from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 from envs.core.jsonl import field
 from envs.core.row_format import RowFormat, has_fields
 from envs.core.task import Task
-from envs.task_env import last_user_text
 from rewards.answers import boxes
-from rewards.plain_numbers import MAX_CHARACTERS, plain_number
+from rewards.plain_numbers import MAX_CHARACTERS
 
 ENV = "math"
 REQUEST = "\nPut the final answer in \\boxed{}."
@@ -55,52 +52,3 @@ def _task(question: str, gold: str, key: str) -> Task:
         raise ValueError("the question is empty")
     message = {"role": "user", "content": question.strip() + REQUEST}
     return Task(env=ENV, key=key, messages=(message,), spec={"answer": gold})
-
-
-def gold(task: Task) -> list[str]:
-    """The turn of a right answer. ValueError where the task holds none."""
-    return [boxed(_gold(task))]
-
-
-def boxed(answer: str) -> str:
-    """A sentence with the answer in a box."""
-    return f"The answer is \\boxed{{{answer}}}."
-
-
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Wrong answers by what was done to the right one. ValueError where the task holds none."""
-    right = _gold(task)
-    for name, answer in _wrong(right).items():
-        yield name, [boxed(answer)]
-    another = "0" if plain_number(right) is None else next(iter(_wrong(right).values()))
-    yield "empty", [""]
-    yield "an empty box", [boxed("")]
-    yield "two boxes that differ", [f"{boxed(another)} {boxed(right)}"]
-    yield "right box, then another", [f"{boxed(right)} {boxed(another)}"]
-    yield "a box left open", [f"The answer is \\boxed{{{right}"]
-    yield "the question repeated", [last_user_text(task)]
-    yield "the question without its request", [last_user_text(task).removesuffix(REQUEST)]
-    if not task.thinks:
-        yield "a thought where thinking is off", [f"<think>\nWell.\n</think>\n\n{boxed(right)}"]
-
-
-def _wrong(right: str) -> dict[str, str]:
-    """Wrong answers near the right one."""
-    value = plain_number(right)
-    if value is None:
-        one_more = {} if "\\infty" in right else {"one more": f"{right}+1"}
-        return one_more | {"another answer": "0", "denied": f"\\text{{not }} {right}"}
-    wrong = {"the next number": value + 1, "the number before": value - 1, "half more": value + Fraction(1, 2)}
-    if value:
-        wrong |= {"negated": -value, "ten times": 10 * value}
-    return {name: str(number) for name, number in wrong.items()} | {
-        "left unevaluated": f"{right}+0",
-        "a chain of equations": f"{value - 1}={value}",
-        "two answers": f"{right} \\text{{ or }} {value + 1}",
-    }
-
-
-def _gold(task: Task) -> str:
-    if not isinstance(task.spec.get("answer"), str):
-        raise ValueError(f"task {task.env}/{task.key} has no 'answer' in its spec: {sorted(task.spec)}")
-    return str(task.spec["answer"])

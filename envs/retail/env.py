@@ -1,15 +1,22 @@
 """The shop: an agent serves one user with sixteen tools, and is judged by what it leaves in the database."""
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from envs.core.bounds import only_known
+from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
+from envs.core.row_format import RowFormat, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
 from envs.retail import rows
 from envs.retail.database import Database, Shop, open_shop
+from envs.retail.gold import corruptions, gold
 from envs.retail.tools import TRANSFER, replay, run_tool
 from envs.retail.tools_read import Refusal
 from envs.task_env import TaskEnv
@@ -99,3 +106,30 @@ def _shop(task: Task) -> Shop:
         return open_shop(Path(task.spec["database"]))
     except ValueError as error:
         raise EnvironmentFault(str(error)) from error
+
+
+def beside(folder: Path) -> EnvDefinition:
+    """Return the environment whose rows find the database in this folder. Raise `ValueError` where it can't be read."""
+    open_shop(folder.resolve())
+    tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=partial(rows.load_from, folder))
+    return replace(ENVIRONMENT, formats=(tau,), beside=None)
+
+
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    """Return the environment with the database that the option `database` names; without it that beside the rows."""
+    only_known(options, ("database",), "options")
+    folder = options.get("database")
+    return ENVIRONMENT if folder is None else beside(Path(str(folder)).resolve())
+
+
+ENVIRONMENT = EnvDefinition(
+    id=rows.ENV,
+    entry_point="envs.retail.env:RetailEnv",
+    gold=gold,
+    corruptions=corruptions,
+    configure=configure,
+    beside=beside,
+    companions=("users.json", "orders.json", "products.json", "tools.json", "policy.md"),
+    parts=(*PARTS, STATE, OUTPUTS, TOOL_ERRORS),
+    max_turns=rows.MAX_TURNS,
+)

@@ -4,11 +4,11 @@ Levels: 1 keys of one letter, one or two look-ups, plus or minus; 2 names as key
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from envs.core.task import Message, Task
-from envs.core.turn_text import call_message, turn_text
+from envs.core.turn_text import call_message
 from envs.tools.calculator import calculate
 from envs.tools.text_tool import TextTool, schemas
 
@@ -60,22 +60,6 @@ def generate(rng: random.Random, level: int) -> Task:
     }
     messages = ({"role": "user", "content": f"{question}=?"},)
     return Task(env=ENV, key="generated", messages=messages, spec=spec, tools=TOOLS)
-
-
-def gold(task: Task) -> list[str]:
-    """The expert's turns without their thoughts."""
-    return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
-
-
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Wrong scripts, by what was done to the right one."""
-    *asked, answered = gold(task)
-    value = int(task.spec["answer"])
-    yield "neighbour", [*asked, f"\\boxed{{{value + 1}}}"]
-    yield "contradicting boxes", [*asked, f"\\boxed{{{value}}} \\boxed{{{value + 1}}}"]
-    yield "no answer", asked
-    yield "empty answer", [*asked, ""]
-    yield "a call that never ends", [*asked, f"<tool_call>{answered}"]
 
 
 def demonstrate(task: Task) -> list[Message]:

@@ -1,0 +1,71 @@
+"""Right and wrong ways through a game whose dynamics are known: the shortest way to win, and what misses it."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from envs.core.task import Message, Task
+from envs.games.tasks import act, action_of, begin, view
+
+Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
+"""As in gymnasium's toy games: state, action, and the outcomes (probability, next state, reward, whether it ends)."""
+
+
+def gold(task: Task) -> list[str]:
+    """Return the shortest way to win. Raise `ValueError` where a game gives no dynamics, or leaves something to chance."""
+    game, _ = begin(task.spec)
+    toy: Any = game.unwrapped
+    game.close()
+    if not hasattr(toy, "P"):
+        raise ValueError(f"{task.spec['id']} gives no dynamics to plan with")
+    return [f"\\boxed{{{task.spec['actions'][action]}}}" for action in shortest_win(toy.P, toy.s)]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Yield ways not to win."""
+    right = gold(task)
+    yield "last action missing", right[:-1] or [""]
+    yield "first action missing", right[1:] or [""]
+    yield "no action named", ["hm"] * len(right)
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """Return the shortest way to win, with what is seen on it."""
+    game, _ = begin(task.spec)
+    messages: list[Message] = []
+    for said in gold(task):
+        action = action_of(said, task.spec["actions"])
+        assert action is not None
+        observation, *_ = act(game, action)
+        messages.append({"role": "assistant", "reasoning_content": "", "content": said})
+        messages.append({"role": "user", "content": view(game, task.spec, observation)})
+    game.close()
+    return messages[:-1]
+
+
+def shortest_win(dynamics: Dynamics, start: Any) -> list[int]:
+    """Return the fewest actions from the start to the end with the highest reward (breadth-first search).
+
+    Raises `ValueError` where an action has several outcomes, or that end can't be reached.
+    """
+    moves = {state: {action: _only(outcomes) for action, outcomes in by.items()} for state, by in dynamics.items()}
+    ends = [reward for by in moves.values() for _, reward, ended in by.values() if ended]
+    best = max(ends, default=0.0)
+    paths: dict[Any, list[int]] = {start: []}
+    waiting = deque([start])
+    while waiting:
+        state = waiting.popleft()
+        for action, (reached, reward, ended) in moves[state].items():
+            if ended and reward == best:
+                return [*paths[state], action]
+            if not ended and reached not in paths:
+                paths[reached] = [*paths[state], action]
+                waiting.append(reached)
+    raise ValueError("this game can't be won")
+
+
+def _only(outcomes: Sequence[tuple[float, Any, float, bool]]) -> tuple[Any, float, bool]:
+    if len(outcomes) != 1:
+        raise ValueError("this game leaves the outcome of an action to chance: no plan is sure to win it")
+    ((_, reached, reward, ended),) = outcomes
+    return reached, reward, ended

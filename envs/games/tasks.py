@@ -1,0 +1,70 @@
+"""Games as tasks: how a game begins, what the model sees of it, which action its answer names.
+
+The action is what the last `\\boxed{}` names, else the last name of an action in the answer; letter case is ignored.
+"""
+
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from envs.core.task import Task
+from envs.games.known_games import drawing, known_game
+from rewards.answers import boxes
+
+ENV = "gym"
+GymGame = gymnasium.Env[Any, Any]
+NUMBERS = 1_000_000
+PROMPT = """{rules}
+One action a turn. The actions are: {actions}. Put your action in \\boxed{{}}.
+Game {number}. {view}"""
+
+
+def begin(spec: Mapping[str, Any]) -> tuple[GymGame, str]:
+    """Begin a game; return it and its first view."""
+    mode = "ansi" if spec["frame"] == "ansi" else None
+    game = gymnasium.make(spec["id"], render_mode=mode, disable_env_checker=True, **spec["kwargs"])
+    observation, _ = game.reset(seed=spec["seed"])
+    return game, view(game, spec, observation)
+
+
+def view(game: GymGame, spec: Mapping[str, Any], observation: Any) -> str:
+    """Return what the model sees: the observation in words, and the drawing where there is one."""
+    words = known_game(spec["id"]).words(observation, game.unwrapped)
+    return f"{words}\n{drawing(str(game.render()))}" if spec["frame"] == "ansi" else words
+
+
+def act(game: GymGame, action: int) -> tuple[Any, float, bool, bool]:
+    """Take the action of this number; return the observation, the reward, and whether the game ended or was cut off."""
+    assert isinstance(game.action_space, gymnasium.spaces.Discrete)
+    observation, reward, ended, cut, _ = game.step(int(game.action_space.start) + action)
+    return observation, float(reward), ended, cut
+
+
+def prompt(spec: Mapping[str, Any], first: str) -> str:
+    """Return the whole prompt."""
+    actions = ", ".join(spec["actions"])
+    return PROMPT.format(rules=spec["rules"], actions=actions, number=spec["seed"], view=first).strip()
+
+
+def action_of(answer: str, actions: list[str]) -> int | None:
+    """Return the number of the action that the answer names by the rule above; None where it names none."""
+    numbers = {name.lower(): number for number, name in enumerate(actions)}
+    boxed = boxes(answer)
+    if boxed:
+        return numbers.get(boxed[-1].lower())
+    named = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, actions))})(?!\w)", answer, re.IGNORECASE)
+    return numbers[named[-1].lower()] if named else None
+
+
+def generate(rng: random.Random, level: int, *, spec: Mapping[str, Any]) -> Task:
+    """Make a task of a game of this kind with a number of its own; its key is set by the source."""
+    if level != 1:
+        raise ValueError(f"{ENV} has level 1 only, not {level}; options.kwargs makes a game harder")
+    numbered = dict(spec) | {"seed": rng.randrange(NUMBERS)}
+    game, first = begin(numbered)
+    game.close()
+    messages = ({"role": "user", "content": prompt(numbered, first)},)
+    return Task(env=ENV, key="generated", messages=messages, spec=numbered)
