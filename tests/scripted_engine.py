@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+from replay_engine import ReplayEngine
+
 from envs.catalog import make_env
 from envs.core.task import Task
 from envs.play import MakeEnv
@@ -10,7 +12,6 @@ from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion
-from rollout.engines.replay import ReplayEngine
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler
@@ -55,8 +56,8 @@ def runner_of(
     engine: ReplayEngine, *, limits: EpisodeLimits = ROOM, sequences: int = 256, make: MakeEnv = make_env
 ) -> EpisodeRunner:
     """Episodes of that engine."""
-    speaker = TurnSampler(engine, TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens)
-    return EpisodeRunner(speaker=speaker, renderer=RENDERER, limits=limits, sequences=sequences, make_env=make)
+    sampler = TurnSampler(engine, TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens)
+    return EpisodeRunner(sampler=sampler, renderer=RENDERER, limits=limits, sequences=sequences, make_env=make)
 
 
 def play(task: Task, texts: Sequence[str], *, limits: EpisodeLimits = ROOM, make: MakeEnv = make_env) -> Trajectory:

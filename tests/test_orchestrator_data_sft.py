@@ -109,9 +109,9 @@ def test_a_sample_is_cut_exactly_as_a_rollout_would_be() -> None:
     lines = Dialogue(task=replace(TASK, thinking=up_to(4)), reply=({**ANSWER, "reasoning_content": "one two\nthree"},))
     ids = tokens_of(thought=ThoughtConfig(grace=6)).sample(lines).ids
     said = ids[len(Renderer(TOKENIZER).prompt_ids(lines.task)) :]
-    forcing = tags.forcing(said, ThoughtLimit(tokens=4, grace=6))
-    assert forcing is not None
-    assert tuple(said[forcing.start : forcing.end]) == forcing.ids
+    forced_close = tags.forced_close(said, ThoughtLimit(tokens=4, grace=6))
+    assert forced_close is not None
+    assert tuple(said[forced_close.start : forced_close.end]) == forced_close.ids
     assert TOKENIZER.decode(said) == "one two\n</think>\n\\boxed{17}<|im_end|>"
 
 

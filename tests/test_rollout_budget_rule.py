@@ -4,8 +4,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from learner.models.fresh import byte_tokenizer
+from rollout.budget.chat_template import closing_of
 from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import Forcing, ThoughtLimit, ThoughtTags, closing_of
+from rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
 from rollout.trajectory import Closed
 
 ONE_TOKEN = byte_tokenizer()
@@ -41,8 +42,8 @@ def ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def forced_text(
     tokenizer: PreTrainedTokenizerBase, said: str, *, tokens: int, grace: int = 0
 ) -> tuple[int, str] | None:
-    forcing = ThoughtTags(tokenizer).forcing(ids(tokenizer, said), ThoughtLimit(tokens=tokens, grace=grace))
-    return None if forcing is None else (forcing.start, str(tokenizer.decode(list(forcing.ids))))
+    forced_close = ThoughtTags(tokenizer).forced_close(ids(tokenizer, said), ThoughtLimit(tokens=tokens, grace=grace))
+    return None if forced_close is None else (forced_close.start, str(tokenizer.decode(list(forced_close.ids))))
 
 
 def test_the_tags_of_the_second_tokenizer_are_several_tokens() -> None:
@@ -86,9 +87,9 @@ def test_a_tag_that_is_half_said_is_completed_and_not_doubled() -> None:
     assert forced_text(SPELT_OUT, "ab\n</thi", tokens=8) == (8, "nk>\n")
     assert forced_text(SPELT_OUT, "ab</thi", tokens=7) == (7, "nk>\n")  # without the closing's first newline
     assert forced_text(SPELT_OUT, "1<2 <", tokens=5) == (5, "\n</think>\n")  # a lone < is no tag yet
-    assert ThoughtTags(SPELT_OUT, closing="</think>").forcing(
+    assert ThoughtTags(SPELT_OUT, closing="</think>").forced_close(
         ids(SPELT_OUT, "ab</thi"), ThoughtLimit(tokens=7)
-    ) == Forcing(start=7, ids=tuple(ids(SPELT_OUT, "nk>")))
+    ) == ForcedClose(start=7, ids=tuple(ids(SPELT_OUT, "nk>")))
 
 
 @BOTH
@@ -103,9 +104,9 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
     off = tags.measure(ids(tokenizer, "xy"), thinks=False)
     assert (off.tokens, off.answer_tokens, off.closed) == (0, 2, Closed.NONE)
     cut = ids(tokenizer, "abc\n</think>\nxy")
-    forcing = tags.forcing(cut, ThoughtLimit(tokens=3))
-    assert forcing is not None
-    marks = [forcing.start <= place < forcing.end for place in range(len(cut))]
+    forced_close = tags.forced_close(cut, ThoughtLimit(tokens=3))
+    assert forced_close is not None
+    marks = [forced_close.start <= place < forced_close.end for place in range(len(cut))]
     forced = tags.measure(cut, thinks=True, forced_T=marks)
     assert (forced.tokens, forced.answer_tokens, forced.closed) == (3, 2, Closed.ABRUPT)
 
@@ -128,7 +129,6 @@ def test_a_tokenizer_without_thinking_tags_and_a_closing_without_one_are_refused
     ("settings", "said"),
     [
         ({"grace": -1}, "grace=-1"),
-        ({"scope": "group"}, "turn, episode"),
         ({"answer_tokens": 0}, "answer_tokens=0"),
         ({"budget_notice": "think less"}, "must contain %d once"),
     ],
@@ -150,7 +150,7 @@ def opening_itself() -> PreTrainedTokenizerBase:
 @pytest.mark.parametrize(
     "free", ["<think>\n7+8 is 15 as I think", "\n  \n<think>7+8\n=15 and so on", "The answer is 15."]
 )
-def test_what_was_inserted_is_found_afterwards_where_the_model_opens_its_thought_itself(
+def test_the_place_of_a_forced_closing_does_not_move_where_the_model_opens_its_thought_itself(
     free: str, tokens: int, grace: int
 ) -> None:
     tags, limit = ThoughtTags(opening_itself()), ThoughtLimit(tokens=tokens, grace=grace)
@@ -158,13 +158,13 @@ def test_what_was_inserted_is_found_afterwards_where_the_model_opens_its_thought
     wanted, inserted = ids(SPELT_OUT, free), None
     said: list[int] = []
     while len(said) < 40:  # as the engine's processor does it, token by token
-        inserted = inserted or tags.forcing(said, limit)
+        inserted = inserted or tags.forced_close(said, limit)
         place = None if inserted is None else len(said) - inserted.start
         if inserted is not None and place is not None and place < len(inserted.ids):
             said.append(inserted.ids[place])
         else:
             said.append(wanted[len(said) % len(wanted)])
-    assert tags.forcing(said, limit) == inserted
+    assert tags.forced_close(said, limit) == inserted
     if tokens == 0 and grace == 0:
         assert inserted is not None
 

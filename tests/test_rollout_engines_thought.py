@@ -43,14 +43,14 @@ def check_marks(tags: ThoughtTags, samples: list[Passage]) -> int:
     """Every completion has the closing exactly where the rule puts it; returns how many were closed by force."""
     count = 0
     for _, limit, said in samples:
-        forcing = tags.forcing(said.token_ids, limit) if limit is not None else None
+        forced_close = tags.forced_close(said.token_ids, limit) if limit is not None else None
         marked = [place for place, forced in enumerate(said.forced_T) if forced]
-        if forcing is None:
+        if forced_close is None:
             assert not marked
             continue
         count += 1
-        assert marked == list(range(forcing.start, min(forcing.end, len(said.token_ids))))
-        assert tuple(said.token_ids[place] for place in marked) == forcing.ids[: len(marked)]
+        assert marked == list(range(forced_close.start, min(forced_close.end, len(said.token_ids))))
+        assert tuple(said.token_ids[place] for place in marked) == forced_close.ids[: len(marked)]
     return count
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from replay_engine import Recording, ReplayEngine, read_recording
 from transformers import PreTrainedTokenizerBase
 
 from envs.catalog import environment, make_env
@@ -19,7 +20,6 @@ from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Completion
-from rollout.engines.replay import Recording, ReplayEngine, read_recording
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler
@@ -45,7 +45,7 @@ def play(
     make: Callable[[str], gymnasium.Env[str, str]] = make_env,
 ) -> Trajectory:
     runner = EpisodeRunner(
-        speaker=TurnSampler(ReplayEngine(recording), TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens),
+        sampler=TurnSampler(ReplayEngine(recording), TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens),
         renderer=RENDERER,
         limits=limits,
         make_env=make,

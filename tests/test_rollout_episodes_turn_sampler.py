@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from replay_engine import ReplayEngine
 
 from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion
-from rollout.engines.replay import ReplayEngine
 from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from rollout.trajectory import Closed, WeightVersion
 from rollout.weights.manifest import WeightManifest
@@ -43,8 +43,8 @@ class Asked(ReplayEngine):
 def say(
     engine: Asked, thinking: Thinking, config: ThoughtConfig, *, room: int = 500, thought_so_far: int = 0
 ) -> SampledTurn:
-    speaker = TurnSampler(engine, TAGS, config, turn_tokens=100)
-    return asyncio.run(speaker.say(PROMPT, thinking, room=room, thought_so_far=thought_so_far, seed=1))
+    sampler = TurnSampler(engine, TAGS, config, turn_tokens=100)
+    return asyncio.run(sampler.sample(PROMPT, thinking, room=room, thought_so_far=thought_so_far, seed=1))
 
 
 @pytest.mark.parametrize("thinking", [UNLIMITED, OFF])
@@ -86,8 +86,8 @@ def test_an_answer_stops_at_its_own_limit_where_the_thought_ended_early() -> Non
 
 
 def test_a_budget_for_a_model_without_tags_is_an_error() -> None:
-    speaker = TurnSampler(Asked("a"), None, ThoughtConfig(), turn_tokens=100)
+    sampler = TurnSampler(Asked("a"), None, ThoughtConfig(), turn_tokens=100)
     with pytest.raises(ValueError, match="budget of 5 tokens for a model without thinking tags"):
-        asyncio.run(speaker.say(PROMPT, up_to(5), room=50, thought_so_far=0, seed=1))
-    said = asyncio.run(speaker.say(PROMPT, UNLIMITED, room=50, thought_so_far=0, seed=1))
+        asyncio.run(sampler.sample(PROMPT, up_to(5), room=50, thought_so_far=0, seed=1))
+    said = asyncio.run(sampler.sample(PROMPT, UNLIMITED, room=50, thought_so_far=0, seed=1))
     assert said.thought.closed is Closed.NONE

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from replay_engine import Recording, read_recording
 from test_rollout_episodes_episode import demonstration, play
 
 from learner.batches.batch import make_batch, sequences_from_groups
 from rollout.engines.protocol import Completion
-from rollout.engines.replay import Recording, read_recording
 from rollout.expert_choices import Choices, first_heard, from_json, padded, to_json
 from rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
 from rollout.trajectory_json import group_lines

@@ -82,10 +82,10 @@ class Served:
 
     def closed(self, ids: list[int], limit: ThoughtLimit) -> tuple[int, Closed]:
         """How long a thought was and how it ended; its closing must be where the rule puts it."""
-        forcing = self.tags.forcing(ids, limit)
-        assert forcing is not None
-        assert tuple(ids[forcing.start : forcing.end]) == forcing.ids
-        marks = [forcing.start <= place < forcing.end for place in range(len(ids))]
+        forced_close = self.tags.forced_close(ids, limit)
+        assert forced_close is not None
+        assert tuple(ids[forced_close.start : forced_close.end]) == forced_close.ids
+        marks = [forced_close.start <= place < forced_close.end for place in range(len(ids))]
         thought = self.tags.measure(ids, thinks=True, forced_T=marks)
         return thought.tokens, thought.closed
 

@@ -127,10 +127,10 @@ class DialogueTokenizer:
             thought_text, _, answer_text = text.partition(CLOSE_THOUGHT)
             thought_text, answer_text = thought_text.rstrip("\n"), answer_text.lstrip("\n")
         thought, answer = self._renderer.encode(thought_text), self._renderer.encode(answer_text)
-        forcing = self._tags.forcing(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
-        if forcing is None:
+        close = self._tags.forced_close(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
+        if close is None:
             ids = self._renderer.encode(text)
             return ids, [True] * len(ids), len(thought)
-        kept = thought[: forcing.start]
-        own = [True] * len(kept) + [self._train_closing] * len(forcing.ids) + [True] * len(answer)
-        return (*kept, *forcing.ids, *answer), own, len(kept)
+        kept = thought[: close.start]
+        own = [True] * len(kept) + [self._train_closing] * len(close.ids) + [True] * len(answer)
+        return (*kept, *close.ids, *answer), own, len(kept)

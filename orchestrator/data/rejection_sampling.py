@@ -107,9 +107,9 @@ class RejectionSampledData:
         if place is None:
             return sampled, own, len(sampled)
         thought, after = sampled[: place[0]], self._tags.answer_start(sampled)
-        forcing = self._tags.forcing(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
-        if forcing is None:
+        close = self._tags.forced_close(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
+        if close is None:
             return sampled, own, len(thought)
-        cut = [*thought[: forcing.start], *forcing.ids, *sampled[after:]]
-        trained = [*own[: forcing.start], *[False] * len(forcing.ids), *own[after:]]
-        return cut, trained, forcing.start
+        cut = [*thought[: close.start], *close.ids, *sampled[after:]]
+        trained = [*own[: close.start], *[False] * len(close.ids), *own[after:]]
+        return cut, trained, close.start

@@ -1,11 +1,12 @@
 """How thoughts are limited, as a run or a server is told."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from envs.core.setting import identity, scheduled
 from envs.core.thinking_mode import Mode, Thinking
 
-SCOPES = ("turn", "episode")
+Scope = Literal["turn", "episode"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,7 @@ class ThoughtConfig:
     """Tokens after the budget in which the model may finish its line; 0 closes the thought at the budget."""
     answer_tokens: int | None = scheduled(None)
     """Most tokens of the answer after a thought with a budget; null is the limit of a turn."""
-    scope: str = identity("turn")
+    scope: Scope = identity("turn")
     """What has a budget: each turn, or the episode, whose turns share it."""
     closing: str | None = identity(None)
     """The text that closes a thought; null takes it from the chat template."""
@@ -32,13 +33,11 @@ class ThoughtConfig:
             raise ValueError(f"rollout.thought.grace={self.grace} must be 0 or more tokens")
         if self.answer_tokens is not None and self.answer_tokens < 1:
             raise ValueError(f"rollout.thought.answer_tokens={self.answer_tokens} must be 1 or more")
-        if self.scope not in SCOPES:
-            raise ValueError(f"rollout.thought.scope={self.scope!r} must be one of {', '.join(SCOPES)}")
         if self.budget_notice.count("%d") != 1 or self.budget_notice.count("%") != 1:
             raise ValueError(f"rollout.thought.budget_notice={self.budget_notice!r} must contain %d once")
 
     def notice(self, thinking: Thinking) -> str:
-        """What the prompt says of the mode, "" where it says nothing."""
+        """Return what the prompt says of the mode, "" where it says nothing."""
         if thinking.mode is Mode.LOW_EFFORT:
             return self.low_effort_marker
         return self.budget_notice % thinking.budget if self.announce and thinking.budget is not None else ""

@@ -22,14 +22,14 @@ class RefusedRequest(ValueError):
 
 
 def extra_args(limit: ThoughtLimit) -> dict[str, Any]:
-    """The extra arguments of a request under a limit."""
+    """Return the extra arguments of a request under a limit."""
     return {BUDGET: limit.tokens, GRACE: limit.grace}
 
 
 def check_extra_args(given: Mapping[str, Any]) -> None:
-    """Raises `RefusedRequest` for a budget or a grace that is no number of tokens, and for a closing.
+    """Raise `RefusedRequest` for a budget or a grace that is no number of tokens, and for a closing.
 
-    What closes a thought is the engine's to know: it is put into the model's mouth.
+    What closes a thought is the engine's to know: the model has it for its own words.
     """
     for name in (BUDGET, GRACE):
         value = given.get(name, 0)
@@ -44,6 +44,6 @@ def check_extra_args(given: Mapping[str, Any]) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as the client wrote it, shortened."""
+    """Return a value as the client wrote it, shortened."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

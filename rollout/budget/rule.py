@@ -1,8 +1,8 @@
 """Where a thought ends: the rule by which it is closed by force, and what is measured of it. Pure functions of token ids.
 
 The rule: after `tokens` tokens the model may finish its line within `grace` more; then the closing is inserted, and the
-model goes on to the answer. A thought that ends by itself is left alone. What the model has already said of the closing
-is not said again. The same rule stands behind the rollouts, the evaluation and the server.
+model goes on to the answer. A thought that ends by itself is left alone. What the model has already begun of the
+closing is not repeated. The same rule stands behind the rollouts, the evaluation and the server.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,11 @@ from functools import cached_property
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT
+from rollout.budget.chat_template import closing_of, opens_thought, require_thought_tags
 from rollout.trajectory import Closed, Thought
 
 TOKENS_BEFORE = 32
-"""How many tokens before the place of a forced closing are read for what the model has already said of it."""
+"""How many tokens before the place of a forced closing are read for what the model has already begun of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,8 @@ class ThoughtLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forcing:
-    """The ids that are inserted at `start`."""
+class ForcedClose:
+    """A thought that is closed by force: the ids that are inserted at `start`."""
 
     start: int
     ids: tuple[int, ...]
@@ -48,28 +49,21 @@ class ThoughtTags:
     """The tags of a tokenizer, and the rule in its tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> None:
-        """`closing` is the text that closes a thought; None takes what the chat template puts there.
+        """Read the tags of a tokenizer. `closing` closes a thought; None takes what the chat template puts there.
 
         Raises `ValueError` where neither the tokenizer nor its chat template knows the tags, where `closing` has no
         tag, and where the template shows no closing.
         """
         self._tokenizer = tokenizer
-        template = str(tokenizer.chat_template or "")
-        vocabulary = tokenizer.get_vocab()
-        for tag in (OPEN_THOUGHT, CLOSE_THOUGHT):
-            if tag not in vocabulary and tag not in template:
-                raise ValueError(
-                    f"the tokenizer has no thinking tag {tag!r}, neither as a token nor in its chat template: thoughts "
-                    f"can't be limited; set the budgets' shares to 0 or take a reasoning model"
-                )
+        require_thought_tags(tokenizer)
         if closing is not None and CLOSE_THOUGHT not in closing:
             raise ValueError(f"rollout.thought.closing={closing!r} does not contain {CLOSE_THOUGHT!r}")
         self.closing = closing if closing is not None else closing_of(tokenizer)
-        self._tag_id: int | None = vocabulary.get(CLOSE_THOUGHT)
+        self._tag_id: int | None = tokenizer.get_vocab().get(CLOSE_THOUGHT)
 
     @classmethod
     def find(cls, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> "ThoughtTags | None":
-        """The tags of a tokenizer that has some; None for a model that does not think.
+        """Return the tags of a tokenizer that has some; None for a model that does not think.
 
         Raises `ValueError` where a `closing` is given that does not close the thoughts of this model.
         """
@@ -83,13 +77,10 @@ class ThoughtTags:
     @cached_property
     def opened_by_prompt(self) -> bool:
         """Whether the prompt opens the thought; else the model itself begins it with the opening tag."""
-        said = self._tokenizer.apply_chat_template(
-            [{"role": "user", "content": "-"}], add_generation_prompt=True, enable_thinking=True, tokenize=False
-        )
-        return str(said).rstrip().endswith(OPEN_THOUGHT)
+        return opens_thought(self._tokenizer)
 
     def close_of(self, ids: Sequence[int]) -> tuple[int, int] | None:
-        """Where the first closing tag lies: its first index and that after its last; None where there is none."""
+        """Return where the first closing tag lies: its first index and that after its last; None where there is none."""
         if self._tag_id is not None:
             return (at := list(ids).index(self._tag_id), at + 1) if self._tag_id in ids else None
         text = self._text(ids)
@@ -100,20 +91,20 @@ class ThoughtTags:
         start = max(n for n in range(end) if len(self._text(ids[:n])) <= before)
         return start, end
 
-    def forcing(self, ids: Sequence[int], limit: ThoughtLimit) -> Forcing | None:
-        """What is inserted into the turn that begins with `ids`, and where; None where the model is free so far.
+    def forced_close(self, ids: Sequence[int], limit: ThoughtLimit) -> ForcedClose | None:
+        """Return what is inserted into the turn that begins with `ids`, and where; None where the model is free so far.
 
-        What stands before the place decides alone, so that a whole turn tells what was decided while it was said.
+        What stands before the place decides alone, so that the place does not move with what follows.
         """
         latest = limit.tokens + limit.grace
         places = range(limit.tokens, min(len(ids), latest) + 1)
         start = next((n for n in places if n == latest or self._line_ends(ids[:n])), None)
         if start is None or not self._thinks(ids[:start]) or self.close_of(ids[:start]) is not None:
             return None
-        return Forcing(start=start, ids=self._rest_of_closing(ids[:start]))
+        return ForcedClose(start=start, ids=self._rest_of_closing(ids[:start]))
 
     def answer_start(self, ids: Sequence[int]) -> int:
-        """Where the answer begins: after the closing, the white space behind its tag included; there must be one."""
+        """Return where the answer begins: after the closing, the white space behind its tag included; there must be one."""
         place = self.close_of(ids)
         assert place is not None
         tail = self.closing.partition(CLOSE_THOUGHT)[2]
@@ -121,11 +112,11 @@ class ThoughtTags:
         return next((end for end in ends if self._text(ids[place[1] : end]) == tail), place[1])
 
     def cut(self, thought: Sequence[int]) -> tuple[int, ...]:
-        """The closing that follows a thought which was cut short: for training data."""
+        """Return the closing that follows a thought which was cut short: for training data."""
         return self._rest_of_closing(thought)
 
     def measure(self, ids: Sequence[int], *, thinks: bool, forced_T: Sequence[bool] = ()) -> Thought:
-        """Lengths and closing of a whole turn; `forced_T` marks what the engine inserted."""
+        """Return lengths and closing of a whole turn; `forced_T` marks what the engine inserted."""
         if not thinks:
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         if any(forced_T):
@@ -138,45 +129,28 @@ class ThoughtTags:
         return Thought(tokens=place[0], answer_tokens=len(ids) - place[1], closed=Closed.ITSELF)
 
     def _thinks(self, ids: Sequence[int]) -> bool:
-        """Whether the turn is a thought at all, where the model opens it itself."""
+        """Return whether the turn is a thought at all, where the model opens it itself."""
         if self.opened_by_prompt:
             return True
-        said = self._text(ids[:TOKENS_BEFORE]).lstrip()
-        return said.startswith(OPEN_THOUGHT) or OPEN_THOUGHT.startswith(said)
+        beginning = self._text(ids[:TOKENS_BEFORE]).lstrip()
+        return beginning.startswith(OPEN_THOUGHT) or OPEN_THOUGHT.startswith(beginning)
 
     def _line_ends(self, ids: Sequence[int]) -> bool:
         return bool(ids) and "\n" in self._text(ids[-1:])
 
     def _rest_of_closing(self, thought: Sequence[int]) -> tuple[int, ...]:
-        """The closing without what the thought's end has already said of it."""
-        said = self._text(thought[-TOKENS_BEFORE:])
-        rest = self.closing[said_of(self.closing, said) :]
+        """Return the closing without what the thought's end already has of it."""
+        end = self._text(thought[-TOKENS_BEFORE:])
+        rest = self.closing[begun(self.closing, end) :]
         if rest == self.closing:  # the tag may have been begun without the white space in front of it
             bare = self.closing.lstrip()
-            rest = bare[known:] if (known := said_of(bare, said)) > 1 else rest
+            rest = bare[known:] if (known := begun(bare, end)) > 1 else rest
         return tuple(self._tokenizer(rest, add_special_tokens=False)["input_ids"])
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
-def said_of(closing: str, said: str) -> int:
-    """How many characters of `closing` stand at the end of `said`."""
-    return next(count for count in range(len(closing), -1, -1) if said.endswith(closing[:count]))
-
-
-def closing_of(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What the chat template puts between a thought and its answer.
-
-    Raises `ValueError` where it does not render a message's `reasoning_content`.
-    """
-    said = {"role": "assistant", "reasoning_content": "first-part", "content": "second-part"}
-    text = str(tokenizer.apply_chat_template([{"role": "user", "content": "-"}, said], tokenize=False))
-    _, found, after = text.partition("first-part")
-    closing, also, _ = after.partition("second-part")
-    if not found or not also or CLOSE_THOUGHT not in closing:
-        raise ValueError(
-            f"the chat template does not show how a thought is closed (it renders {text[-80:]!r}); "
-            f"set rollout.thought.closing, for example to '\\n{CLOSE_THOUGHT}\\n\\n'"
-        )
-    return closing
+def begun(closing: str, text: str) -> int:
+    """Return how many characters of `closing` stand at the end of `text`."""
+    return next(count for count in range(len(closing), -1, -1) if text.endswith(closing[:count]))

@@ -96,10 +96,6 @@ class Engine(Protocol):
         """Swap the weights under the running requests; returns the version that the engine now confirms."""
         ...
 
-    async def version(self) -> WeightVersion:
-        """The version of the weights in use."""
-        ...
-
     async def close(self) -> None:
         """Stop the engine and its processes."""
         ...

@@ -16,7 +16,7 @@ from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 from envs.core.turn_text import CLOSE_THOUGHT
 from rollout.budget.request_args import BUDGET, CLOSING, GRACE, check_extra_args
-from rollout.budget.rule import Forcing, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
 from rollout.tokenizer import load_tokenizer
 
 
@@ -63,13 +63,13 @@ class _Request:
         self._tags = tags
         self._limit = limit
         self._over = False
-        self._forcing: Forcing | None = None
+        self._forcing: ForcedClose | None = None
 
     def __call__(self, ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         if self._over or len(ids) < self._limit.tokens:
             return logits
         if self._forcing is None:
-            self._forcing = self._tags.forcing(ids, self._limit)
+            self._forcing = self._tags.forced_close(ids, self._limit)
             if self._forcing is None:
                 self._over = self._tags.close_of(ids) is not None
                 return logits

@@ -122,13 +122,15 @@ class VllmEngine:
 
     def _forced(self, ids: tuple[int, ...], limit: ThoughtLimit | None) -> tuple[bool, ...]:
         """Which tokens were inserted. Raises `RuntimeError` where the engine did not insert what the rule says."""
-        forcing = self._needed_tags.forcing(ids, limit) if limit is not None else None
-        if forcing is None:
+        forced_close = self._needed_tags.forced_close(ids, limit) if limit is not None else None
+        if forced_close is None:
             return (False,) * len(ids)
-        said = ids[forcing.start : forcing.end]
-        if said != forcing.ids[: len(said)]:
-            raise RuntimeError(f"the thought should be closed with {forcing.ids} at {forcing.start}, vLLM gave {said}")
-        return tuple(forcing.start <= place < forcing.end for place in range(len(ids)))
+        said = ids[forced_close.start : forced_close.end]
+        if said != forced_close.ids[: len(said)]:
+            raise RuntimeError(
+                f"the thought should be closed with {forced_close.ids} at {forced_close.start}, vLLM gave {said}"
+            )
+        return tuple(forced_close.start <= place < forced_close.end for place in range(len(ids)))
 
     @property
     def _needed_tags(self) -> ThoughtTags:
@@ -156,7 +158,7 @@ class VllmEngine:
         return confirmed
 
     async def version(self) -> WeightVersion:
-        """See `Engine.version`."""
+        """Return the version of the weights in use."""
         return WeightVersion(step=int(await self._llm.get_weight_version()))
 
     async def close(self) -> None:

@@ -72,13 +72,13 @@ class EpisodeRunner:
     def __init__(
         self,
         *,
-        speaker: TurnSampler,
+        sampler: TurnSampler,
         renderer: Renderer,
         limits: EpisodeLimits,
         sequences: int = 256,
         make_env: MakeEnv = make_env,
     ) -> None:
-        self._speaker = speaker
+        self._sampler = sampler
         self._renderer = renderer
         self._limits = limits
         self._seats = asyncio.Semaphore(sequences)
@@ -146,7 +146,7 @@ class EpisodeRunner:
             with clock.turned(on=True):
                 try:
                     async with asyncio.timeout(clock.left_s) as deadline:
-                        return await self._speaker.say(
+                        return await self._sampler.sample(
                             ids, task.thinking, room=room, thought_so_far=thought_so_far, seed=seed
                         )
                 except Exception as error:

@@ -11,7 +11,7 @@ from rollout.trajectory import Closed, Thought
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTurn:
-    """What was said in a turn, and its measures."""
+    """What the engine sampled for a turn, and the measures of its thought."""
 
     completion: Completion
     thought: Thought
@@ -27,32 +27,33 @@ class TurnSampler:
         self._turn_tokens = turn_tokens
         self._answer_tokens = config.answer_tokens or turn_tokens
 
-    async def say(
+    async def sample(
         self, ids: tuple[int, ...], thinking: Thinking, *, room: int, thought_so_far: int, seed: int
     ) -> SampledTurn:
-        """The turn that follows `ids`, of at most `room` tokens.
+        """Sample the turn that follows `ids`, of at most `room` tokens.
 
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room does
         not hold budget, closing and answer, the budget shrinks.
         """
         if thinking.budget is None:
-            said = await self._engine.generate(ids, max_tokens=min(self._turn_tokens, room), seed=seed)
-            return SampledTurn(completion=said, thought=self._measure(said, thinking))
+            free = await self._engine.generate(ids, max_tokens=min(self._turn_tokens, room), seed=seed)
+            return SampledTurn(completion=free, thought=self._measure(free, thinking))
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
         closing = len(self._tags.cut(()))
         besides = self._config.grace + closing + self._answer_tokens
         limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
-        said = await self._engine.generate(ids, max_tokens=min(limit.tokens + besides, room), seed=seed, limit=limit)
-        thought = self._measure(said, thinking)
+        most = min(limit.tokens + besides, room)
+        completion = await self._engine.generate(ids, max_tokens=most, seed=seed, limit=limit)
+        thought = self._measure(completion, thinking)
         too_long = thought.answer_tokens - self._answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
-            said = said.first(len(said.token_ids) - too_long)
-            thought = self._measure(said, thinking)
-        return SampledTurn(completion=said, thought=thought)
+            completion = completion.first(len(completion.token_ids) - too_long)
+            thought = self._measure(completion, thinking)
+        return SampledTurn(completion=completion, thought=thought)
 
-    def _measure(self, said: Completion, thinking: Thinking) -> Thought:
+    def _measure(self, completion: Completion, thinking: Thinking) -> Thought:
         if self._tags is None:
-            return Thought(tokens=0, answer_tokens=len(said.token_ids), closed=Closed.NONE)
-        return self._tags.measure(said.token_ids, thinks=thinking.on, forced_T=said.forced_T)
+            return Thought(tokens=0, answer_tokens=len(completion.token_ids), closed=Closed.NONE)
+        return self._tags.measure(completion.token_ids, thinks=thinking.on, forced_T=completion.forced_T)

@@ -83,10 +83,10 @@ class RolloutWorker:
     def attach(self, engine: Engine, renderer: Renderer, tags: ThoughtTags | None) -> None:
         """Use this engine from now on."""
         config = self._config
-        speaker = TurnSampler(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
+        sampler = TurnSampler(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
         self._engine = engine
         self._runner = EpisodeRunner(
-            speaker=speaker, renderer=renderer, limits=config.limits, sequences=config.engine.max_sequences
+            sampler=sampler, renderer=renderer, limits=config.limits, sequences=config.engine.max_sequences
         )
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0) -> Group:
@@ -112,10 +112,6 @@ class RolloutWorker:
         Returns the version that the engine confirms.
         """
         return await self._started.load_weights(replace(manifest, payload=payload))
-
-    async def version(self) -> WeightVersion:
-        """The version of the weights in use; also the worker's heartbeat."""
-        return await self._started.version()
 
     async def isolation(self) -> str:
         """One line on what the sandbox of this worker's machine isolates; raises `SandboxError` where that is too little."""

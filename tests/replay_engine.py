@@ -1,7 +1,4 @@
-"""An engine that replays recorded completions: to try an environment or a reward without a model.
-
-`trajectories/*.jsonl` of any run holds what it needs.
-"""
+"""An engine that replays given completions, such as those that a run left in its trajectory files."""
 
 import json
 from pathlib import Path
@@ -38,10 +35,6 @@ class ReplayEngine:
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """Only the version changes."""
         self._version = manifest.weight_version
-        return self._version
-
-    async def version(self) -> WeightVersion:
-        """The version of the last push."""
         return self._version
 
     async def close(self) -> None:
