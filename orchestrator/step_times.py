@@ -1,5 +1,6 @@
 """Where the time of a step goes: at every moment the loop is in one phase, so that the phases add up to the step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
@@ -32,13 +33,19 @@ class StepTimes:
     def total(self) -> float:
         return sum(self.seconds.values())
 
+    def metrics(self) -> dict[str, float]:
+        """Return `time/step_s` and, for each phase, its part of it."""
+        return {"time/step_s": self.total} | {f"time/{phase.value}_s": spent for phase, spent in self.seconds.items()}
+
 
 class StepClock:
     """Times the phases of one step after another."""
 
-    def __init__(self) -> None:
-        self._seconds = dict.fromkeys(Phase, 0.0)
-        self._phase = Phase.WAIT
+    def __init__(self, phases: Sequence[Phase] = tuple(Phase)) -> None:
+        """Begin in the first of these phases, which are all that a step has."""
+        self._phases = phases
+        self._seconds = dict.fromkeys(phases, 0.0)
+        self._phase = phases[0]
         self._entered = monotonic()
 
     def enter(self, phase: Phase) -> None:
@@ -51,5 +58,5 @@ class StepClock:
         """Return the times since the last report, and begin the phase `LOG`."""
         self.enter(Phase.LOG)
         times = StepTimes(seconds=self._seconds)
-        self._seconds = dict.fromkeys(Phase, 0.0)
+        self._seconds = dict.fromkeys(self._phases, 0.0)
         return times

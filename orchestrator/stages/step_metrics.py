@@ -23,11 +23,10 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "rollout/answers": float(len(trajectories)),
         "rollout/dropped_no_signal": float(report.dropped.no_signal),
         "rollout/dropped_failed": float(report.dropped.failed),
-        "time/step_s": report.times.total,
         "push/bytes": float(report.pushed_bytes),
         "push/share": report.pushed_share,
     }
-    metrics |= {f"time/{phase.value}_s": seconds for phase, seconds in report.times.seconds.items()}
+    metrics |= report.times.metrics()
     metrics |= {f"buffer/{state.value}": slots for state, slots in report.occupancy.held.items()}
     metrics |= {"buffer/free": report.occupancy.free, "buffer/slots": float(report.occupancy.slots)}
     trained, answered = _by_env(report.groups), _by_env([*report.groups, *report.dropped.groups])

@@ -1,7 +1,6 @@
 """The training loop of supervised stages: the next batch is built while the learner works on this one."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from orchestrator.deadline import beside, within
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.session import Run
+from orchestrator.step_times import Phase, StepClock
 from rollout.tokenizer import load_tokenizer, pad_id
 
 NLL = LossConfig(objective="nll")
@@ -47,19 +47,22 @@ async def train_supervised(
     batches, skips = _Ahead(batch, last=steps), SkipWatch(run.config.learner.max_skipped, stage=stage)
     run.metrics.truncate(stage, done)
     run.progress.stage(stage, steps)
+    clock = StepClock((Phase.BATCH, Phase.LEARN, Phase.LOG, Phase.SAVE))
     for step in range(done + 1, steps + 1):
         if run.stop.is_set and step > done + 1:
             await run.save(stage, step - 1, {})
         run.stop.check()
-        began = time.monotonic()
+        clock.enter(Phase.BATCH)
         limit, name = run.config.deadlines.step(), f"{stage} step {step}"
         built = await within(limit, batches.take(step), stage=name, waiting_for=lambda: "its batch to be built")
+        clock.enter(Phase.LEARN)
         metrics = await within(limit, learner.step(built), stage=name, waiting_for=lambda: "the learner's step")
-        seconds = time.monotonic() - began
+        times = clock.report().metrics()
         named = {f"train/{name}": value for name, value in metrics.items()}
         left_out = sequences - built.sequences
-        run.log(stage, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out, "time/step_s": seconds})
+        run.log(stage, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out} | times)
         skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
+        clock.enter(Phase.SAVE)
         if step % checkpoint_every == 0 or step == steps:
             await run.save(stage, step, {})
     _tell_left_out(run, stage, sequences=steps * sequences)
