@@ -53,7 +53,7 @@ NUMBER = re.compile(
 
 
 def boxes(text: str) -> list[str] | None:
-    """The contents of every box that is not empty, braces balanced, in order; None where the last is not closed."""
+    """Return the contents of every box that is not empty, braces balanced, in order; None where the last is not closed."""
     found, start = [], BOX.search(text)
     while start:
         inside = start.end()
@@ -82,7 +82,7 @@ def _closing_brace(text: str, start: int) -> int | None:
 
 
 def final_answer(text: str) -> str | None:
-    """The final answer of a text by the rule above; None where there is none, or where answers contradict each other."""
+    """Return the final answer of a text by the rule above; None where there is none, or where answers contradict each other."""
     tail = END_TOKEN.sub("", readable(text[-SEARCHED_TAIL:])).rstrip()
     if BOX.search(tail):
         boxed = boxes(tail)
@@ -104,13 +104,13 @@ def final_answer(text: str) -> str | None:
 
 
 def _meaning(answer: str) -> object:
-    """What makes two boxes the same: the value of a number, else the text without layout."""
+    """Return what makes two boxes the same: the value of a number, else the text without layout."""
     value = plain_number(answer)
     return bare(answer[: MAX_CHARACTERS + 1]).replace(" ", "") if value is None else value
 
 
 def _marked(tail: str) -> list[str]:
-    """The different answers after `####`; [""] where the text ends behind the mark, or where there are too many."""
+    """Return the different answers after `####`; [""] where the text ends behind the mark, or where there are too many."""
     lines = list(dict.fromkeys(part.strip().split("\n")[0].strip() for part in reversed(MARK.split(tail)[1:])))[::-1]
     if len(lines) > MAX_VARIANTS:
         return [""]
@@ -123,7 +123,7 @@ def _marked(tail: str) -> list[str]:
 
 
 def _stated(text: str, stated: list[re.Match[str]]) -> str | None:
-    """The answer that the last line states; None where it states none, empty where it is missing or hedged."""
+    """Return the answer that the last line states; None where it states none, empty where it is missing or hedged."""
     said = _lines(text[stated[-1].end() :]) if stated else []
     if stated and len(said) < 2:
         return _said(said[0]) if said else ""
@@ -133,7 +133,7 @@ def _stated(text: str, stated: list[re.Match[str]]) -> str | None:
 
 
 def _denied(text: str, stated: list[re.Match[str]], value: object) -> bool:
-    """Whether a text stated another number as its answer. `A:` may stand for a name, unless it states the last one."""
+    """Tell whether a text stated another number as its answer. `A:` may stand for a name, unless it states the last one."""
     if len(stated) > MAX_VARIANTS:
         return True
     for one, after in zip_longest(stated, stated[1:]):
@@ -145,12 +145,12 @@ def _denied(text: str, stated: list[re.Match[str]], value: object) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines with a letter or a digit."""
+    """Return the lines with a letter or a digit."""
     return [line.strip() for line in text.split("\n") if any(map(str.isalnum, line))]
 
 
 def _said(line: str) -> str:
-    """The answer in what stands behind `Answer:`; empty where it hedges, or begins with a number and goes on to another.
+    """Return the answer in what stands behind `Answer:`; empty where it hedges, or begins with a number and goes on to another.
 
     The one number in bold, else the number in front, else that behind the last equals sign, else the last one of prose;
     anything else as it stands.
@@ -168,7 +168,7 @@ def _said(line: str) -> str:
 
 
 def _bold(line: str) -> str | None:
-    """The number that a line sets in bold; None where there is none, where there are several, or where the line hedges."""
+    """Return the number that a line sets in bold; None where there is none or are several, or where the line hedges."""
     if HEDGE.search(line):
         return None
     inner = [one or other for one, other in BOLD.findall(line)]
@@ -177,7 +177,7 @@ def _bold(line: str) -> str | None:
 
 
 def _last_number(text: str, stated: list[re.Match[str]]) -> str | None:
-    """The last number of a text; None where there is none, or where the text was cut off before its answer."""
+    """Return the last number of a text; None where there is none, or where the text was cut off before its answer."""
     plain = ANNOTATION.sub(" ", text)
     annotated, lines, last = plain != text and not MARK.search(text), _lines(plain), _last_of(plain)
     if last and (annotated or (len(lines) > 1 and "=" in lines[-1])):
@@ -188,7 +188,7 @@ def _last_number(text: str, stated: list[re.Match[str]]) -> str | None:
 
 
 def _last_of(text: str) -> str | None:
-    """The last number; None where there is none, or where it is one of several (`18 or 19`, `17, 18 and 19`)."""
+    """Return the last number; None where there is none, or where it is one of several (`18 or 19`, `17, 18 and 19`)."""
     *_, before, last = (None, None, *NUMBER.finditer(text))
     if before and last and plain_number(before[0]) != plain_number(last[0]):
         return None if JOINED.fullmatch(text, before.end(), last.start()) else last[0]
@@ -196,7 +196,7 @@ def _last_of(text: str) -> str | None:
 
 
 def _leading_number(line: str) -> str | None:
-    """The number that starts a line, with the words behind it; None where there is none, or calculation goes on."""
+    """Return the number that starts a line, with the words behind it; None where there is none, or calculation goes on."""
     line = line[:MAX_CHARACTERS].strip(" *_`")
     if NUMBERED_HEADING.match(line):
         return None
@@ -210,7 +210,7 @@ def _leading_number(line: str) -> str | None:
 
 
 def equal_numbers(answer: str, gold: str, *, percent: bool = False) -> bool | None:
-    """Exact equality of two plain numbers; None where one of them is not a plain number.
+    """Tell whether two plain numbers are exactly equal; None where one of them is not a plain number.
 
     A division that was not carried out equals nothing. With `percent`, for a question that asks for a percentage,
     `40%` and `40` are the same.

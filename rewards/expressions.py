@@ -35,13 +35,13 @@ SYNONYMS = {
 
 
 def tokens(text: str) -> str:
-    """Words, numbers and signs with one space around each, without layout, so that `in` finds whole tokens only."""
+    """Return words, numbers and signs with one space around each, without layout, so that `in` finds whole tokens only."""
     plain = SINGLE.sub(r"\1", bare(text))
     return " " + " ".join(SYNONYMS.get(token, token) for token in TOKEN.findall(plain)) + " "
 
 
 def repeats(answer: str, question: str) -> bool:
-    """Whether an answer does nothing but repeat text of the question. A plain number in lowest terms never does."""
+    """Tell whether an answer does nothing but repeat text of the question. A plain number in lowest terms never does."""
     if not answer.strip() or len(answer) > min(len(question) + MAX_CHARACTERS, MAX_QUESTION):
         return False
     read = number(answer)
@@ -52,22 +52,22 @@ def repeats(answer: str, question: str) -> bool:
 
 
 def without(question: str, text: str) -> str:
-    """A text without the question, where it repeats it word for word. Shorter questions than 8 characters stay."""
+    """Return a text without the question, where it repeats it word for word. Shorter questions than 8 characters stay."""
     return text.replace(question, " ") if len(question) >= SHORTEST_QUESTION else text
 
 
 def formula(answer: str) -> str:
-    """An answer as the computer algebra takes it: ASCII where possible, no dollar signs around or in it."""
+    """Return an answer as the computer algebra takes it: ASCII where possible, no dollar signs around or in it."""
     return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", readable(answer)).strip().rstrip(".")
 
 
 def asks_percentage(question: str) -> bool:
-    """Whether a question asks for a percentage, so that `40%` is as good as `40`."""
+    """Tell whether a question asks for a percentage, so that `40%` is as good as `40`."""
     return bool(PERCENTAGE_ASKED.search(question[-MAX_QUESTION:]))
 
 
 def same_text(answer: str, gold: str) -> bool | None:
-    """Whether two answers are the same text; None where that does not settle it.
+    """Tell whether two answers are the same text; None where that does not settle it.
 
     Words (`Monday`, `(A)`) and numbers in another base (`12_8`) are equal as texts or not at all; of words neither case
     nor brackets count.
@@ -82,7 +82,7 @@ def same_text(answer: str, gold: str) -> bool | None:
 
 
 def is_words(gold: str) -> bool:
-    """Whether a gold answer is words and no formula: three letters or more, or set as text."""
+    """Tell whether a gold answer is words and no formula: three letters or more, or set as text."""
     text = bare(gold)
     long = len(re.sub(r"[^A-Za-z]", "", text)) >= 3
     return bool(WORDS.fullmatch(text)) and (long or bool(TEXT_MACRO.fullmatch(gold.strip(" $"))))
@@ -93,7 +93,7 @@ def _letters(text: str) -> str:
 
 
 def refusal(answer: str, *, gold: str) -> str | None:
-    """Why an answer that is no plain number must not reach the computer algebra; None where it may.
+    """Return why an answer that is no plain number must not reach the computer algebra; None where it may.
 
     A plain number as gold takes nothing but plain numbers. Unevaluated forms are refused where the gold answer has none
     of that kind: they restate the question. Sizes are bounded so that no tower of powers is ever computed.
@@ -120,13 +120,13 @@ def refusal(answer: str, *, gold: str) -> str | None:
 
 
 def _brackets(text: str) -> str:
-    """Whether a text starts as a set, or as a tuple or an interval."""
+    """Tell whether a text starts as a set, or as a tuple or an interval."""
     start = text.replace("\\left", "").lstrip("$ ")
     return "set" if start.startswith("\\{") else "tuple" if start.startswith(("(", "[")) else ""
 
 
 def _chained(text: str, gold: str) -> bool:
-    """Whether there are more equals signs than the gold answer has, but for one behind the name of the result."""
+    """Tell whether there are more equals signs than the gold answer has, but for one behind the name of the result."""
     sides = text.split("=")
     if len(sides) - 1 <= gold.count("="):
         return False
@@ -142,6 +142,6 @@ def _nesting(text: str) -> int:
 
 
 def _large(exponent: str) -> bool:
-    """Whether an exponent holds another power, or a number beyond the bound."""
+    """Tell whether an exponent holds another power, or a number beyond the bound."""
     numbers = re.findall(r"\d+", exponent)
     return not exponent or "^" in exponent or "**" in exponent or any(int(n) > MAX_EXPONENT for n in numbers)

@@ -11,7 +11,7 @@ TOP_SHARE = 0.2
 
 
 def relative_brevity(lengths_G: list[int]) -> list[float]:
-    """1 - (l - l_min) / (l_max - l_min), minus the group's mean of that; all 0 where the lengths are equal.
+    """Return 1 - (l - l_min) / (l_max - l_min), minus the group's mean of that; all 0 where the lengths are equal.
 
     Kimi Team, "Kimi k1.5: Scaling Reinforcement Learning with LLMs", section 2.3.3 (length penalty), 2025, there
     with 0.5 in place of the group's mean.
@@ -27,7 +27,7 @@ def relative_brevity(lengths_G: list[int]) -> list[float]:
 
 
 def shortest_of_the_best(lengths_G: list[int], rewards_G: list[float]) -> list[bool]:
-    """Which answers are the shortest of the group *and* among its best fifth by reward (ties included)."""
+    """Return which answers are the shortest of the group *and* among its best fifth by reward (ties included)."""
     if not lengths_G:
         return []
     places = math.ceil(len(rewards_G) * TOP_SHARE)
@@ -38,7 +38,7 @@ def shortest_of_the_best(lengths_G: list[int], rewards_G: list[float]) -> list[b
 def length_rewards(
     lengths_G: list[int], rewards_G: list[float], correct_G: list[bool], *, weight: float, bonus: float
 ) -> list[float]:
-    """What each answer gains or loses for the length of its thought, or of its answer.
+    """Return what each answer gains or loses for the length of its thought, or of its answer.
 
     `weight` times the relative brevity, plus `bonus` for the shortest of the best; for a wrong answer at most 0, since being
     short is no merit of it. A group without a right answer gets nothing, nor does one whose lengths are all equal.
@@ -55,7 +55,7 @@ def length_rewards(
 
 
 def effort_reward(reward: float, length: int, *, slope: float, penalty: float, free_length: int) -> float:
-    """The reward of an answer that should have cost little: R + R max(l, 0) + p min(l, 0), l = min(1, a (1 - len/ub)).
+    """Return the reward of an answer that should cost little: R + R max(l, 0) + p min(l, 0), l = min(1, a (1 - len/ub)).
 
     `slope` is a, `penalty` p and `free_length` ub, the length in tokens from which being right no longer gains, and
     beyond which each answer loses.
@@ -65,7 +65,7 @@ def effort_reward(reward: float, length: int, *, slope: float, penalty: float, f
 
 
 def overlong_penalty(length: int, *, limit: int, buffer: int, factor: float) -> float:
-    """0 up to `limit - buffer` tokens, then falling in a straight line to -`factor` at the limit and beyond.
+    """Return 0 up to `limit - buffer` tokens, then fall in a straight line to -`factor` at the limit and beyond.
 
     Soft overlong punishment: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 13, 2025.
     """

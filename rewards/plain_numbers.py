@@ -83,7 +83,7 @@ class Number:
 
 
 def readable(text: str) -> str:
-    """The text in compatibility form (NFKC), with plain minus signs, raised digits as powers, no invisible signs.
+    """Return the text in compatibility form (NFKC), with plain minus signs, raised digits as powers, no invisible signs.
 
     Piece by piece: the time of NFKC grows with the square of the number of combining marks in a row.
     """
@@ -96,14 +96,14 @@ def readable(text: str) -> str:
 
 
 def bare(answer: str) -> str:
-    """An answer without layout: text macros, spacing, dollar and degree signs, emphasis, a full stop at the end."""
+    """Return an answer without layout: text macros, spacing, dollar and degree signs, emphasis, a full stop at the end."""
     text = TEXT_MACRO.sub(r" \1 ", readable(answer))
     text = CURRENCY.sub("", DEGREES.sub("", LAYOUT.sub(lambda found: "," if "," in found[0] else "", text)))
     return SPACING.sub(" ", text).strip(" *_`").rstrip(".").strip(" *_`")
 
 
 def number(answer: str) -> Number | None:
-    """The plain number that an answer is, else None."""
+    """Return the plain number that an answer is, else None."""
     if len(answer) > MAX_CHARACTERS:
         return None
     text = bare(answer)
@@ -140,7 +140,7 @@ def _value(numeral: re.Match[str], unit: str) -> Number | None:
 
 
 def _scale(unit: str, *, attached: bool) -> Fraction | None:
-    """What the words behind a number multiply it by: 1 for a unit, 1000 for `thousand`; None where they are neither."""
+    """Return what the words behind a number multiply it by: 1 for a unit, 1000 for `thousand`; None where they are neither."""
     unit = RAISED_UNIT.sub("", unit)
     words = unit.replace("/", " ").replace(".", " ").replace("(", " ").replace(")", " ").replace("-", " ").split()
     if not UNIT.fullmatch(unit) or unit.lstrip().startswith("-"):
@@ -153,6 +153,6 @@ def _scale(unit: str, *, attached: bool) -> Fraction | None:
 
 
 def plain_number(answer: str) -> Fraction | None:
-    """The exact value of a plain number, else None. A percentage is a hundredth: 40% is 2/5."""
+    """Return the exact value of a plain number, else None. A percentage is a hundredth: 40% is 2/5."""
     read = number(answer)
     return read.value if read else None

@@ -10,7 +10,7 @@ NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?"
 
 
 def strictly_equal(result: Any, expected: Any) -> bool:
-    """Equality that keeps types apart: 1 is not 1.0 or True, a tuple is no list. Floats agree to 1e-9 relative.
+    """Compare with types kept apart: 1 is not 1.0 or True, a tuple is no list. Floats agree to 1e-9 relative.
 
     Both sides are plain data (decoded literals), so that no method of theirs has a say.
     """
@@ -31,12 +31,12 @@ def strictly_equal(result: Any, expected: Any) -> bool:
 
 
 def _typed(keys: Iterable[Any]) -> set[tuple[type, Any]]:
-    """Keys with their types, so that True and 1 differ."""
+    """Return keys with their types, so that True and 1 differ."""
     return {(type(key), key) for key in keys}
 
 
 def json_equal(result: Any, expected: Any) -> bool:
-    """Equality with a value that was read from JSON, which has neither tuples nor whole floats nor keys but text."""
+    """Compare with a value that was read from JSON, which has neither tuples nor whole floats nor keys but text."""
     return strictly_equal(_as_json(result), _as_json(expected))
 
 
@@ -51,7 +51,7 @@ def _as_json(value: Any) -> Any:
 
 
 def same_output(output: str, expected: str) -> bool:
-    """Whether a program wrote what was expected, line by line and word by word.
+    """Tell whether a program wrote what was expected, line by line and word by word.
 
     White space at the ends of lines and blank lines at the end and the beginning do not count, nor how wide the space
     between words is. Words are equal as text, or as numbers: exactly, and where a decimal point or an exponent is

@@ -44,7 +44,7 @@ class Block:
 
 
 def program_of(answer: str, *, entry_point: str | None = None, prompt: str = "") -> str | None:
-    """The program of an answer, whole; None where it is empty or longer than 65,536 characters.
+    """Return the program of an answer, whole; None where it is empty or longer than 65,536 characters.
 
     `entry_point` is the name that it must define, None for a program that reads its standard input. `prompt` is the
     code to be completed, empty where there is none.
@@ -62,7 +62,7 @@ def program_of(answer: str, *, entry_point: str | None = None, prompt: str = "")
 
 
 def blocks(text: str) -> list[Block]:
-    """The fenced blocks of a text.
+    """Return the fenced blocks of a text.
 
     A block ends at a line that is its fence or ends with it, where that is indented by at most 3 more columns, at an
     opening fence with a mark, or at the end of the text. Lines lose the indentation of the opening fence.
@@ -94,7 +94,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def _opening(line: str, *, alone: bool) -> tuple[str, str, int] | None:
-    """The fence, mark and indentation where a line opens a block.
+    """Return the fence, mark and indentation where a line opens a block.
 
     The fence stands first, what follows it being its mark and attributes; or, where it need not stand `alone`, last
     after other text.
@@ -113,20 +113,20 @@ def _opening(line: str, *, alone: bool) -> tuple[str, str, int] | None:
 
 
 def defines(source: str, name: str) -> bool:
-    """Whether a line of the source defines or assigns `name` at the top level."""
+    """Tell whether a line of the source defines or assigns `name` at the top level."""
     word = re.escape(name)
     pattern = rf"^(?:async[ \t]+)?(?:def[ \t]+{word}[ \t]*[\[(]|class[ \t]+{word}[ \t]*[:(\[]|{word}[ \t]*(?:=(?!=)|:))"
     return re.search(pattern, source, re.MULTILINE) is not None
 
 
 def preamble(prompt: str, entry_point: str) -> str:
-    """What a prompt holds before the entry point: imports and helpers."""
+    """Return what a prompt holds before the entry point: imports and helpers."""
     match = re.search(rf"^(?:async[ \t]+)?(?:def|class)[ \t]+{re.escape(entry_point)}\b", prompt, re.MULTILINE)
     return prompt[: match.start()] if match else ""
 
 
 def joined(before: str, source: str) -> str:
-    """Code and what comes after it as one program: imports from `__future__` must stand first."""
+    """Join code and what comes after it into one program: imports from `__future__` must stand first."""
     if not before.strip():
         return source
     lines = source.split("\n")
@@ -136,12 +136,12 @@ def joined(before: str, source: str) -> str:
 
 
 def completed(prompt: str, body: str) -> str:
-    """Code whose last function this body continues, at the indentation that the function has."""
+    """Join code and the body that continues its last function, at the indentation that the function has."""
     return f"{prompt.rstrip()}\n{_body(body, _levels(prompt))}"
 
 
 def _chosen(fenced: list[Block], entry_point: str | None) -> str:
-    """The text of the block that the rule chooses; empty where all are."""
+    """Return the text of the block that the rule chooses; empty where all are."""
     filled = [block for block in fenced if block.text.strip()]
     defining = [block for block in filled if entry_point is not None and defines(block.text, entry_point)]
     python = [block for block in filled if block.mark in PYTHON]
@@ -150,7 +150,7 @@ def _chosen(fenced: list[Block], entry_point: str | None) -> str:
 
 
 def _bare(answer: str) -> str:
-    """The part of an answer without blocks that can be a program; empty where it is all prose."""
+    """Return the part of an answer without blocks that can be a program; empty where it is all prose."""
     lines = answer.split("\n")
     top = _top_level(answer, len(lines))
     start = 0
@@ -170,14 +170,14 @@ def _bare(answer: str) -> str:
 
 
 def _is_code(line: str) -> bool:
-    """Whether a line that is not indented can be a statement, or part of one."""
+    """Tell whether a line that is not indented can be a statement, or part of one."""
     head, equals, tail = line.partition("=")
     assigns = equals and not tail.startswith("=") and TARGET.fullmatch(head.rstrip()) and not TWO_WORDS.search(head)
     return len(line) > MAX_LINE or bool(assigns) or STATEMENT.match(line) is not None
 
 
 def _top_level(text: str, count: int) -> list[bool]:
-    """For each line whether it begins outside strings and brackets."""
+    """Tell for each line whether it begins outside strings and brackets."""
     top, line, depth = [True] * (count + 1), 0, 0
     for match in TOKEN.finditer(text):
         token = match[0]
@@ -196,7 +196,7 @@ def _top_level(text: str, count: int) -> list[bool]:
 
 
 def _without_session(source: str) -> str:
-    """The source up to a `>>>` session at its top level, where code comes before it."""
+    """Return the source up to a `>>>` session at its top level, where code comes before it."""
     lines = source.split("\n")
     top = _top_level(source, len(lines))
     for number, line in enumerate(lines):
@@ -207,7 +207,7 @@ def _without_session(source: str) -> str:
 
 
 def _body(source: str, levels: list[str]) -> str:
-    """A completion at the indentation of a function's body, which has these levels of indentation so far.
+    """Return a completion at the indentation of a function's body, which has these levels of indentation so far.
 
     Lines up to the next one at the margin move together, texts over several lines stay. Where all is at the margin all
     lines move; where only the first line has lost its indentation that line gets it back.
@@ -232,7 +232,7 @@ def _body(source: str, levels: list[str]) -> str:
 
 
 def _levels(prompt: str) -> list[str]:
-    """The indentations of the blocks that are open at the end of some code, the outermost first."""
+    """Return the indentations of the blocks that are open at the end of some code, the outermost first."""
     levels: list[str] = []
     lines = prompt.split("\n")
     for number in _code_lines(prompt):
@@ -242,7 +242,7 @@ def _levels(prompt: str) -> list[str]:
 
 
 def _code_lines(source: str) -> list[int]:
-    """The numbers of the lines at which code stands: no comments, nothing inside strings and brackets."""
+    """Return the numbers of the lines at which code stands: no comments, nothing inside strings and brackets."""
     lines = source.split("\n")
     top = _top_level(source, len(lines))
     return [n for n, line in enumerate(lines) if top[n] and line.strip() and not line.lstrip().startswith("#")]
@@ -253,5 +253,5 @@ def _indentation(line: str) -> str:
 
 
 def _outdented(line: str, indent: int) -> str:
-    """A line without the columns of its fence, as far as these are blank."""
+    """Return a line without the columns of its fence, as far as these are blank."""
     return line[min(indent, len(line) - len(line.lstrip())) :]

@@ -35,7 +35,7 @@ NO_SCHEMA: Schema = {}
 def match_calls(
     calls: Sequence[tuple[str, Mapping[str, Any]]], gold: Sequence[GoldCall], schemas: Schemas = NO_SCHEMA
 ) -> bool:
-    """Whether the calls (name, arguments) and the gold calls pair up one to one; more than 64 never do."""
+    """Tell whether the calls (name, arguments) and the gold calls pair up one to one; more than 64 never do."""
     if len(calls) != len(gold) or len(calls) > MAX_CALLS:
         return False
     fits = [[_call_fits(call, target, schemas) for target in gold] for call in calls]
@@ -44,7 +44,7 @@ def match_calls(
 
 
 def _assign(call: int, fits: list[list[bool]], owner: dict[int, int], tried: set[int]) -> bool:
-    """One augmenting path of the bipartite matching (Kuhn 1955)."""
+    """Search one augmenting path of the bipartite matching (Kuhn 1955)."""
     for target, fit in enumerate(fits[call]):
         if fit and target not in tried:
             tried.add(target)
@@ -69,7 +69,7 @@ def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Sch
 
 
 def same_value(value: Any, option: Any, schema: Schema = NO_SCHEMA, *, nested: bool = False) -> bool:
-    """Whether a value equals an accepted one by the rules above; `nested` inside an object's values."""
+    """Tell whether a value equals an accepted one by the rules above; `nested` inside an object's values."""
     if isinstance(value, str) and isinstance(option, str):
         return standard(value) == standard(option)
     if isinstance(value, list) and isinstance(option, list):
@@ -106,5 +106,5 @@ def _inner(schema: Schema, name: str) -> Schema:
 
 
 def standard(text: str) -> str:
-    """A string as the leaderboard compares it: lower case, without spaces and punctuation, one kind of quote."""
+    """Return a string as the leaderboard compares it: lower case, no spaces and punctuation, one kind of quote."""
     return IGNORED.sub("", text).lower().replace("'", '"') or text

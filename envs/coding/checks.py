@@ -26,7 +26,7 @@ STARTED_AHEAD = 2  # processes of one program at the same time
 def run_checks(
     sandbox: Sandbox, source: str, checks: Sequence[str], names: Sequence[str], *, limits: Limits = LIMITS
 ) -> Generator[Tested, None, None]:
-    """The result of each check of a program. `names` are what a check takes from the program, `limits` those of a check.
+    """Yield the result of each check of a program. `names` are what a check takes from the program, `limits` a check's.
 
     Raises GraderError where a check fails before it asks for anything, and where it never does.
     """
@@ -52,7 +52,7 @@ def run_checks(
 
 
 def _programs(sandbox: Sandbox, source: str, left: list[str]) -> Generator[SealedProcess, None, None]:
-    """Fresh processes, each open until the next is asked for, which was started in the meantime where any are left."""
+    """Yield fresh processes, each open until the next is asked for, which was started meanwhile where any are left."""
     started: deque[SealedProcess] = deque()
     try:
         while True:
@@ -100,7 +100,7 @@ def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called:
 
 
 def _call(asked: Reply) -> str:
-    """The call that a check asked for, in words; empty for anything else that it asks."""
+    """Return the call that a check asked for, in words; empty for anything else that it asks."""
     match asked.value:
         case [("do", "call", (_, "named", str(name)), [list(arguments), dict(keywords)])]:
             return call_text(name, arguments, keywords)
@@ -108,7 +108,7 @@ def _call(asked: Reply) -> str:
 
 
 def _heard(asked: Reply, heard: Reply) -> str:
-    """A call and what the program says came of it, in words; the program may have sent anything."""
+    """Return a call and what the program says came of it, in words; the program may have sent anything."""
     call, value = _call(asked), heard.value
     match value:
         case [("value", _, result)] if call:

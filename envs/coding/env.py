@@ -58,7 +58,7 @@ class CodeEnv(TaskEnv):
 
 
 def program_text(answer: str, spec: dict[str, Any]) -> str | None:
-    """The program of an answer to a task, whole; None where there is none."""
+    """Return the program of an answer to a task, whole; None where there is none."""
     name = "Solution" if spec.get("method") else spec.get("entry_point")
     source = program_of(answer, entry_point=name, prompt=spec.get("prompt", ""))
     return source if source is None else joined(spec.get("imports", ""), source)
@@ -67,7 +67,7 @@ def program_text(answer: str, spec: dict[str, Any]) -> str | None:
 def judge(
     sandbox: Sandbox, source: str, spec: dict[str, Any], *, failures: int = 1, seconds: float = MAX_SECONDS
 ) -> tuple[Verdict, list[str]]:
-    """The verdict on a program and the tests that failed, in words; under `all` it stops after so many failures.
+    """Return the verdict on a program and the tests that failed, in words; under `all` it stops after so many failures.
 
     Tests that are left after so many `seconds`, without those for which the programs waited for a CPU, count as failed.
 

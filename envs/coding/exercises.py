@@ -59,7 +59,7 @@ class Exercise:
 
 
 def _constant(rng: random.Random, *, largest: int) -> Exercise:
-    """`f(x)=c-x, f(47)=38`: the constant is the sum of argument and result; the same for `x-c` and a result below 0."""
+    """Make `f(x)=c-x, f(47)=38`: the constant is the sum of argument and result; or `x-c` and a result below 0."""
     a, b = rng.randint(1, largest), rng.randint(1, largest)
     c, falls = a + b, rng.random() < 0.5
     return Exercise(
@@ -129,7 +129,7 @@ def _string_chain(rng: random.Random) -> Exercise:
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """A generated task of this level; its key is set by the source."""
+    """Generate a task of this level; its key is set by the source."""
     if level not in (1, 2):
         raise ValueError(f"code has levels 1 and 2, not {level}")
     largest, steps = (9, 2) if level == 1 else (19, 3)
@@ -155,7 +155,7 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """The expert's answer to a generated task."""
+    """Return the expert's answer to a generated task."""
     if "plan" not in task.spec:
         raise ValueError("a row of data comes without an expert's way to its answer")
     return [{"role": "assistant", "reasoning_content": task.spec["plan"], "content": task.spec["solution"]}]

@@ -17,7 +17,7 @@ CHECK = "check"
 
 
 def parsed(source: str, field: str) -> ast.Module:
-    """The syntax tree of a row's field; ValueError where it is no Python."""
+    """Return the syntax tree of a row's field. Raise `ValueError` where it is no Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -25,7 +25,7 @@ def parsed(source: str, field: str) -> ast.Module:
 
 
 def is_completed_by(source: str, body: str) -> bool:
-    """Whether the source with this body at its end is Python, so that a model may complete it."""
+    """Tell whether the source with this body at its end is Python, so that a model may complete it."""
     try:
         parsed(f"{source.rstrip()}\n{body}", "")
     except ValueError:
@@ -34,7 +34,7 @@ def is_completed_by(source: str, body: str) -> bool:
 
 
 def defined(tree: ast.AST) -> list[str]:
-    """The names that a tree binds anywhere, in the order of the text: definitions, imports, targets, arguments."""
+    """Return the names that a tree binds anywhere, in the order of the text: definitions, imports, targets, arguments."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -51,7 +51,7 @@ def defined(tree: ast.AST) -> list[str]:
 
 
 def definitions(tree: ast.Module) -> list[str]:
-    """The functions, classes and variables that a program defines at its top level, in order."""
+    """Return the functions, classes and variables that a program defines at its top level, in order."""
     names = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -62,7 +62,7 @@ def definitions(tree: ast.Module) -> list[str]:
 
 
 def wanted(tree: ast.AST) -> list[str]:
-    """The names that a tree uses and neither defines nor finds among the built-in ones, each once, in order."""
+    """Return the names that a tree uses and neither defines nor finds among the built-in ones, each once, in order."""
     known = {*defined(tree), *dir(builtins), "__name__"}
     used = sorted(
         (node for node in ast.walk(tree) if isinstance(node, ast.Name)), key=lambda node: (node.lineno, node.col_offset)
@@ -71,18 +71,18 @@ def wanted(tree: ast.AST) -> list[str]:
 
 
 def called(tree: ast.AST) -> list[str]:
-    """The names that a tree calls, the outermost first."""
+    """Return the names that a tree calls, the outermost first."""
     return [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
 
 
 def imports_for(names: Sequence[str]) -> str:
-    """Imports of the modules among these names, which tests of data sets use without importing them."""
+    """Return imports of the modules among these names, which tests of data sets use without importing them."""
     lines = [SHORT_NAMES.get(name, f"import {name}") for name in names if name in MODULES or name in SHORT_NAMES]
     return "".join(f"{line}\n" for line in lines)
 
 
 def taken(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
-    """The names among these that tests take from a program, and imports of the modules among the others.
+    """Return the names among these that tests take from a program, and imports of the modules among the others.
 
     A program has what its solution defines at the top level; without a solution, all that is no module.
     """
@@ -92,7 +92,7 @@ def taken(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
 
 
 def entry_point_of(row: Row) -> str:
-    """The function that a row names, without the white space around it; ValueError where that is no name."""
+    """Return the function that a row names, without the white space around it. Raise `ValueError` where that is no name."""
     name = field(row, "entry_point", str).strip()
     if not name.isidentifier():
         raise ValueError(f"field 'entry_point' is no name of a function: {name!r}")
@@ -100,25 +100,25 @@ def entry_point_of(row: Row) -> str:
 
 
 def check_of(tree: ast.Module) -> ast.FunctionDef | None:
-    """The last function `check(candidate)` of a test."""
+    """Return the last function `check(candidate)` of a test."""
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == CHECK]
     return found[-1] if found and len(found[-1].args.args) == 1 else None
 
 
 def uses(tree: ast.AST, names: Collection[str]) -> bool:
-    """Whether a tree mentions one of these names."""
+    """Tell whether a tree mentions one of these names."""
     return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree))
 
 
 def whole(test: str, entry_point: str, names: Collection[str]) -> str:
-    """A test with a check function as one test. Where the program defines a `check` too, the function means that one."""
+    """Return a test with a check function as one test. Where the program defines a `check` too, the function means that one."""
     if CHECK not in names:
         return f"{test}\n\n{CHECK}({entry_point})\n"
     return f"_named = {CHECK}\n{test}\n\n_judge, {CHECK} = {CHECK}, _named\n_judge({entry_point})\n"
 
 
 def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
-    """A test with a check function as one test per statement that judges the program; empty where it can't be split.
+    """Split a test with a check function into one test per statement that judges; empty where it can't be split.
 
     Each is the whole source of a check: what stands before the statement, but for the other judging statements.
     """
@@ -139,7 +139,7 @@ def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
 
 
 def _statements(check: ast.FunctionDef, touched: set[str]) -> Iterator[tuple[ast.stmt, bool]]:
-    """The statements of a check that set something up or judge what came from the program, which has these names."""
+    """Yield the statements of a check that set something up or judge what came from the program, which has these names."""
     for statement in check.body:
         touches = uses(statement, touched)
         asserts = any(isinstance(node, ast.Assert) for node in ast.walk(statement))

@@ -24,7 +24,7 @@ REQUEST = (
 
 
 def load(row: Row, key: str) -> Task:
-    """A row of assertions: a text, a list of assertions, optionally set-up code, a solution and the entry point.
+    """Make a task of a row: a text, a list of assertions, optionally set-up code, a solution and the entry point.
 
     The request shows the first assertion, which tells name and arguments. MBPP's `challenge_test_list` is not used.
     """
@@ -60,7 +60,7 @@ def _name(row: Row, names: tuple[str, ...], what: str) -> str:
 
 
 def _assertions(value: Any, name: str) -> list[str]:
-    """The tests of a list, or of a text: its assertions and functions `test...()`, each after what comes before it.
+    """Return the tests of a list, or of a text: its assertions and functions `test...()`, each after what comes before it.
 
     Imports from a module `solution` name what the program defines.
     """
@@ -87,7 +87,7 @@ def _assertions(value: Any, name: str) -> list[str]:
 
 
 def _lines(value: Any, name: str) -> str:
-    """Set-up code, given as a text or as a list of lines."""
+    """Return the lines with a letter or a digit."""
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise ValueError(f"field {name!r} must be a text or a list of lines, not {type(value).__name__}")
@@ -99,7 +99,7 @@ def _completes(text: str, entry_point: str) -> bool:
 
 
 def _entry_point(asserts: list[str], names: list[str], field_name: str) -> str:
-    """The name that most assertions call, the outermost call of the first one where several are called alike."""
+    """Return the name that most assertions call, the outermost call of the first one where several are called alike."""
     calls = [[name for name in called(ast.parse(source)) if name in names] for source in asserts]
     found = list(dict.fromkeys(name for row in calls for name in row)) or names
     if not found:

@@ -28,7 +28,7 @@ WRITE = "{}\n\nAnswer with the whole Python program in a code block. It must def
 
 
 def load(row: dict[str, Any], key: str) -> Task:
-    """A HumanEval row: `prompt`, `entry_point`, `test` (defines `check(candidate)`), optionally `canonical_solution`.
+    """Make a task of a row: `prompt`, `entry_point`, `test` (with `check(candidate)`), perhaps `canonical_solution`.
 
     The prompt is code to be completed where it defines the entry point, else it is the request in words. HumanEval+
     has the same fields. The check may take other functions from the program by name, which the request then names too.
@@ -59,7 +59,7 @@ def load(row: dict[str, Any], key: str) -> Task:
 
 
 def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:
-    """A solution as a whole program; None where there is none, or only a body without the code that it continues."""
+    """Return a solution as a whole program; None where there is none, or only a body without the code that it continues."""
     if not isinstance(given, str):
         return None
     if defines(given, entry_point):
@@ -68,7 +68,7 @@ def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> 
 
 
 def matches(row: Row) -> bool:
-    """Whether a row is one of HumanEval's."""
+    """Tell whether a row is one of HumanEval's."""
     return all(name in row for name in ("prompt", "test", "entry_point"))
 
 

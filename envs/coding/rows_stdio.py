@@ -40,7 +40,7 @@ STARTER = "\n\nIt begins so:\n\n```python\n{}\n```"
 
 
 def load(row: Row, key: str) -> Task:
-    """A row of inputs and outputs. The tests that the data set calls public may be shown, or all where none is."""
+    """Make a task of a row. The tests that the data set calls public may be shown, or all where none is."""
     text = next((row[name] for name in TEXTS if isinstance(row.get(name), str) and row[name].strip()), None)
     if text is None:
         raise ValueError(f"no text of the problem; it would be one of {', '.join(TEXTS)}, the row has {sorted(row)}")
@@ -69,7 +69,7 @@ def load(row: Row, key: str) -> Task:
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
-    """The inputs and outputs of a field, which may be JSON text, a list of pairs, or two lists."""
+    """Return the inputs and outputs of a field, which may be JSON text, a list of pairs, or two lists."""
     if isinstance(value, str):
         value = _json(value, name) if value.strip() else None
     if not value:
@@ -100,7 +100,7 @@ def _json(text: str, name: str) -> Any:
 
 
 def _function(row: Row) -> str | None:
-    """The name of the function, None for a program that reads its input."""
+    """Return the name of the function, None for a program that reads its input."""
     places: list[Any] = [row]
     for name in ("input_output", "metadata"):
         value = row.get(name)
@@ -113,7 +113,7 @@ def _function(row: Row) -> str | None:
 
 
 def _text(value: Any, what: str) -> str:
-    """Text of an input or output, which some rows give as a list of lines."""
+    """Return the text of an input or output, which some rows give as a list of lines."""
     if isinstance(value, list) and all(isinstance(line, str | int | float) for line in value):
         return "\n".join(map(str, value))
     if isinstance(value, str | int | float):
@@ -122,14 +122,14 @@ def _text(value: Any, what: str) -> str:
 
 
 def _arguments(given: Any) -> list[Any]:
-    """The arguments of a call: a list of them, or a text with one in JSON on each line."""
+    """Return the arguments of a call: a list of them, or a text with one in JSON on each line."""
     if isinstance(given, str):
         return [_literal(line) for line in given.splitlines() if line.strip()]
     return given if isinstance(given, list) else [given]
 
 
 def _expected(given: Any, wanted: Any) -> Any:
-    """The expected result, which is text in JSON beside arguments in text."""
+    """Return the expected result, which is text in JSON beside arguments in text."""
     if isinstance(given, str) and isinstance(wanted, str):
         return _literal(wanted)
     return wanted
@@ -147,7 +147,7 @@ def _literal(text: str) -> Any:
 
 
 def _solution(row: Row) -> str | None:
-    """The first solution in Python that the row gives as text."""
+    """Return the first solution in Python that the row gives as text."""
     for name in SOLUTIONS:
         value = row.get(name)
         if isinstance(value, str) and name == "solutions" and value.lstrip().startswith("["):
@@ -160,7 +160,7 @@ def _solution(row: Row) -> str | None:
 
 
 def matches(row: Row) -> bool:
-    """Whether a row holds inputs and outputs."""
+    """Tell whether a row holds inputs and outputs."""
     for name in (*PUBLIC, *HIDDEN):
         value = row.get(name)
         if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):

@@ -33,7 +33,7 @@ class Suite:
 
 
 def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool) -> Suite:
-    """The tests of a task for a program; `one_by_one` splits a check function into its statements."""
+    """Return the tests of a task for a program; `one_by_one` splits a check function into its statements."""
     if "stdio" in spec:
         return Suite(kind="stdio", count=len(spec["stdio"]), results=_outputs(sandbox, source, spec["stdio"]))
     if "tests" in spec:
@@ -68,7 +68,7 @@ def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tes
 
 
 def _equals_json(result: Any, expected: Any) -> bool:
-    """Equality by the rules of JSON; a list of one result, as APPS wraps it, stands for the result too."""
+    """Compare by the rules of JSON; a list of one result, as APPS wraps it, stands for the result too."""
     wrapped = isinstance(expected, list) and len(expected) == 1
     return json_equal(result, expected) or (wrapped and json_equal(result, expected[0]))
 
@@ -87,7 +87,7 @@ def _outputs(sandbox: Sandbox, source: str, tests: list[dict[str, str]]) -> Gene
 
 
 def _named(results: Generator[Tested, None, None], texts: list[str]) -> Generator[Tested, None, None]:
-    """The results, of failed tests with the text of the test."""
+    """Yield the results, those of failed tests with the text of the test."""
     for tested, text in zip(results, texts, strict=True):
         failed_text = f"{short(text)} failed: {tested.detail}"
         yield tested if tested.passed else replace(tested, detail=failed_text)

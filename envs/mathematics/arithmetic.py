@@ -23,7 +23,7 @@ class Problem:
 
 
 def _number(rng: random.Random, digits: int) -> int:
-    """A number of 1 to `digits` digits; longer ones are likelier."""
+    """Return a number of 1 to `digits` digits; longer ones are likelier."""
     length = max(rng.randint(1, digits), rng.randint(1, digits))
     return rng.randint(10 ** (length - 1) if length > 1 else 1, 10**length - 1)
 
@@ -77,7 +77,7 @@ LEVELS: dict[int, tuple[tuple[Kind, int], ...]] = {
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """A generated task of this level; its key is set by the source."""
+    """Generate a task of this level; its key is set by the source."""
     kinds = [kind for step in range(1, level + 1) for kind in LEVELS.get(step, ())]
     if not kinds:
         raise ValueError(f"math has levels {min(LEVELS)} to {max(LEVELS)}, not {level}")
@@ -88,7 +88,7 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """The expert's answer to a generated task."""
+    """Return the expert's answer to a generated task."""
     if "steps" not in task.spec:
         raise ValueError("a row of data comes without an expert's way to its answer")
     content = f"\\boxed{{{task.spec['answer']}}}"

@@ -39,7 +39,7 @@ class MathEnv(TaskEnv):
 
 
 def grade(text: str, *, gold: str, question: str = "") -> Verdict:
-    """Judges the answer part of a turn: plain numbers exactly, other expressions by math-verify in its own process.
+    """Judge the answer part of a turn: plain numbers exactly, other expressions by math-verify in its own process.
 
     An answer that only repeats text of the question is wrong and has the part `echo`; a question that is repeated ahead
     of the answer does not count as a part of it. GraderError where the gold answer itself can't be checked.

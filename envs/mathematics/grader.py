@@ -27,7 +27,7 @@ MAX_REPLY_BYTES = 4096
 class MathWorker:
     """One worker: a channel to it, and a hold on its process that no other process can slip into.
 
-    OSError where there is no worker at the other end.
+    Raises `OSError` where there is no worker at the other end.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -43,7 +43,7 @@ class MathWorker:
         self.clock = ~hello["pid"] << 3 | 2  # its CPU time: CPUCLOCK_SCHED in the kernel's posix-timers.h
 
     def ask(self, gold: str, answer: str) -> bool:
-        """Starts a check; whether the gold answer could be read. False too where the worker is gone."""
+        """Start a check; return whether the gold answer could be read: False too where the worker is gone."""
         try:
             self.channel.sendall(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
         except OSError:
@@ -52,7 +52,7 @@ class MathWorker:
         return reply is not None and bool(reply["gold"])
 
     def hear(self, seconds: float) -> dict[str, Any] | None:
-        """The next reply; None where none comes in time. A worker that was hardly run meanwhile is waited for longer."""
+        """Return the next reply; None where none comes in time. A worker that was hardly run meanwhile is waited for longer."""
         try:
             start, used = time.monotonic(), time.clock_gettime(self.clock)
             while b"\n" not in self.said:
@@ -71,7 +71,7 @@ class MathWorker:
         return dict(json.loads(line))
 
     def end(self) -> None:
-        """Ends the worker, whatever it does."""
+        """End the worker, whatever it does."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.process, signal.SIGKILL)
         os.close(self.process)
@@ -94,9 +94,9 @@ class MathGrader:
         self.warm = False
 
     def equal(self, *, gold: str, answer: str) -> bool | None:
-        """Whether gold and answer are equal; None where the answer ran over the deadline or broke the worker.
+        """Tell whether gold and answer are equal; None where the answer ran over the deadline or broke the worker.
 
-        GraderError where no worker can be started, or where a fresh one can't read the gold answer.
+        Raises `GraderError` where no worker can be started, or where a fresh one can't read the gold answer.
         """
         with off_the_clock(), self.slots:
             readable, same = self._check(gold, answer, self._idle())
@@ -107,7 +107,7 @@ class MathGrader:
             return same
 
     def _check(self, gold: str, answer: str, worker: MathWorker | None) -> tuple[bool, bool | None]:
-        """(whether the gold answer could be read, whether the answer equals it: None where the worker broke)."""
+        """Return (whether the gold answer could be read, whether the answer equals it: None where the worker broke)."""
         worker = worker or self._fork()
         readable = worker.ask(gold, answer)
         reply = worker.hear(ANSWER_S) if readable else None
@@ -123,7 +123,7 @@ class MathGrader:
             return self.idle.pop() if self.idle else None
 
     def _fork(self) -> MathWorker:
-        """A new worker. A mother that died meanwhile is replaced, once."""
+        """Return a new worker. A mother that died meanwhile is replaced, once."""
         for _ in range(2):
             with self.lock:
                 control = self._warm()
@@ -138,7 +138,7 @@ class MathGrader:
         raise GraderError("the process that runs math-verify died twice")
 
     def _sealed(self, worker: MathWorker) -> MathWorker:
-        """The worker, where its seal is what `sandbox.min_level` asks for; else GraderError."""
+        """Return the worker, where its seal is what `sandbox.min_level` asks for. Raise `GraderError` where it is not."""
         try:
             require_seal(worker.seal, "math-verify")
         except GraderError:
@@ -147,7 +147,7 @@ class MathGrader:
         return worker
 
     def start(self) -> None:
-        """Starts the mother where there is none, without waiting until it is warm (some seconds)."""
+        """Start the mother where there is none, without waiting until it is warm (some seconds)."""
         with self.lock:
             self._started()
 
@@ -166,7 +166,7 @@ class MathGrader:
         return self.control
 
     def _warm(self) -> socket.socket:
-        """The control socket of a mother that is warm."""
+        """Return the control socket of a mother that is warm."""
         control = self._started()
         if not self.warm:
             control.settimeout(START_S)
@@ -192,7 +192,7 @@ class MathGrader:
         self.warm = False
 
     def close(self) -> None:
-        """Ends all processes; the next check would start them again."""
+        """End all processes; the next check would start them again."""
         with self.lock:
             self._stop()
 
@@ -202,6 +202,6 @@ SHARED: dict[int, MathGrader] = {}
 
 
 def shared_grader() -> MathGrader:
-    """The grader of this process, by process id so that a fork does not share its parent's."""
+    """Return the grader of this process, by process id so that a fork does not share its parent's."""
     with SHARED_LOCK:
         return SHARED.setdefault(os.getpid(), MathGrader())

@@ -56,12 +56,12 @@ WARM_UP = (
 
 
 def parsed(text: str) -> list[Any]:
-    """What math-verify reads in a LaTeX expression; empty where it can't."""
+    """Return what math-verify reads in a LaTeX expression; empty where it can't."""
     return list(parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None, fallback_mode="no_fallback"))
 
 
 def equal(golds: list[Any], answer: str) -> bool:
-    """Whether an answer equals the gold answer as read. A sum of numbers that was left unadded equals nothing."""
+    """Tell whether an answer equals the gold answer as read. A sum of numbers that was left unadded equals nothing."""
     answers = parsed(answer)
     if not golds or not answers or (any(map(unadded, answers)) and not any(map(unadded, golds))):
         return False
@@ -69,7 +69,7 @@ def equal(golds: list[Any], answer: str) -> bool:
 
 
 def unadded(expression: Any) -> bool:
-    """Whether an expression has a sum with two or more rational numbers, as in `x+1+0`."""
+    """Tell whether an expression has a sum with two or more rational numbers, as in `x+1+0`."""
     return any(
         isinstance(node, Add) and sum(bool(term.doit().is_Rational) for term in terms(node)) > 1
         for node in preorder_traversal(expression)
@@ -77,12 +77,12 @@ def unadded(expression: Any) -> bool:
 
 
 def terms(node: Any) -> list[Any]:
-    """The terms of a sum whose terms may be sums."""
+    """Return the terms of a sum whose terms may be sums."""
     return [term for part in node.args for term in (terms(part) if isinstance(part, Add) else [part])]
 
 
 def serve(channel: int) -> None:
-    """A worker: answers requests until its channel closes."""
+    """Serve as a worker: answer requests until the channel closes."""
     seal.seal_library_user(memory_bytes=MEMORY_BYTES)
     say(channel, {"pid": os.getpid(), "seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES)})
     while line := read_line(channel):
@@ -108,12 +108,12 @@ def serve(channel: int) -> None:
 
 
 def say(channel: int, reply: dict[str, Any]) -> None:
-    """One line of an answer."""
+    """Write one line of an answer."""
     os.write(channel, json.dumps(reply).encode() + b"\n")
 
 
 def read_line(channel: int) -> bytes:
-    """The next request; empty where the channel is closed. There is never more than one under way."""
+    """Return the next request; empty where the channel is closed. There is never more than one under way."""
     line = b""
     while not line.endswith(b"\n") and (part := os.read(channel, MAX_REQUEST_BYTES)):
         line += part
@@ -121,7 +121,7 @@ def read_line(channel: int) -> bytes:
 
 
 def main() -> None:
-    """The mother: forks workers until the control socket closes."""
+    """Serve as the mother: fork workers until the control socket closes."""
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))

@@ -13,7 +13,7 @@ REQUEST = "\nPut the final answer in \\boxed{}."
 
 
 def load_gsm8k(row: dict[str, Any], key: str) -> Task:
-    """A GSM8K row: `question`, and `answer` with the final number after `####`. ValueError names what is wrong."""
+    """Make a task of a GSM8K row: `question`, and `answer` with the final number after `####`."""
     question, answer = field(row, "question", str), field(row, "answer", str)
     _, mark, gold = answer.rpartition("####")
     if not mark or not gold.strip():
@@ -22,7 +22,7 @@ def load_gsm8k(row: dict[str, Any], key: str) -> Task:
 
 
 def load_math(row: dict[str, Any], key: str) -> Task:
-    """A row as in the MATH data: `problem`, and the final `answer`, or a worked `solution` that ends in a box."""
+    """Make a task of a row as in the MATH data: `problem`, and the final `answer`, or a `solution` that ends in a box."""
     problem = field(row, "problem", str)
     if isinstance(row.get("answer"), int) and not isinstance(row["answer"], bool):
         return _task(problem, str(row["answer"]), key)

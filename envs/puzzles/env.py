@@ -70,7 +70,7 @@ def _origin(task: Task) -> Origin:
 
 
 def answer_of(text: str) -> tuple[str, bool]:
-    """The answer by the rule above, empty where there is none; and whether it was marked as one."""
+    """Return the answer by the rule above, empty where there is none; and whether it was marked as one."""
     if len(text) > MAX_CHARACTERS:
         return "", False
     marked = ANSWER.findall(text) or boxes(text) or []
@@ -81,7 +81,7 @@ def answer_of(text: str) -> tuple[str, bool]:
 def generate(
     rng: random.Random, level: int, *, datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None
 ) -> Task:
-    """A task of one of the data sets, of all without a name; its key is set by the source."""
+    """Generate a task of one of the data sets, of all without a name; its key is set by the source."""
     if level != 1:
         raise ValueError(f"{ENV} has level 1 only, not {level}; options.config sets the difficulty of a data set")
     library = shared_library("making")
@@ -94,14 +94,14 @@ def generate(
 
 
 def gold(task: Task) -> list[str]:
-    """The answer that the data set gives; ValueError where it gives none (boxnet, rush_hour, some integrals)."""
+    """Return the answer that the data set gives. Raise `ValueError` where it gives none (boxnet, rush_hour, some integrals)."""
     if task.spec["answer"] is None:
         raise ValueError(f"data set {task.spec['dataset']} gives no answer to seed {task.spec['seed']}")
     return [_marked(task.spec["answer"])]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Wrong answers. Data sets may give some of them partial credit, never 1."""
+    """Yield wrong answers. Data sets may give some of them partial credit, never 1."""
     yield "empty", [_marked("")]
     yield "other text", [_marked("no answer")]
     right = task.spec["answer"]
@@ -116,7 +116,7 @@ def _marked(answer: str) -> str:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """The environment over the data sets that the options choose; ValueError for wrong options."""
+    """Return the environment over the data sets that the options choose. Raise `ValueError` for wrong options."""
     if find_spec("reasoning_gym") is None:
         raise ValueError("reasoning-gym is not installed: its pycosat needs a C compiler; then `make clean setup`")
     known = ("dataset", "config")

@@ -41,26 +41,26 @@ class ReasoningLibrary:
         self._process = LineProcess(CHILD)
 
     def datasets(self) -> dict[str, list[str]]:
-        """The names of the data sets, each with the keys of its configuration."""
+        """Return the names of the data sets, each with the keys of its configuration."""
         with self._lock:
             self._started()
             return dict(self._process.ready["datasets"])
 
     def seal(self) -> dict[str, Any]:
-        """What the process says of its seal."""
+        """Return what the process says of its seal."""
         with self._lock:
             self._started()
             return dict(self._process.ready["seal"])
 
     def make(self, origin: Origin) -> Entry:
-        """The entry. ValueError where it can't be made from that configuration, GraderError where it takes too long."""
+        """Return the entry. Raise `ValueError` where it can't be made so, `GraderError` where it takes too long."""
         with off_the_clock(), self._lock:
             return self._make(origin)
 
     def score(self, origin: Origin, text: str) -> float | None:
-        """The score of an answer, from 0 to 1; 0 where the scorer raised, None where the answer took too long.
+        """Return the score of an answer, from 0 to 1; 0 where the scorer raised, None where the answer took too long.
 
-        GraderError where a right answer is no better off.
+        Raises `GraderError` where a right answer is no better off.
         """
         with off_the_clock(), self._lock:
             answer = self._make(origin).answer
@@ -73,7 +73,7 @@ class ReasoningLibrary:
             return None if reply is None else float(reply["score"] or 0.0)
 
     def _started(self) -> None:
-        """Starts the process where it does not run. GraderError where it can't, or is sealed too little."""
+        """Start the process where it does not run. Raise `GraderError` where it can't, or is sealed too little."""
         if self._process.start():
             try:
                 require_seal(self._process.ready["seal"], "reasoning-gym")
@@ -95,7 +95,7 @@ class ReasoningLibrary:
         return self._process.ask(_request(origin) | {"text": text}, seconds=SCORE_S)
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         with self._lock:
             self._process.close()
 
@@ -109,6 +109,6 @@ SHARED: dict[tuple[int, str], ReasoningLibrary] = {}
 
 
 def shared_library(purpose: str) -> ReasoningLibrary:
-    """The library of this process for one purpose, so that entries are not made where answers were scored."""
+    """Return the library of this process for one purpose, so that entries are not made where answers were scored."""
     with SHARED_LOCK:
         return SHARED.setdefault((os.getpid(), purpose), ReasoningLibrary())

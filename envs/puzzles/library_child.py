@@ -51,7 +51,7 @@ FORMULA = re.compile(
 
 
 def formula(text: str, local_dict: dict[str, Any] | None = None) -> Any:
-    """sympy's `parse_expr` for numbers, operators, single letters and elementary functions; ValueError for all else."""
+    """Read numbers, operators, single letters and elementary functions by sympy. Raise `ValueError` for all else."""
     if not FORMULA.fullmatch(text):
         raise ValueError("not a plain formula")
     return parse_expr(text, local_dict=local_dict)
@@ -87,13 +87,13 @@ ANSWERS: dict[str, Callable[[Entry], str | None]] = {
 
 @functools.lru_cache(maxsize=16)
 def dataset(name: str, config: str, seed: int) -> Any:
-    """The data set with this configuration (JSON)."""
+    """Return the data set with this configuration (JSON)."""
     return reasoning_gym.create_dataset(name, size=1, seed=seed, **json.loads(config))
 
 
 @functools.lru_cache(maxsize=64)
 def entry(name: str, config: str, seed: int) -> Entry:
-    """The entry of this seed. A few generators (codeio) draw from the global generators, hence their seeds."""
+    """Return the entry of this seed. A few generators (codeio) draw from the global generators, hence their seeds."""
     random.seed(seed)
     numpy.random.seed(seed)
     alone = name in LAID_OUT_WHEN_MADE
@@ -101,14 +101,14 @@ def entry(name: str, config: str, seed: int) -> Entry:
 
 
 def made(name: str, config: str, seed: int) -> dict[str, Any]:
-    """The question, and the answer where there is one."""
+    """Return the question, and the answer where there is one."""
     found = entry(name, config, seed)
     answer = ANSWERS[name](found) if name in ANSWERS else found["answer"]
     return {"question": found["question"], "answer": answer}
 
 
 def score(name: str, config: str, seed: int, text: str) -> float | None:
-    """The library's score of an answer; None where its scorer raised or gave no number from 0 to 1."""
+    """Return the library's score of an answer; None where its scorer raised or gave no number from 0 to 1."""
     right = entry(name, config, seed)
     try:
         if name in CONDITIONS and not CONDITIONS[name](text, right):
@@ -120,7 +120,7 @@ def score(name: str, config: str, seed: int, text: str) -> float | None:
 
 
 def answered(request: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a request."""
+    """Return the answer to a request."""
     key = request["dataset"], json.dumps(request["config"]), request["seed"]
     if "text" in request:
         signal.setitimer(signal.ITIMER_PROF, SCORE_CPU_S)
@@ -134,7 +134,7 @@ def answered(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Serve until standard input ends."""
     out, sys.stdout = sys.stdout, sys.stderr
     for module, (name, instead) in EVALUATES.items():
         vars(importlib.import_module(module))[name] = instead

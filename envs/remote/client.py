@@ -100,7 +100,7 @@ class Session:
         )
 
     def post(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> Reply:
-        """The reply, of any status below 500 but 429; where the request is not `repeatable`, of 500 too.
+        """Return the reply, of any status below 500 but 429; where the request is not `repeatable`, of 500 too.
 
         `EnvironmentFault` where the server can't be reached, takes too long, fails, or redirects.
         """
@@ -125,7 +125,7 @@ class Session:
         raise EnvironmentFault(f"POST {self._url(route)}: {problem} (attempts: {attempt + 1})")
 
     def post_json(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> dict[str, Any]:
-        """The object in a reply of status 2xx; anything else is an `EnvironmentFault`."""
+        """Return the object in a reply of status 2xx. Raise `EnvironmentFault` for anything else."""
         reply = self.post(route, body, repeatable=repeatable)
         if not 200 <= reply.status < 300:
             raise EnvironmentFault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:200]}")
@@ -159,7 +159,7 @@ class Session:
         return f"{self.server.url.rstrip('/')}/{route}"
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._client.close()
 
 

@@ -55,7 +55,7 @@ class HttpEnv(TaskEnv):
         raise ValueError("a server's tasks are rows of data; give options={'task': Task}, made of a row")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """`info["messages"]` has what the server says before the first turn. `EnvironmentFault` where it fails."""
+        """Begin a session; `info["messages"]` has what the server says first. Raise `EnvironmentFault` where it fails."""
         observation, info = super().reset(seed=seed, options=options)
         assert self.task is not None
         spec = self.task.spec
@@ -105,7 +105,7 @@ class HttpEnv(TaskEnv):
         return reply.text[:MAX_RESULT_CHARACTERS]
 
     def standing(self, task: Task) -> Verdict:
-        """The sum of the rewards that the server has given so far."""
+        """Return the sum of the rewards that the server has given so far."""
         errors = share_of(self.refused + self.unreadable, self.calls)
         parts = {CORRECT: self.total, FORMAT: float(not self.unreadable), TOOL_ERRORS: errors}
         outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
@@ -153,7 +153,7 @@ def _number(reply: dict[str, Any], name: str) -> float:
 
 
 def _shown(reply: dict[str, Any]) -> list[Message]:
-    """What a reply of `reset` or `step` shows the model: results of tools, then the observation."""
+    """Return what a reply of `reset` or `step` shows the model: results of tools, then the observation."""
     info = reply.get("info")
     outputs = info.get("tool_outputs") if isinstance(info, dict) else None
     messages = [{"role": "tool", "content": _text(output.get("output"))} for output in outputs or () if output]
@@ -167,7 +167,7 @@ def _text(value: Any) -> str:
 
 
 def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: str) -> Task:
-    """A row of NeMo-Gym's data as a task for this server; ValueError for a prompt or a tool that can't be shown."""
+    """Make a task of a row for this server. Raise `ValueError` for a prompt or a tool that can't be shown."""
     params = field(row, PARAMS, dict)
     tools = tools_of(params)
     for tool in tools:
@@ -179,7 +179,7 @@ def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: 
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """The environment of one server; ValueError for wrong options."""
+    """Return the environment of one server. Raise `ValueError` for wrong options."""
     known = [setting.name for setting in fields(Server)]
     only_known(options, ("protocol", *known), "options")
     protocol = options.get("protocol", "verify")

@@ -14,9 +14,9 @@ ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develope
 
 
 def messages_of(params: dict[str, Any]) -> tuple[Message, ...]:
-    """The chat messages of `responses_create_params`: `instructions`, and `input` as text or as a list of items.
+    """Return the chat messages of `responses_create_params`: `instructions`, and `input` as text or as a list of items.
 
-    ValueError for an item that is no text message, function call or output of one.
+    Raises `ValueError` for an item that is no text message, function call or output of one.
     """
     said = params.get("input")
     if not isinstance(said, str | list) or not said:
@@ -52,7 +52,7 @@ def _text(content: Any) -> str:
 
 
 def tools_of(params: dict[str, Any]) -> tuple[Tool, ...]:
-    """The tools of `responses_create_params` in the Hugging Face format; ValueError for one that is no function."""
+    """Return the tools of `responses_create_params` as chat tools. Raise `ValueError` for one that is no function."""
     tools = []
     for tool in params.get("tools") or ():
         if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
@@ -75,7 +75,7 @@ class Turn:
     outputs: tuple[str, ...] = ()
 
     def items(self, number: int) -> list[Item]:
-        """The turn as output items of a response."""
+        """Return the turn as output items of a response."""
         items: list[Item] = []
         if self.text or not self.calls:
             content = [{"type": "output_text", "text": self.text, "annotations": []}]
@@ -91,7 +91,7 @@ class Turn:
 
 
 def response(turns: Sequence[Turn], params: dict[str, Any]) -> dict[str, Any]:
-    """These turns as one response to `responses_create_params`."""
+    """Return these turns as one response to `responses_create_params`."""
     return {
         "id": "resp_0",
         "object": "response",

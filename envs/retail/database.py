@@ -41,27 +41,27 @@ class Database:
         self._orders: Table = {}
 
     def user(self, user_id: str) -> Record | None:
-        """The user as it is now, to read only."""
+        """Return the user as it is now, to read only."""
         return self._users.get(user_id) or self.shop.users.get(user_id)
 
     def order(self, order_id: str) -> Record | None:
-        """The order as it is now, to read only."""
+        """Return the order as it is now, to read only."""
         return self._orders.get(order_id) or self.shop.orders.get(order_id)
 
     def edit_user(self, user_id: str) -> Record:
-        """The user, which is there, to change."""
+        """Return the user, which is there, to change."""
         if user_id not in self._users:
             self._users[user_id] = copy.deepcopy(self.shop.users[user_id])
         return self._users[user_id]
 
     def edit_order(self, order_id: str) -> Record:
-        """The order, which is there, to change."""
+        """Return the order, which is there, to change."""
         if order_id not in self._orders:
             self._orders[order_id] = copy.deepcopy(self.shop.orders[order_id])
         return self._orders[order_id]
 
     def same_state(self, other: "Database") -> bool:
-        """Whether all records of two views of one shop are equal; only those that either touched can differ."""
+        """Tell whether all records of two views of one shop are equal; only those that either touched can differ."""
         assert self.shop is other.shop
         return all(self.user(key) == other.user(key) for key in {*self._users, *other._users}) and all(
             self.order(key) == other.order(key) for key in {*self._orders, *other._orders}
@@ -70,7 +70,7 @@ class Database:
 
 @functools.lru_cache(maxsize=8)
 def open_shop(folder: Path) -> Shop:
-    """The shop of a folder. ValueError that names the file where one is missing or broken."""
+    """Return the shop of a folder. Raise `ValueError` that names the file where one is missing or broken."""
     users, orders, products = (_table(folder / f"{name}.json") for name in ("users", "orders", "products"))
     _check_each(folder / "products.json", products, _check_product)
     _check_each(folder / "users.json", users, _check_user)
@@ -124,7 +124,7 @@ def _tools(path: Path) -> tuple[Tool, ...]:
 
 
 def _check_each(path: Path, table: Table, check: Callable[[Record], None]) -> None:
-    """Reads every field that a tool may need, so that no tool fails later."""
+    """Read every field that a tool may need, so that no tool fails later."""
     for key, record in table.items():
         try:
             check(record)

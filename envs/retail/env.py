@@ -46,7 +46,7 @@ class RetailEnv(TaskEnv):
         raise ValueError("the shop has no generated tasks; give options={'task': Task}, made of a row of data")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Raises `EnvironmentFault` where the task's database can't be read."""
+        """Open the task's shop. Raise `EnvironmentFault` where it can't be read."""
         observation = super().reset(seed=seed, options=options)
         assert self.task is not None
         self.database = Database(_shop(self.task))
@@ -84,7 +84,7 @@ class RetailEnv(TaskEnv):
         return result
 
     def standing(self, task: Task) -> Verdict:
-        """The database as it is now, and what has been said."""
+        """Judge the database as it is now, and what has been said."""
         wanted = Database(self.database.shop)
         replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)

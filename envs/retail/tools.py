@@ -45,7 +45,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 
 def run_tool(database: Database, call: Call | BadCall) -> str:
-    """What the tool answers. `Refusal`, with nothing changed, for an unreadable call and for what a tool refuses."""
+    """Return what the tool answers. Raise `Refusal`, with nothing changed, for an unreadable or refused call."""
     if isinstance(call, BadCall):
         raise Refusal(call.error.removeprefix("error: "))
     if call.name not in TOOLS:
@@ -68,7 +68,7 @@ def _check_arguments(parameters: Mapping[str, Any], arguments: Mapping[str, Any]
 
 
 def replay(database: Database, actions: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Carries out actions (`name`, `arguments`) in order; the indices of those that were refused."""
+    """Carry out actions (`name`, `arguments`) in order; return the indices of those that were refused."""
     refused = []
     for index, action in enumerate(actions):
         try:

@@ -11,7 +11,7 @@ class Refusal(Exception):
 
 
 def find_user_id_by_email(database: Database, *, email: str) -> str:
-    """The id of the user, letter case ignored."""
+    """Return the id of the user, letter case ignored."""
     user_id = database.shop.emails.get(email.lower())
     if user_id is None:
         raise Refusal("user not found")
@@ -19,7 +19,7 @@ def find_user_id_by_email(database: Database, *, email: str) -> str:
 
 
 def find_user_id_by_name_zip(database: Database, *, first_name: str, last_name: str, zip: str) -> str:
-    """The id of the user of this name, letter case ignored, whose present zip code this is."""
+    """Return the id of the user of this name, letter case ignored, whose present zip code this is."""
     for user_id in database.shop.names.get((first_name.lower(), last_name.lower()), ()):
         user = database.user(user_id)
         if user is not None and user["address"]["zip"] == zip:
@@ -28,7 +28,7 @@ def find_user_id_by_name_zip(database: Database, *, first_name: str, last_name: 
 
 
 def get_user_details(database: Database, *, user_id: str) -> str:
-    """The user as JSON."""
+    """Return the user as JSON."""
     user = database.user(user_id)
     if user is None:
         raise Refusal("user not found")
@@ -36,7 +36,7 @@ def get_user_details(database: Database, *, user_id: str) -> str:
 
 
 def get_order_details(database: Database, *, order_id: str) -> str:
-    """The order as JSON."""
+    """Return the order as JSON."""
     order = database.order(order_id)
     if order is None:
         raise Refusal("order not found")
@@ -44,7 +44,7 @@ def get_order_details(database: Database, *, order_id: str) -> str:
 
 
 def get_product_details(database: Database, *, product_id: str) -> str:
-    """The product with all its variants as JSON."""
+    """Return the product with all its variants as JSON."""
     product = database.shop.products.get(product_id)
     if product is None:
         raise Refusal("product not found")
@@ -52,13 +52,13 @@ def get_product_details(database: Database, *, product_id: str) -> str:
 
 
 def list_all_product_types(database: Database) -> str:
-    """The product ids by name, in the order of the names, as JSON."""
+    """Return the product ids by name, in the order of the names, as JSON."""
     products = database.shop.products.values()
     return json.dumps(dict(sorted((product["name"], product["product_id"]) for product in products)))
 
 
 def calculate(database: Database, *, expression: str) -> str:
-    """The value rounded to cents, always with a decimal point."""
+    """Return the value rounded to cents, always with a decimal point."""
     try:
         return str(round(float(value_of(expression)), 2))
     except ValueError as error:
@@ -66,10 +66,10 @@ def calculate(database: Database, *, expression: str) -> str:
 
 
 def think(database: Database, *, thought: str) -> str:
-    """Nothing: the thought stays in the dialogue."""
+    """Return nothing: the thought stays in the dialogue."""
     return ""
 
 
 def transfer_to_human_agents(database: Database, *, summary: str) -> str:
-    """Ends the dialogue, which the environment sees to."""
+    """End the dialogue, which the environment sees to."""
     return "Transfer successful"

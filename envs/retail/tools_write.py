@@ -17,7 +17,7 @@ Swap = tuple[int, Record]
 
 
 def cancel_pending_order(database: Database, *, order_id: str, reason: str) -> str:
-    """Cancels; what each payment method has paid, refunds taken off, goes back to it, to a gift card at once."""
+    """Cancel an order; what each payment method has paid, less refunds, goes back to it, to a gift card at once."""
     order = _order(database, order_id, status="pending", action="cancelled")
     if reason not in REASONS:
         raise Refusal("invalid reason")
@@ -37,7 +37,7 @@ def cancel_pending_order(database: Database, *, order_id: str, reason: str) -> s
 
 
 def modify_pending_order_payment(database: Database, *, order_id: str, payment_method_id: str) -> str:
-    """Moves the one payment of an order to another method, whose gift card must cover it."""
+    """Move the one payment of an order to another method, whose gift card must cover it."""
     order = _order(database, order_id, status="pending", action="modified")
     _payment_method(database, order, payment_method_id)
     first = order["payment_history"][0]
@@ -57,7 +57,7 @@ def modify_pending_order_payment(database: Database, *, order_id: str, payment_m
 def modify_pending_order_items(
     database: Database, *, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
 ) -> str:
-    """Replaces items by other variants of the same product, once; the difference is paid or refunded."""
+    """Replace items by other variants of the same product, once; the difference is paid or refunded."""
     order = _order(database, order_id, status="pending", action="modified")
     swaps = _swaps(database, order, item_ids, new_item_ids)
     difference = _difference(order, swaps)
@@ -76,7 +76,7 @@ def modify_pending_order_items(
 def exchange_delivered_order_items(
     database: Database, *, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
 ) -> str:
-    """Requests an exchange: items, difference and payment method are noted, nothing is paid yet."""
+    """Request an exchange: items, difference and payment method are noted, nothing is paid yet."""
     order = _order(database, order_id, status="delivered", action="exchanged")
     difference = _difference(order, _swaps(database, order, item_ids, new_item_ids))
     _require_balance(database, order, payment_method_id, difference)
@@ -92,7 +92,7 @@ def exchange_delivered_order_items(
 def return_delivered_order_items(
     database: Database, *, order_id: str, item_ids: list[str], payment_method_id: str
 ) -> str:
-    """Requests a return; the refund goes to the original payment method or a gift card, and is not paid yet."""
+    """Request a return; the refund goes to the original payment method or a gift card, and is not paid yet."""
     order = _order(database, order_id, status="delivered", action="returned")
     method = _payment_method(database, order, payment_method_id)
     if method["source"] != GIFT_CARD and payment_method_id != order["payment_history"][0]["payment_method_id"]:
@@ -108,7 +108,7 @@ def return_delivered_order_items(
 def modify_pending_order_address(
     database: Database, *, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
 ) -> str:
-    """Replaces the shipping address of an order."""
+    """Replace the shipping address of an order."""
     _order(database, order_id, status="pending", action="modified")
     order = database.edit_order(order_id)
     order["address"] = _address(address1, address2, city, state, country, zip)
@@ -118,7 +118,7 @@ def modify_pending_order_address(
 def modify_user_address(
     database: Database, *, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
 ) -> str:
-    """Replaces the default address of a user; the orders keep theirs."""
+    """Replace the default address of a user; the orders keep theirs."""
     if database.user(user_id) is None:
         raise Refusal("user not found")
     user = database.edit_user(user_id)
@@ -145,14 +145,14 @@ def _payment_method(database: Database, order: Record, method_id: str) -> Record
 
 
 def _require_balance(database: Database, order: Record, method_id: str, amount: float) -> None:
-    """The payment method exists, and covers the amount where it is a gift card."""
+    """Raise `Refusal` unless the payment method exists, and covers the amount where it is a gift card."""
     method = _payment_method(database, order, method_id)
     if method["source"] == GIFT_CARD and method["balance"] < amount:
         raise Refusal("insufficient gift card balance to pay the amount")
 
 
 def _charge(database: Database, order: Record, method_id: str, amount: float) -> None:
-    """Takes an amount from a gift card, or gives it back where it is negative; other methods are not kept here."""
+    """Take an amount from a gift card, or give it back where it is negative; other methods are not kept here."""
     if _payment_method(database, order, method_id)["source"] == GIFT_CARD:
         method = database.edit_user(order["user_id"])["payment_methods"][method_id]
         method["balance"] = round(method["balance"] - amount, 2)
@@ -163,7 +163,7 @@ def _entry(kind: str, amount: float, method_id: str) -> Record:
 
 
 def _positions(order: Record, item_ids: list[str]) -> list[int]:
-    """A position among the order's items for each id; an id that is given twice takes two items."""
+    """Return a position among the order's items for each id; an id that is given twice takes two items."""
     if not item_ids:
         raise Refusal("no item given")
     free: dict[str, list[int]] = {}
@@ -188,7 +188,7 @@ def _swaps(database: Database, order: Record, item_ids: list[str], new_item_ids:
 
 
 def _difference(order: Record, swaps: list[Swap]) -> float:
-    """What the new items cost more than the old, in cents' precision."""
+    """Return what the new items cost more than the old, in cents' precision."""
     return round(sum(variant["price"] - order["items"][position]["price"] for position, variant in swaps), 2)
 
 

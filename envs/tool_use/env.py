@@ -30,7 +30,7 @@ class ToolEnv(TaskEnv):
         return super().reset(seed=seed, options=options)
 
     def with_tool_errors(self, judged: Verdict) -> Verdict:
-        """The verdict with the share of this episode's calls that went wrong as a part."""
+        """Return the verdict with the share of this episode's calls that went wrong as a part."""
         return replace(judged, parts=judged.parts | {TOOL_ERRORS: share_of(self.errors, self.calls)})
 
     def draw(self, rng: random.Random) -> Task:
@@ -58,5 +58,5 @@ class ToolEnv(TaskEnv):
 
 
 def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
-    """What one of the look-ups' tools answers."""
+    """Return what one of the look-ups' tools answers."""
     return answer_call(call, lookups.tools(database))

@@ -25,7 +25,7 @@ ROLES = ("system", "user", "assistant")
 
 
 def load(row: dict[str, Any], key: str) -> Task:
-    """A row: `question` (one turn of messages), `function` (schemas) and `ground_truth` (accepted calls)."""
+    """Make a task of a row for this server. Raise `ValueError` for a prompt or a tool that can't be shown."""
     question = field(row, "question", list)
     if len(question) != 1 or not isinstance(question[0], list):
         raise ValueError(f"field 'question' must hold one list of messages, it holds {len(question)} entries")
@@ -58,14 +58,14 @@ def _tool(schema: Any) -> Tool:
 
 
 def _properties(parameters: dict[str, Any]) -> Schema | None:
-    """The schemas of the arguments; None where they are no schemas."""
+    """Return the schemas of the arguments; None where they are no schemas."""
     properties = parameters.get("properties", {})
     well_formed = isinstance(properties, dict) and all(isinstance(known, dict) for known in properties.values())
     return properties if well_formed else None
 
 
 def _json_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with the data's names of types made JSON Schema's; a type that JSON does not have is left out."""
+    """Return the schema with the data's names of types made JSON Schema's; a type that JSON does not have is left out."""
     made = dict(schema)
     if isinstance(schema.get("type"), str):
         kind = TYPE_NAMES.get(made.pop("type").lower())
@@ -82,12 +82,12 @@ def _json_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def argument_schemas(tools: Sequence[Tool]) -> Schemas:
-    """The JSON schema of every argument of every tool."""
+    """Return the JSON schema of every argument of every tool."""
     return {tool["function"]["name"]: _properties(tool["function"]["parameters"]) or {} for tool in tools}
 
 
 def judge(task: Task, calls: Sequence[Call | BadCall]) -> Verdict:
-    """Right when every call is readable and the calls match the accepted ones, in any order; other text is free."""
+    """Judge as right when every call is readable and the calls match the accepted ones, in any order; other text is free."""
     good = [(call.name, call.arguments) for call in calls if isinstance(call, Call)]
     well_formed = len(good) == len(calls)
     matched = well_formed and match_calls(good, task.spec["accepted"], argument_schemas(task.tools))

@@ -40,7 +40,7 @@ def _wrong_answers(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wrong_calls(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """For each accepted call a wrong function, a missing, unknown, wrong or mistyped argument, no call; an extra one."""
+    """Yield for each accepted call a wrong function, a missing, unknown, wrong or mistyped argument, no call; an extra one."""
     calls = _gold_calls(task)
     yield "extra call", [_turn([*calls, calls[0] if calls else {"name": "surplus", "arguments": {}}])]
     for index, call in enumerate(calls):
@@ -51,7 +51,7 @@ def _wrong_calls(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _accepted_of(task: Task, name: str) -> dict[str, list[Any]]:
-    """The values of each argument that any accepted call of this function takes."""
+    """Return the values of each argument that any accepted call of this function takes."""
     taken: dict[str, list[Any]] = {}
     for call in task.spec["accepted"]:
         for argument, values in call.get(name, {}).items():
@@ -76,7 +76,7 @@ def _spoilt(call: dict[str, Any], accepted: dict[str, list[Any]], task: Task) ->
 
 
 def _other_value(value: Any) -> Any:
-    """Another value of the same type."""
+    """Return another value of the same type."""
     match value:
         case bool():
             return not value
@@ -90,7 +90,7 @@ def _other_value(value: Any) -> Any:
 
 
 def _other_type(value: Any) -> Any:
-    """The same value in another type: 5 as "5", true as 1, a text in a list."""
+    """Return the same value in another type: 5 as "5", true as 1, a text in a list."""
     match value:
         case bool():
             return int(value)
@@ -111,7 +111,7 @@ def _gold_call(call: GoldCall, required: dict[str, list[str]]) -> dict[str, Any]
 
 
 def _first(values: Any, key: str) -> Any:
-    """The first accepted value, of an object that of each key; `""` only where there is no other."""
+    """Return the first accepted value, of an object that of each key; `""` only where there is no other."""
     if values == []:
         raise ValueError(f"argument {key!r} has no accepted value; its list must hold at least one")
     return _plain(next((value for value in values if value != ""), ""), key)

@@ -26,7 +26,7 @@ MAX_VALUE = 99
 
 
 def tools(database: Mapping[str, int]) -> dict[str, TextTool]:
-    """The tools over a database."""
+    """Return the tools over a database."""
 
     def get(key: str) -> str:
         if key not in database:
@@ -40,7 +40,7 @@ TOOLS = schemas(tools({}))
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """A generated task of this level; its key is set by the source."""
+    """Generate a task of this level; its key is set by the source."""
     if level not in (1, 2):
         raise ValueError(f"tool_use has levels 1 and 2, not {level}")
     names = rng.sample(LETTERS if level == 1 else NAMES, 4)
@@ -63,7 +63,7 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """The expert's turns with the tools' results: look up every key at once, calculate, answer."""
+    """Return the expert's turns with the tools' results: look up every key at once, calculate, answer."""
     spec = task.spec
     if "keys" not in spec:
         raise ValueError("a row of data comes without an expert's way to its answer")
