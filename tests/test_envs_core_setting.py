@@ -173,7 +173,7 @@ def test_a_stage_that_has_not_begun_may_leave_the_list(folder: RunDir) -> None:
     with_checkpoint(folder, "sft")
     check_continuation(load_config(DEMO, ["stages=[init,sft,rl]"]), folder)
     (row,) = events(folder)
-    assert row.told == {"stages": "init, sft, rl, rl_tools -> init, sft, rl"}
+    assert row.event_text == {"stages": "init, sft, rl, rl_tools -> init, sft, rl"}
 
 
 @pytest.mark.parametrize("override", ["dpo.tasks=8", "dpo.shares.math=3", "envs.math.share=2"])

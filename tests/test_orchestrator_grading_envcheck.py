@@ -7,7 +7,7 @@ import pytest
 from orchestrator.__main__ import main
 
 SOUND = """
-from envs.core.definition import Environment
+from envs.core.definition import EnvDefinition
 from envs.task_env import TaskEnv
 from envs.core.task import Task
 from rewards.verdict import verdict
@@ -34,7 +34,7 @@ def corruptions(task):
     yield "neighbour", [task.spec["answer"] + "1"]
     yield "empty", [""]
 
-ENVIRONMENT = Environment(
+ENVIRONMENT = EnvDefinition(
     id="{name}", entry_point="{name}:Double", generate=generate, gold=gold, corruptions=corruptions
 )
 """

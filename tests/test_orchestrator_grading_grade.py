@@ -130,7 +130,7 @@ def test_a_key_of_two_different_rows_is_refused(tmp_path: Path, capsys: pytest.C
 
 FAULTY = """
 import os, random, time
-from envs.core.definition import Environment
+from envs.core.definition import EnvDefinition
 from envs.task_env import TaskEnv
 from envs.core.errors import GraderError
 from envs.core.step_result import StepResult
@@ -151,7 +151,7 @@ class Faulty(TaskEnv):
 def generate(rng, level):
     return Task(env="{name}", key=str(rng.random()), messages=({{"role": "user", "content": "?"}},), spec={{}})
 
-ENVIRONMENT = Environment(id="{name}", entry_point="{name}:Faulty", generate=generate)
+ENVIRONMENT = EnvDefinition(id="{name}", entry_point="{name}:Faulty", generate=generate)
 """
 
 

@@ -15,8 +15,15 @@ from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, 
 from learner.models.fresh import byte_tokenizer
 from orchestrator.deadline import StopFlag
 from orchestrator.failure_watch import TooManyFailures
-from orchestrator.reporting.budget_curve import Setting, budget_settings, curve, median_free_thought, overshoots
-from orchestrator.reporting.curve_point import CurvePoint, wilson_interval
+from orchestrator.reporting.budget_curve import (
+    BudgetPoint,
+    Condition,
+    budget_conditions,
+    budget_curve,
+    median_free_thought,
+    overshoots,
+    wilson_interval,
+)
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import RunDir, RunState, finite
 from orchestrator.run.metrics_log import read_metrics
@@ -92,7 +99,7 @@ def two_tasks() -> list[Group]:
 
 
 def test_a_point_holds_what_the_answers_say() -> None:
-    (point,) = curve(two_tasks(), [Setting(thinking=up_to(10), share=0.5)], scope="turn")
+    (point,) = budget_curve(two_tasks(), [Condition(thinking=up_to(10), share=0.5)], scope="turn")
     assert (point.mode, point.budget, point.share, point.label) == (Mode.BUDGET, 10, 0.5, "budget-10")
     assert (point.tasks, point.samples, point.failures) == (2, 3, 1)
     assert point.accuracy == 0.75  # mean of 1/2 and 1
@@ -117,18 +124,18 @@ def test_a_budget_of_an_episode_is_what_its_earlier_turns_left() -> None:
 def test_points_stand_in_the_order_of_their_budgets_and_take_only_the_groups_of_their_mode() -> None:
     modes = [UNLIMITED, up_to(8), OFF, up_to(16), LOW_EFFORT]
     groups = [group(task, [answer(task, False, turn(1, 1))]) for task in map(task_under, modes)]
-    points = curve(groups, [Setting(thinking=mode) for mode in modes], scope="turn")
+    points = budget_curve(groups, [Condition(thinking=mode) for mode in modes], scope="turn")
     assert [point.label for point in points] == ["off", "low_effort", "budget-8", "budget-16", "unlimited"]
     assert [point.tasks for point in points] == [1] * 5
     assert all((point.overshoot, point.overshoot_max) == (0.0, 0) for point in points)
 
 
 def test_a_mode_without_a_single_score_has_a_point_that_measures_nothing() -> None:
-    (point,) = curve([group(task_under(OFF), [], failed=2)], [Setting(thinking=OFF)], scope="turn")
+    (point,) = budget_curve([group(task_under(OFF), [], failed=2)], [Condition(thinking=OFF)], scope="turn")
     assert (point.tasks, point.samples, point.failures) == (1, 0, 2)
     measures = (point.accuracy, point.accuracy_low, point.stderr, point.well_formed, point.thought_tokens)
     assert all(math.isnan(value) for value in (*measures, *point.closed.values(), *point.interval))
-    again = CurvePoint.read(json.loads(json.dumps(finite(point.as_json()))))
+    again = BudgetPoint.read(json.loads(json.dumps(finite(point.as_json()))))
     assert math.isnan(again.accuracy)
     assert again.budget is None
 
@@ -166,7 +173,7 @@ def test_the_median_free_thought_is_over_turns_or_over_episodes() -> None:
 
 
 def test_shares_become_budgets_of_at_least_one_token_and_each_setting_stands_once() -> None:
-    settings = budget_settings([5, 5], [0.5, 0.01, 1.0], free_thought=10.4)
+    settings = budget_conditions([5, 5], [0.5, 0.01, 1.0], free_thought=10.4)
     assert [(one.thinking.budget, one.share) for one in settings] == [(5, None), (5, 0.5), (1, 0.01), (10, 1.0)]
 
 
@@ -188,18 +195,18 @@ def test_a_wilson_interval_holds_its_share_for_every_number_of_samples() -> None
 def test_the_interval_of_equal_answers_has_a_width_and_otherwise_the_wider_one_counts() -> None:
     task = task_under(UNLIMITED)
     groups = [group(task, [answer(task, True, turn(1, 1))] * 2) for _ in range(2)]
-    (point,) = curve(groups, [Setting(thinking=UNLIMITED)], scope="turn")
+    (point,) = budget_curve(groups, [Condition(thinking=UNLIMITED)], scope="turn")
     assert (point.accuracy, point.stderr) == (1.0, 0.0)
     assert point.interval == pytest.approx((4 / (4 + 1.96**2), 1.0))
-    (spread,) = curve(two_tasks(), [Setting(thinking=up_to(10))], scope="turn")
+    (spread,) = budget_curve(two_tasks(), [Condition(thinking=up_to(10))], scope="turn")
     assert spread.interval == pytest.approx((0.75 - 1.96 * 0.25, 1.0))  # wider than Wilson's, 0.25 to 0.96
 
 
 def test_a_point_is_the_same_after_json() -> None:
-    (point,) = curve(two_tasks(), [Setting(thinking=up_to(10), share=0.5)], scope="turn")
+    (point,) = budget_curve(two_tasks(), [Condition(thinking=up_to(10), share=0.5)], scope="turn")
     raw = json.loads(json.dumps(point.as_json()))
     assert raw["interval"] == list(point.interval)
-    assert CurvePoint.read(raw) == point
+    assert BudgetPoint.read(raw) == point
 
 
 @pytest.mark.parametrize(
@@ -309,7 +316,7 @@ def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_pat
     result = found["envs"]["math"]
     assert (result["well_formed"], result["thought_tokens"], result["answer_tokens"]) == (1.0, 8.0, 3.0)
     assert list(found["curve"]) == ["math"]
-    points = [CurvePoint.read(raw) for raw in found["curve"]["math"]]
+    points = [BudgetPoint.read(raw) for raw in found["curve"]["math"]]
     assert [(point.label, point.share, point.accuracy) for point in points] == [
         ("off", None, 0.0),
         ("low_effort", None, 1.0),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.__main__ import main
-from orchestrator.reporting.compare import Key, claims, spread
-from orchestrator.reporting.curve_point import CurvePoint
+from orchestrator.reporting.budget_curve import BudgetPoint
+from orchestrator.reporting.compare import PointKey, claims, spread
 
 Points = list[dict[str, Any]]
 
@@ -112,7 +112,7 @@ def test_claims_are_ratios_within_each_run(tmp_path: Path) -> None:
 
 
 def test_a_claim_without_its_points_is_not_made() -> None:
-    absolute = [CurvePoint.read(raw) for raw in (point("budget", 0.5, budget=8), point("unlimited", 0.0, answer=0.0))]
+    absolute = [BudgetPoint.read(raw) for raw in (point("budget", 0.5, budget=8), point("unlimited", 0.0, answer=0.0))]
     found = claims([absolute])
     assert (found.half_thought.runs, found.lowest_well_formed.runs, found.answer_growth.runs) == (0, 0, 0)
 
@@ -125,7 +125,7 @@ def test_the_spread_of_one_value_has_no_deviation() -> None:
 
 def test_a_point_without_a_share_is_matched_by_its_budget() -> None:
     asked = ((8, None), (8, 0.5), (16, 0.5), (16, None))
-    keys = [Key.of(CurvePoint.read(point("budget", 0.5, budget=budget, share=share))) for budget, share in asked]
+    keys = [PointKey.of(BudgetPoint.read(point("budget", 0.5, budget=budget, share=share))) for budget, share in asked]
     assert keys[1] == keys[2]
     assert [key.label for key in sorted(set(keys), key=lambda key: key.place)] == [
         "budget-8",

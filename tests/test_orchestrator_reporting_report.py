@@ -11,7 +11,7 @@ from orchestrator.reporting.budget_figures import Panel, draw
 from orchestrator.reporting.figures import smoothed
 from orchestrator.reporting.record import EnvResult
 from orchestrator.reporting.report import write_report
-from orchestrator.reporting.transcripts import pick_samples, to_sample
+from orchestrator.reporting.transcripts import pick_transcripts, to_transcript
 from orchestrator.run.metrics_log import MetricsLog
 
 
@@ -176,15 +176,15 @@ def test_samples_show_every_kind_of_outcome_and_the_right_ones_first(tmp_path: P
     wrong = [row(key=key, reward=0.0, parts={"correct": 0.0}) for key in ("w1", "w2")]
     rows = [*wrong, row(key="r1"), failed, row(key="r2")]
     (tmp_path / "rl-1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows) + '{"torn')
-    picked = pick_samples(tmp_path, per_env=4)["math"]
+    picked = pick_transcripts(tmp_path, per_env=4)["math"]
     assert [sample.key for sample in picked] == ["r1", "r2", "f", "w1"]
     assert picked[2].failure == "sandbox: lost"
 
 
 def test_a_sample_counts_tokens_forced_ones_and_versions() -> None:
-    sample = to_sample(row(), source="rl-1")
+    sample = to_transcript(row(), source="rl-1")
     assert (sample.tokens, sample.forced, sample.versions) == (3, 1, (6, 7))
-    assert [(said.role, said.text) for said in sample.said] == [
+    assert [(said.role, said.text) for said in sample.passages] == [
         ("user", "2+3?"),
         ("thought", "2 and 3"),
         ("answer", "\\boxed{5}"),
@@ -202,8 +202,8 @@ def test_a_sample_counts_tokens_forced_ones_and_versions() -> None:
 )
 def test_a_turn_is_shown_as_it_was_graded(text: str, closed: str, shown: list[tuple[str, str]]) -> None:
     turn = row()["turns"][0] | {"text": text, "closed": closed}
-    sample = to_sample(row(turns=[turn]), source="rl-1")
-    assert [(said.role, said.text) for said in sample.said[1:]] == shown
+    sample = to_transcript(row(turns=[turn]), source="rl-1")
+    assert [(said.role, said.text) for said in sample.passages[1:]] == shown
 
 
 def test_confidence_intervals_stay_between_zero_and_one() -> None:

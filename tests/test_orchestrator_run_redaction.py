@@ -17,9 +17,9 @@ TOKEN = "hf_" + "aB3dE5gH7jK9" * 3
 JSON_WEB_TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
 URI = "http://ann:s3cret-word@tracker:5000/x"
 OWN = """
-from envs.core.definition import Environment
+from envs.core.definition import EnvDefinition
 
-ENVIRONMENT = Environment(id="shop", entry_point="shop:Shop", configure=lambda options: ENVIRONMENT)
+ENVIRONMENT = EnvDefinition(id="shop", entry_point="shop:Shop", configure=lambda options: ENVIRONMENT)
 """
 """An environment of one's own that takes any options."""
 

@@ -20,7 +20,7 @@ WARM_UP = 16
 
 
 def bench_envs(files: Mapping[str, Sequence[Task]], *, seconds: float, programs: int) -> dict[str, Any]:
-    """One JSON object: gradings per second of each environment and number of workers, and the sandbox's figures.
+    """Return for JSON the gradings per second of each environment and number of workers, and the sandbox's figures.
 
     Right answers to generated tasks are graded, or to the tasks given for an environment; each measurement lasts about
     `seconds`, after a warm-up.
@@ -36,7 +36,7 @@ def bench_envs(files: Mapping[str, Sequence[Task]], *, seconds: float, programs:
 
 
 def bench_steps(tasks: Sequence[Task], *, threads: int, seconds: float = 3.0) -> dict[str, float]:
-    """Steps a second of environments that are given right answers, in so many threads."""
+    """Measure the steps a second of environments that are given right answers, in so many threads."""
     scripts = [(task, gold(task)) for task in tasks if (gold := environment(task.kind).gold) is not None]
     done = 0
     with ThreadPoolExecutor(threads) as pool:
@@ -49,7 +49,7 @@ def bench_steps(tasks: Sequence[Task], *, threads: int, seconds: float = 3.0) ->
 
 
 def _generated(env: EnvDefinition) -> list[Task]:
-    """Tasks of an environment that makes its own; a family of environments is as fast as its members."""
+    """Generate tasks of an environment that makes its own; a family of environments is as fast as its members."""
     return generated_tasks(env, TASKS, seed=0) if env.generate is not None and env.configure is None else []
 
 
@@ -59,7 +59,7 @@ def _scripts(env: EnvDefinition, tasks: Sequence[Task]) -> list[Script]:
 
 
 def _rate(pool: ScoringPool, scripts: list[Script], *, seconds: float) -> float:
-    """Scripts scored per second, the start of processes and graders left out."""
+    """Measure the scripts scored per second, the start of processes and graders left out."""
     list(pool.scores(itertools.islice(itertools.cycle(scripts), WARM_UP * pool.workers)))
     done, start = 0, time.monotonic()
     while time.monotonic() - start < seconds:

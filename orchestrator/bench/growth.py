@@ -66,7 +66,7 @@ class Growth:
 
 
 def most_actors(config: Config) -> int:
-    """How many actors there are at most."""
+    """Return how many actors there are at most."""
     return max(WORKERS) + config.learner.ranks
 
 
@@ -210,7 +210,7 @@ def _random_sequences(length: int) -> list[TrainingSample]:
 
 
 def growth_svg(growths: Sequence[Growth]) -> str:
-    """A panel for each: seconds of the three parts against what grows, both axes logarithmic."""
+    """Draw a panel for each: seconds of the three parts against what grows, both axes logarithmic."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11.6, 2.9), layout="constrained")
         for axes, growth in zip(figure.subplots(1, len(growths)), growths, strict=True):
@@ -227,7 +227,7 @@ def growth_svg(growths: Sequence[Growth]) -> str:
 
 
 def write_growth(growths: Sequence[Growth], folder: Path) -> None:
-    """`growth.svg` and `growth.json` in the folder; the same as JSON on standard output, as a table on standard error."""
+    """Write `growth.svg` and `growth.json` into the folder; print the numbers as JSON, and as a table for people."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps([asdict(growth) for growth in growths])
     (folder / "growth.json").write_text(text, encoding="ascii")

@@ -52,7 +52,7 @@ class SharingFigure:
 def bench_sharing(
     model: PreTrainedModel, shapes: Iterable[tuple[int, int, int]], *, repeats: int = REPEATS
 ) -> list[SharingFigure]:
-    """The best of `repeats` for each shape on a model in training mode. Every shape makes the model's gradient anew."""
+    """Measure each shape, the best of `repeats`, on a model in training mode. Every shape makes the model's gradient anew."""
     figures = []
     for answers, prompt, answer in shapes:
         group = _group(answers=answers, prompt=prompt, answer=answer)
@@ -109,7 +109,7 @@ def _loss(model: PreTrainedModel, micro_batch: MicroBatch) -> torch.Tensor:
 
 
 def fresh_model(config: FreshModelConfig) -> PreTrainedModel:
-    """A fresh model in training mode, as the learner would load it."""
+    """Make a fresh model in training mode, as the learner would load it."""
     mamba_scan.install()
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         make_model(Path(folder), config, seed=0)
@@ -117,7 +117,7 @@ def fresh_model(config: FreshModelConfig) -> PreTrainedModel:
 
 
 def print_sharing(figures: list[SharingFigure]) -> None:
-    """One JSON list on standard output, and a table for people on standard error."""
+    """Print one JSON list on standard output, and a table for people on standard error."""
     table = Table("answers", "prompt", "answer", "in full, ms", "shared, ms", "times faster")
     for figure in figures:
         times = [f"{1000 * s:,.1f}" if s is not None else "-" for s in (figure.plain_s, figure.shared_s)]

@@ -23,7 +23,7 @@ Inputs = dict[str, torch.Tensor]
 
 
 def bench_scan(chunks: Sequence[int], *, compiled: bool = False) -> dict[str, dict[int, float]]:
-    """Milliseconds by way and chunk size; for the compiled scan also the seconds that compiling takes."""
+    """Measure milliseconds by way and chunk size; for the compiled scan also the seconds that compiling takes."""
     ways: dict[str, Callable[[Inputs, int], torch.Tensor]] = {"reference": _reference, "learner": _learner}
     compiling: dict[int, float] = {}
     if compiled:

@@ -27,7 +27,7 @@ UNTRAINED = -100
 def bench_training(
     model_dir: Path, sequences: Sequence[batch.TrainingSample], learner: LearnerConfig, *, pad_id: int
 ) -> dict[str, float]:
-    """Tokens a second of updates by the learner, without and with shared prompts, and by the plain loop.
+    """Measure the tokens a second of updates by the learner, without and with shared prompts, and by the plain loop.
 
     Tokens are those of the sequences, each counted in full. The ways take turns; the best of each counts.
     """
@@ -73,7 +73,7 @@ class PlainLoop:
         self._pad_id = pad_id
 
     def step(self, sequences: Sequence[batch.TrainingSample]) -> float:
-        """One update; returns the loss, a mean over the trained tokens."""
+        """Make one update; return the loss, a mean over the trained tokens."""
         trained, total = sum(sequence.trained_tokens for sequence in sequences), 0.0
         rows = max(1, self._tokens // max(len(sequence.ids) for sequence in sequences))
         with _reference_scan():

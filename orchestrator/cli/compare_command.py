@@ -17,7 +17,7 @@ A run that has no curve gets one afterwards: python -m orchestrator eval CONFIG 
 
 
 def add_compare_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
+    """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     text = "compare groups of runs by their accuracy against the thinking budget, over seeds"
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("compare", help=text, description=text, epilog=EPILOG, formatter_class=raw)
@@ -42,7 +42,7 @@ def add_compare_command(commands: "argparse._SubParsersAction[argparse.ArgumentP
 
 
 def parse_groups(given: list[str]) -> dict[str, list[Path]]:
-    """The folders of each group. Raises `ValueError` for one that is not of the form NAME=DIR[,DIR...]."""
+    """Return the folders of each group. Raise `ValueError` for one that is not of the form NAME=DIR[,DIR...]."""
     groups: dict[str, list[Path]] = {}
     for text in given:
         name, _, listed = text.partition("=")

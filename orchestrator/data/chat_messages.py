@@ -14,7 +14,7 @@ SHOWN = 60
 
 
 def checked_messages(row: dict[str, Any]) -> list[Message]:
-    """The messages of a row. Raises `ValueError` with the offending value for what is none."""
+    """Return the messages of a row. Raise `ValueError` with the offending value for what is none."""
     messages = row.get("messages")
     if not isinstance(messages, list) or not messages:
         raise ValueError(f"`messages` must be a list of objects with `role` and `content`, not {shown(messages)}")
@@ -22,7 +22,7 @@ def checked_messages(row: dict[str, Any]) -> list[Message]:
 
 
 def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
-    """The tools of a row, also where they are the text of a JSON list. Raises `ValueError` for what is none."""
+    """Return the tools of a row, also where they are the text of a JSON list. Raise `ValueError` for what is none."""
     tools = row.get("tools") or []
     listed = _read(tools) if isinstance(tools, str) else tools
     if not isinstance(listed, list) or not all(_is_named(tool) or _has_function(tool) for tool in listed):
@@ -31,9 +31,9 @@ def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
 
 
 def spoken(message: Message, *, thoughts: bool, name: str = "an assistant's message") -> Message:
-    """An assistant's message; what stands in its content before the closing tag becomes its thought.
+    """Return an assistant's message; what stands in its content before the closing tag becomes its thought.
 
-    Without `thoughts` the model knows no tags: they are plain text. Raises `ValueError` for a thought that is not opened
+    Without `thoughts` the model knows no tags: they are plain text. Raise `ValueError` for a thought that is not opened
     and closed once, or that the model's template would leave out, and for a message that says nothing.
     """
     text, given = message["content"], message.get("reasoning_content") or ""
@@ -51,7 +51,7 @@ def spoken(message: Message, *, thoughts: bool, name: str = "an assistant's mess
 
 
 def shown(value: Any) -> str:
-    """The beginning of an offending value."""
+    """Return the beginning of an offending value."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -80,7 +80,7 @@ def _checked(message: Any) -> Message:
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """A tool call whose arguments are an object: some formats write them as text."""
+    """Return a tool call whose arguments are an object: some formats write them as text."""
     if not _has_function(call):
         raise ValueError(f"a tool call must have `function` with `name` and `arguments`, not {shown(call)}")
     arguments = call["function"].get("arguments")
@@ -103,7 +103,7 @@ def _is_tagged(text: str) -> bool:
 
 
 def _read(text: str) -> Any:
-    """What a JSON text says, None where it is none."""
+    """Return what a JSON text says, None where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -31,7 +31,7 @@ class Finding:
     against: list[str] = field(default_factory=list)
 
     def add(self, holds: bool, case: str) -> None:
-        """Counts a case."""
+        """Count a case."""
         self.tried += 1
         if not holds:
             self.against.append(case)
@@ -51,7 +51,7 @@ class EnvReport:
         return not any(finding.against for finding in self.findings) and self.findings[0].tried > 0
 
     def table(self, title: str) -> Table:
-        """The findings for people, the first cases of each failed check included."""
+        """Lay out the findings for people, the first cases of each failed check included."""
         table = Table(title=title)
         for column in ("check", "tried", "failed", "for example"):
             table.add_column(column, overflow="fold")
@@ -66,7 +66,7 @@ class EnvReport:
 
 
 def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
-    """Tasks that the environment generates, level 1. ValueError where it generates none."""
+    """Generate tasks of level 1. Raise `ValueError` where the environment generates none."""
     if env.generate is None:
         raise ValueError(f"environment {env.id!r} generates no tasks; give --tasks FILE")
     return [env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count)]
@@ -130,7 +130,7 @@ def _same_tasks(env: EnvDefinition) -> Finding:
 
 
 def _gymnasium(env: EnvDefinition, tasks: Sequence[Task]) -> Finding:
-    """An environment that generates no tasks is given those of the file to draw from."""
+    """Run gymnasium's own check; an environment that generates no tasks is given those of the file to draw from."""
     finding = Finding(name="gymnasium's check_env")
     made = make_env(env.id).unwrapped
     if env.generate is None and isinstance(made, TaskEnv):

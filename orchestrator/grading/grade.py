@@ -19,7 +19,7 @@ BAD_ROW = "bad_row"
 
 
 def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -> bool:
-    """Writes one row per response, in their order; returns whether every one has a reward.
+    """Write one row per response, in their order; return whether every one has a reward.
 
     A response row that can't be read, or whose key no task has, gets a failure of type `bad_row`, never a reward.
     Rows are written as they come: what was done before an interruption is in the file.
@@ -48,7 +48,7 @@ def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -
 
 
 def _responses(path: Path, tasks: dict[str, Task]) -> list[tuple[Any, Script | str]]:
-    """Each response's key, with the script that it is, or with what is wrong with it."""
+    """Read each response's key, with the script that it is, or with what is wrong with it."""
 
     def parse(row: dict[str, Any], _number: int) -> tuple[Any, Script | str]:
         key = row.get("key")
@@ -83,7 +83,7 @@ def _failure(script: Script | str, scored: Scored) -> dict[str, str] | None:
 
 
 def summary(rows: list[dict[str, Any]]) -> Table:
-    """Counts, means and failures of graded rows."""
+    """Lay out the counts, means and failures of graded rows."""
     table = Table(title=f"{len(rows)} responses")
     table.add_column("")
     table.add_column("value", justify="right")

@@ -44,7 +44,7 @@ class ScoringPool:
         return ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn"))
 
     def scores(self, scripts: Iterable[Script]) -> Iterator[Scored]:
-        """The score of each script, in their order.
+        """Yield the score of each script, in their order.
 
         Where a process dies or hangs, the scripts that were not done are scored one by one, so that the one at fault
         is known by itself: it becomes a failure of type `worker` after two more attempts.
@@ -58,7 +58,7 @@ class ScoringPool:
             yield self._first(jobs)
 
     def _submit(self, task: Task, turns: list[str]) -> "Future[Scored] | None":
-        """None where the pool is broken: the oldest job will find that out and start a new one."""
+        """Submit a script; None where the pool is broken: the oldest job will find that out and start a new one."""
         try:
             return self._pool.submit(score, task, turns)
         except BrokenProcessPool:
@@ -88,7 +88,7 @@ class ScoringPool:
                 job.future = None
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         processes = list((self._pool._processes or {}).values())
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:

@@ -12,9 +12,9 @@ from envs.core.task import Task
 
 
 def read_tasks(path: Path, *, env_id: str, row_format: str | None, options: Mapping[str, Any]) -> dict[str, Task]:
-    """Every task of a JSONL file under its key: the row's own id, else its 0-based number, as text.
+    """Read every task of a JSONL file under its key: the row's own id, else its 0-based number, as text.
 
-    Raises ValueError, with file and line, for a bad row and for a key that two different rows share.
+    Raise ValueError, with file and line, for a bad row and for a key that two different rows share.
     """
     env = configured(env_id, options)
     env = env.beside(path.parent) if env.beside is not None else env

@@ -1,27 +1,109 @@
-"""Accuracy against thinking budget: what is asked for, and what is measured of the answers. Pure functions of groups."""
+"""The curve of accuracy against thinking budget: what is asked for, what is measured of the answers, what a file has of it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import nan, sqrt
 from statistics import fmean, median, stdev
+from typing import Any
 
-from envs.core.thinking_mode import Thinking, up_to
-from orchestrator.reporting.curve_point import CurvePoint
+from envs.core.thinking_mode import Mode, Thinking, up_to
 from rollout.trajectory import Closed, Group, Trajectory, well_formed_share
 
 CLOSED = (Closed.ITSELF, Closed.LINE_END, Closed.ABRUPT, Closed.NEVER)
+Z95 = 1.96
+"""Half-width of the 95 % interval of a normal distribution, in standard deviations."""
+ORDER = (Mode.OFF, Mode.LOW_EFFORT, Mode.BUDGET, Mode.UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Condition:
     """A mode of thinking that a curve has a point for; `share` where its budget is a share of the median thought."""
 
     thinking: Thinking
     share: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPoint:
+    """The answers of one environment under one mode of thinking. Lengths are in tokens, shares between 0 and 1.
+
+    Measures are over the answers with a score; NaN where there is none.
+    """
+
+    mode: Mode
+    budget: int | None = None
+    """Budget in tokens, None in the modes that have none."""
+    share: float | None = None
+    """The budget as a share of the median thought without a limit, where it was asked for so."""
+    tasks: int
+    samples: int
+    """Answers with a score, over all tasks."""
+    failures: int = 0
+    """Answers without a score, for reasons outside the model."""
+    accuracy: float
+    """Mean over tasks of the share of right answers."""
+    accuracy_low: float
+    """The same where answers without a score count as wrong."""
+    stderr: float
+    """Standard error of the accuracy over tasks."""
+    well_formed: float
+    """Share of turns that close their thought exactly once and have no tag in the answer."""
+    closed: dict[str, float]
+    """Shares of turns by how the thought was closed: itself, line_end, abrupt, never."""
+    thought_tokens: float
+    """Mean thought of an episode."""
+    thought_tokens_turn: float
+    """Mean thought of a turn."""
+    thought_tokens_median: float
+    """Median thought of a turn."""
+    answer_tokens: float
+    """Mean answer of an episode."""
+    answer_tokens_turn: float
+    """Mean answer of a turn."""
+    overshoot: float
+    """Mean over turns of the thought beyond the budget."""
+    overshoot_max: int
+    """Largest thought beyond the budget."""
+    truncated: float
+    """Share of episodes that ran into the token limit."""
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> "BudgetPoint":
+        """Read the point that `as_json` wrote. Raise `KeyError`, `TypeError` or `ValueError` for anything else."""
+        known: dict[str, Any] = {name: value for name, value in raw.items() if name in cls.__dataclass_fields__}
+        given = {name: nan_for_null(value) for name, value in known.items() if name not in ("budget", "share")}
+        return cls(**{**known, **given, "mode": Mode(raw["mode"])})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the point as plain data, with its interval."""
+        return asdict(self) | {"mode": self.mode.value, "interval": list(self.interval)}
+
+    @property
+    def label(self) -> str:
+        """One word for tables and metrics: the mode, or `budget-64`."""
+        return Thinking(mode=self.mode, budget=self.budget).label
+
+    @property
+    def place(self) -> tuple[int, int, float]:
+        """Where it stands in a curve: off, low effort, budgets from small to large, unlimited."""
+        return ORDER.index(self.mode), self.budget or 0, self.share or 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the accuracy, the wider of two; NaN without a score.
+
+        The normal one over tasks takes account of answers to the same task being alike, but has no width where all
+        tasks have the same accuracy; Wilson's over samples has one even where all answers are right.
+        """
+        if not self.samples:
+            return nan, nan
+        half = Z95 * self.stderr
+        normal = max(0.0, self.accuracy - half), min(1.0, self.accuracy + half)
+        return max(normal, wilson_interval(self.accuracy, self.samples), key=lambda ends: ends[1] - ends[0])
+
+
 def median_free_thought(groups: Iterable[Group], *, scope: str) -> float | None:
-    """The median thought in tokens: over turns, or over episodes where the scope is "episode"; None without an answer."""
+    """Return the median thought in tokens: over turns, or episodes with scope "episode"; None without an answer."""
     scored = [t for group in groups for t in group.trajectories]
     if scope == "episode":
         lengths = [t.thought_tokens for t in scored]
@@ -30,28 +112,28 @@ def median_free_thought(groups: Iterable[Group], *, scope: str) -> float | None:
     return float(median(lengths)) if lengths else None
 
 
-def budget_settings(budgets: Iterable[int], shares: Iterable[float], *, free_thought: float) -> list[Setting]:
-    """The budgets, and the shares of the median free thought, at least one token; each once."""
-    fixed = [Setting(thinking=up_to(budget)) for budget in budgets]
-    relative = [Setting(thinking=up_to(max(1, round(share * free_thought))), share=share) for share in shares]
+def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_thought: float) -> list[Condition]:
+    """Return a condition for each budget, and for each share of the median free thought, at least one token; each once."""
+    fixed = [Condition(thinking=up_to(budget)) for budget in budgets]
+    relative = [Condition(thinking=up_to(max(1, round(share * free_thought))), share=share) for share in shares]
     return list(dict.fromkeys((*fixed, *relative)))
 
 
-def curve(groups: Sequence[Group], settings: Iterable[Setting], *, scope: str) -> list[CurvePoint]:
-    """The points of one environment, in the order of their budgets.
+def budget_curve(groups: Sequence[Group], conditions: Iterable[Condition], *, scope: str) -> list[BudgetPoint]:
+    """Return the points of one environment, in the order of their budgets.
 
     Each is measured on the groups whose task has its mode; without a single score its measures are NaN. `scope` says what
     has a budget: a turn or an episode.
     """
     points = []
-    for setting in settings:
-        of_mode = [group for group in groups if group.ticket.task.thinking == setting.thinking]
-        points.append(_point(of_mode, setting, scope=scope))
+    for condition in conditions:
+        of_mode = [group for group in groups if group.ticket.task.thinking == condition.thinking]
+        points.append(_point(of_mode, condition, scope=scope))
     return sorted(points, key=lambda point: point.place)
 
 
 def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) -> list[float]:
-    """The share of right answers to each task, among those with a score or among all; a task without any is left out."""
+    """Return the share of right answers to each task, among those with a score or among all; a task without any is left out."""
     counts = [
         (sum(t.correct for t in group.trajectories), len(group.trajectories) + failed_are_wrong * len(group.failed))
         for group in groups
@@ -60,14 +142,14 @@ def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) 
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """The standard error of a mean; 0 for one value, NaN for none."""
+    """Return the standard error of a mean; 0 for one value, NaN for none."""
     if not values:
         return nan
     return stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def overshoots(trajectory: Trajectory, budget: int, *, scope: str) -> list[int]:
-    """Each turn's thought beyond its budget, in tokens; over an episode a turn has what the earlier ones left of it."""
+    """Return each turn's thought beyond its budget, in tokens; over an episode a turn has what the earlier ones left of it."""
     beyond, left = [], budget
     for turn in trajectory.turns:
         beyond.append(max(0, turn.thought.tokens - left))
@@ -76,16 +158,16 @@ def overshoots(trajectory: Trajectory, budget: int, *, scope: str) -> list[int]:
     return beyond
 
 
-def _point(groups: Sequence[Group], setting: Setting, *, scope: str) -> CurvePoint:
+def _point(groups: Sequence[Group], condition: Condition, *, scope: str) -> BudgetPoint:
     scored = [t for group in groups for t in group.trajectories]
     thoughts = [turn.thought for t in scored for turn in t.turns]
     accuracies = task_accuracies(groups)
-    budget = setting.thinking.budget
+    budget = condition.thinking.budget
     beyond = [0] if budget is None else [n for t in scored for n in overshoots(t, budget, scope=scope)]
-    return CurvePoint(
-        mode=setting.thinking.mode,
+    return BudgetPoint(
+        mode=condition.thinking.mode,
         budget=budget,
-        share=setting.share,
+        share=condition.share,
         tasks=len(groups),
         samples=len(scored),
         failures=sum(len(group.failed) for group in groups),
@@ -106,5 +188,23 @@ def _point(groups: Sequence[Group], setting: Setting, *, scope: str) -> CurvePoi
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; NaN without values, as where no answer has a score."""
+    """Return the mean; NaN without values, as where no answer has a score."""
     return fmean(values) if values else nan
+
+
+def nan_for_null(value: Any) -> Any:
+    """Return what a file holds of a measure, with NaN for null, in what it lists too."""
+    if isinstance(value, dict):
+        return {name: nan_for_null(inner) for name, inner in value.items()}
+    return nan if value is None else value
+
+
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of `count` trials, 1 or more; it holds the share, whatever the rounding.
+
+    Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 22 (1927).
+    """
+    square = Z95**2 / count
+    middle = (share + square / 2) / (1 + square)
+    half = Z95 * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from envs.core.thinking_mode import Mode
-from orchestrator.reporting.curve_point import CurvePoint
+from orchestrator.reporting.budget_curve import BudgetPoint
 from orchestrator.reporting.figures import COLOURS, INK, STYLE, Plot, inline_svg, svg_file
 from orchestrator.reporting.record import RunRecord
 
@@ -51,7 +51,7 @@ class Measure:
     """What of a point a panel shows."""
 
     name: str
-    value: Callable[[CurvePoint], float]
+    value: Callable[[BudgetPoint], float]
     is_share: bool = True
 
 
@@ -61,7 +61,7 @@ ANSWER = Measure(name="answer tokens of a turn", value=lambda point: point.answe
 
 
 def curve_plots(record: RunRecord) -> list[Plot]:
-    """The figures of a run's curves; none without a curve."""
+    """Return the figures of a run's curves; none without a curve."""
     if not record.curves:
         return []
     note = f"Held-out accuracy under each thinking budget; bars are 95 % confidence intervals. {LEGEND}"
@@ -78,13 +78,13 @@ def curve_plots(record: RunRecord) -> list[Plot]:
 
 
 def curve_file(record: RunRecord) -> str:
-    """The figure of the accuracies as an SVG document; the run must have a curve."""
+    """Return the figure of the accuracies as an SVG document; the run must have a curve."""
     with matplotlib.rc_context(STYLE):
         return svg_file(_accuracy_figure(record))
 
 
 def draw(panels: Sequence[Panel], *, x_label: str, bands: bool = False) -> Figure:
-    """The panels, those of each measure in rows of their own; all measures have as many.
+    """Draw the panels, those of each measure in rows of their own; all measures have as many.
 
     With `bands` the spread of a line is a band, otherwise bars.
     """
@@ -127,7 +127,7 @@ def _panels(record: RunRecord, measures: Sequence[Measure]) -> list[Panel]:
     ]
 
 
-def _dot(point: CurvePoint, measure: Measure) -> Dot:
+def _dot(point: BudgetPoint, measure: Measure) -> Dot:
     value = measure.value(point)
     low, high = point.interval if measure is ACCURACY else (value, value)
     return Dot(mode=point.mode, x=float(point.budget or 0), value=value, low=low, high=high)
@@ -147,7 +147,7 @@ def _draw(axes: Axes, panel: Panel, *, bands: bool) -> None:
 
 
 def _line(axes: Axes, line: Sequence[Dot], place: dict[Mode, float], *, label: str, colour: str, bands: bool) -> None:
-    """Budgets are joined; from the largest of them a dotted line leads to unlimited thought."""
+    """Join the budgets; from the largest of them a dotted line leads to unlimited thought."""
     joined = sorted((dot for dot in line if dot.mode is Mode.BUDGET), key=lambda dot: dot.x)
     free = [dot for dot in line if dot.mode is Mode.UNLIMITED]
     at = [dot.x for dot in joined]

@@ -6,7 +6,7 @@ import matplotlib
 
 from envs.core.thinking_mode import Mode
 from orchestrator.reporting.budget_figures import LEGEND, Dot, Panel, draw
-from orchestrator.reporting.compare import Comparison, Key, Spread
+from orchestrator.reporting.compare import Comparison, PointKey, Spread
 from orchestrator.reporting.figures import STYLE, Plot, inline_svg
 from orchestrator.reporting.report import render
 from orchestrator.run.folder import write_json
@@ -23,7 +23,7 @@ LENGTHS = ("answer_tokens_turn",)
 
 
 def write_comparison(comparison: Comparison, out: Path) -> Path:
-    """Writes the page, and the JSON beside it, whose path is returned."""
+    """Write the page, and the JSON beside it; return the JSON's path."""
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_suffix(".json")
     write_json(beside, comparison.as_json())
@@ -32,7 +32,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
 
 
 def plots(comparison: Comparison) -> list[Plot]:
-    """The groups' lines on the same axes: first the accuracies, then form and length of the answers."""
+    """Draw the groups' lines on the same axes: first the accuracies, then form and length of the answers."""
     keys = [key for found in comparison.envs.values() for key in found.points]
     by_share = any(key.share is not None for key in keys)
     x_label = "budget, share of the median free thought" if by_share else "budget, tokens"
@@ -62,6 +62,6 @@ def _panel(comparison: Comparison, env: str, measure: str, *, by_share: bool) ->
     )
 
 
-def _dot(key: Key, found: Spread) -> Dot:
+def _dot(key: PointKey, found: Spread) -> Dot:
     x = key.share if key.share is not None else float(key.budget or 0)
     return Dot(mode=key.mode, x=x, value=found.mean, low=found.low, high=found.high)

@@ -125,7 +125,7 @@ REWARDS = {
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """Every figure that the run has data for."""
+    """Draw every figure that the run has data for."""
     with matplotlib.rc_context(STYLE):
         rewards = (_rewards(record, name, note) for stage, note in REWARDS.items() for name in record.instances(stage))
         curves = (_curve(record, curve, name) for curve in CURVES for name in record.instances(curve.stage))
@@ -134,7 +134,7 @@ def plots(record: RunRecord) -> list[Plot]:
 
 
 def smoothed(values: list[float], *, window: int) -> list[float]:
-    """A trailing mean over up to `window` finite values; NaN where there is none."""
+    """Return a trailing mean over up to `window` finite values; NaN where there is none."""
     result = []
     for end in range(1, len(values) + 1):
         recent = [value for value in values[max(0, end - window) : end] if math.isfinite(value)]
@@ -158,8 +158,8 @@ def _evaluations(record: RunRecord) -> Plot | None:
         axes.errorbar(at, heights, yerr=list(zip(*spans, strict=True)), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
         for x, result in zip(at, results, strict=True):
             if result:
-                top, told = (result.interval[1], f"{result.avg_at_k:.2f}") if result.samples else (0.0, "-")
-                axes.text(x, top + 0.025, told, ha="center", fontsize=8.5)
+                top, text = (result.interval[1], f"{result.avg_at_k:.2f}") if result.samples else (0.0, "-")
+                axes.text(x, top + 0.025, text, ha="center", fontsize=8.5)
     axes.set_xticks(range(len(envs)), envs)
     axes.set_ylim(0, 1.12)
     axes.set_ylabel("avg@k")
@@ -223,14 +223,14 @@ def _axes(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 
 def svg_file(figure: Figure, *, transparent: bool = False) -> str:
-    """The figure as an SVG document."""
+    """Return the figure as an SVG document."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=transparent, metadata={"Date": None})
     return buffer.getvalue()
 
 
 def inline_svg(figure: Figure) -> str:
-    """The figure as an SVG element that scales with the page."""
+    """Return the figure as an SVG element that scales with the page."""
     document = svg_file(figure, transparent=True)
     element = document[document.index("<svg") :]
     return re.sub(

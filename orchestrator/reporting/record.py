@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.reporting.curve_point import CurvePoint, measured
+from orchestrator.reporting.budget_curve import Z95, BudgetPoint, nan_for_null
 from orchestrator.run.metrics_log import MetricsRow, read_metrics
 
 ENGINE_START = "engine/start_s"
@@ -42,7 +42,7 @@ class EnvResult:
         """The 95 % confidence interval of `avg_at_k` (normal approximation), inside 0 and 1; NaN without a score."""
         if not self.samples:
             return math.nan, math.nan
-        half = 1.96 * self.stderr
+        half = Z95 * self.stderr
         return max(0.0, self.avg_at_k - half), min(1.0, self.avg_at_k + half)
 
 
@@ -58,7 +58,7 @@ class Evaluation:
     k: int
     seconds: float
     envs: dict[str, EnvResult]
-    curve: dict[str, list[CurvePoint]] = field(default_factory=dict)
+    curve: dict[str, list[BudgetPoint]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class RunRecord:
     """What each instance that began does, by its name."""
 
     def instances(self, stage: str) -> list[str]:
-        """The names under which a stage has run, in order; its own where the run does not say."""
+        """Return the names under which a stage has run, in order; its own where the run does not say."""
         return [name for name, kind in self.stages.items() if kind == stage] or [stage]
 
     @property
@@ -94,30 +94,30 @@ class RunRecord:
         return max((row.values[ENGINE_START] for row in self.rows if ENGINE_START in row.values), default=None)
 
     @property
-    def curves(self) -> dict[str, dict[str, list[CurvePoint]]]:
+    def curves(self) -> dict[str, dict[str, list[BudgetPoint]]]:
         """The curves by the label of their evaluation, then by environment; only evaluations that have one."""
         return {evaluation.label: evaluation.curve for evaluation in self.evaluations if evaluation.curve}
 
     def series(self, stage: str, metric: str) -> tuple[list[int], list[float]]:
-        """Steps and values of one metric of one stage."""
+        """Return the steps and values of one metric of one stage."""
         pairs = [(row.step, row.values[metric]) for row in self.rows if row.stage == stage and metric in row.values]
         return [step for step, _ in pairs], [value for _, value in pairs]
 
     def envs_of(self, stage: str) -> list[str]:
-        """The environments whose reward a stage has measured."""
+        """Return the environments whose reward a stage has measured."""
         names = {name for row in self.rows if row.stage == stage for name in row.values}
         parts = [name.split("/") for name in names]
         return sorted(p[1] for p in parts if len(p) == 3 and p[0] == "env" and p[2] == "reward")
 
     def final_metrics(self) -> dict[str, dict[str, float]]:
-        """The last row of each stage."""
+        """Return the last row of each stage."""
         return {row.stage: {"step": row.step} | row.values for row in self.rows if row.event is None}
 
     @property
     def events(self) -> list[Event]:
         """What was done to the run while it was under way, in order."""
         return [
-            Event(stage=row.stage, step=row.step, kind=str(row.event["kind"]), what=row.told)
+            Event(stage=row.stage, step=row.step, kind=str(row.event["kind"]), what=row.event_text)
             for row in self.rows
             if row.event is not None
         ]
@@ -126,7 +126,7 @@ class RunRecord:
 def read_run(run_dir: Path) -> RunRecord:
     """Read a run's folder.
 
-    Raises `FileNotFoundError` where it holds no configuration, `ValueError` naming the file where one is broken.
+    Raise `FileNotFoundError` where it holds no configuration, `ValueError` naming the file where one is broken.
     """
     path = run_dir / "config.yaml"
     if not path.exists():
@@ -144,7 +144,7 @@ def read_run(run_dir: Path) -> RunRecord:
 
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
-    """The evaluations in a folder, in the order of their models. Raises `ValueError` naming a file that is none."""
+    """Read the evaluations in a folder, in the order of their models. Raise `ValueError` naming a file that is none."""
     return sorted((_evaluation(file) for file in folder.glob("*.json")), key=lambda evaluation: evaluation.order)
 
 
@@ -153,10 +153,10 @@ def _evaluation(path: Path) -> Evaluation:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         envs = {
-            env: EnvResult(**{name: measured(value) for name, value in result.items() if name in known})
+            env: EnvResult(**{name: nan_for_null(value) for name, value in result.items() if name in known})
             for env, result in raw["envs"].items()
         }
-        curve = {env: [CurvePoint.read(point) for point in points] for env, points in raw.get("curve", {}).items()}
+        curve = {env: [BudgetPoint.read(point) for point in points] for env, points in raw.get("curve", {}).items()}
         return Evaluation(
             label=raw["label"], order=raw["order"], k=raw["k"], seconds=raw["seconds"], envs=envs, curve=curve
         )
@@ -165,7 +165,7 @@ def _evaluation(path: Path) -> Evaluation:
 
 
 def _reached(run_dir: Path, what: str) -> dict[str, Any]:
-    """A field of what the run has reached."""
+    """Return a field of what the run has reached."""
     manifest = run_dir / "manifest.json"
     if not manifest.exists():
         return {}

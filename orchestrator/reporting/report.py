@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from orchestrator.reporting.budget_figures import curve_file, curve_plots
 from orchestrator.reporting.figures import plots
 from orchestrator.reporting.record import RunRecord, read_run
-from orchestrator.reporting.transcripts import pick_samples
+from orchestrator.reporting.transcripts import pick_transcripts
 from orchestrator.run.folder import write_json
 from orchestrator.run.progress import clock_text
 
@@ -32,7 +32,7 @@ class ReportPaths:
 def write_report(run_dir: Path) -> ReportPaths:
     """Write the report of a run from what its folder holds; a run that is not finished gets what there is.
 
-    Raises `FileNotFoundError` or `ValueError` where the folder is not that of a run or a file in it is broken.
+    Raise `FileNotFoundError` or `ValueError` where the folder is not that of a run or a file in it is broken.
     """
     record = read_run(run_dir)
     paths = ReportPaths(
@@ -48,7 +48,7 @@ def write_report(run_dir: Path) -> ReportPaths:
 
 
 def summary(record: RunRecord) -> dict[str, Any]:
-    """What `report.json` holds."""
+    """Return what `report.json` holds."""
     tables = [asdict(evaluation) for evaluation in record.evaluations]
     for table, evaluation in zip(tables, record.evaluations, strict=True):
         for env, result in evaluation.envs.items():
@@ -80,7 +80,7 @@ def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
 
 
 def page(record: RunRecord, trajectories: Path) -> str:
-    """The HTML page. Everything that a model, a tool or a data row wrote is escaped."""
+    """Render the HTML page. Everything that a model, a tool or a data row wrote is escaped."""
     return render(
         TEMPLATE,
         {
@@ -88,14 +88,14 @@ def page(record: RunRecord, trajectories: Path) -> str:
             "total_seconds": sum(record.stage_seconds.values()),
             "plots": plots(record),
             "curve_plots": curve_plots(record),
-            "samples": pick_samples(trajectories),
+            "transcripts": pick_transcripts(trajectories),
             "config": yaml.safe_dump(record.config, sort_keys=False),
         },
     )
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """A page from a template of this folder; values are escaped."""
+    """Render a page from a template of this folder; values are escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -109,5 +109,5 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    """A number as a table shows it; a dash where there is none."""
+    """Write a number as a table shows it; a dash where there is none."""
     return "-" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"

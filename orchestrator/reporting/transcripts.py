@@ -13,7 +13,7 @@ PER_ENV = 4
 LONGEST_TEXT = 4000
 NEWEST_FILES = 12
 NO_THOUGHT = "none"
-"""What `closed` of a turn says where there was no thought: reasoning was off, or the model has no tags for it."""
+"""What `closed` of a turn says where there was no thought: thinking is off, or the model has no tags for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Transcript:
     """One trajectory as people read it."""
 
     env: str
@@ -42,55 +42,55 @@ class Sample:
     forced: int
     versions: tuple[int, int] | None
     """Oldest and newest weight version that sampled it."""
-    said: tuple[Passage, ...]
+    passages: tuple[Passage, ...]
 
     @property
     def outcome(self) -> str:
-        """The group it belongs to when samples are chosen."""
+        """The group it belongs to when transcripts are picked."""
         if self.reward is None:
             return "failed"
         correct = correctness(self.parts, self.reward)
         return f"{'right' if correct >= 1 else 'partly' if correct > 0 else 'wrong'} after {self.stop}"
 
 
-def pick_samples(folder: Path, *, per_env: int = PER_ENV) -> dict[str, list[Sample]]:
-    """Up to `per_env` trajectories of each environment from the newest files, as many kinds of outcome as there are."""
+def pick_transcripts(folder: Path, *, per_env: int = PER_ENV) -> dict[str, list[Transcript]]:
+    """Pick up to `per_env` trajectories of each environment from the newest files, as many kinds of outcome as there are."""
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
-    by_env: dict[str, dict[str, list[Sample]]] = {}
+    by_env: dict[str, dict[str, list[Transcript]]] = {}
     for file in files[:NEWEST_FILES]:
-        for sample in _samples(file):
-            kinds = by_env.setdefault(sample.env, {})
-            of_kind = kinds.setdefault(sample.outcome, [])
+        for transcript in _transcripts(file):
+            kinds = by_env.setdefault(transcript.env, {})
+            of_kind = kinds.setdefault(transcript.outcome, [])
             if len(of_kind) < per_env:
-                of_kind.append(sample)
+                of_kind.append(transcript)
     return {env: _in_turn(kinds, per_env) for env, kinds in sorted(by_env.items())}
 
 
-def _in_turn(kinds: dict[str, list[Sample]], count: int) -> list[Sample]:
-    """One of each kind, then a second of each, until there are `count`; right ones first."""
+def _in_turn(kinds: dict[str, list[Transcript]], count: int) -> list[Transcript]:
+    """Take one of each kind, then a second of each, until there are `count`; right ones first."""
     order = sorted(kinds, key=lambda kind: (not kind.startswith("right"), kind))
-    deepest = max(len(samples) for samples in kinds.values())
+    deepest = max(len(of_kind) for of_kind in kinds.values())
     turns = [kinds[kind][depth] for depth in range(deepest) for kind in order if depth < len(kinds[kind])]
-    return sorted(turns[:count], key=lambda sample: order.index(sample.outcome))
+    return sorted(turns[:count], key=lambda transcript: order.index(transcript.outcome))
 
 
-def _samples(file: Path) -> Iterator[Sample]:
+def _transcripts(file: Path) -> Iterator[Transcript]:
     with file.open(encoding="utf-8") as lines:
         for line in lines:
             if not line.endswith("\n"):
                 return  # a killed process left this line half written
-            yield to_sample(json.loads(line), source=file.stem)
+            yield to_transcript(json.loads(line), source=file.stem)
 
 
-def to_sample(row: dict[str, Any], *, source: str) -> Sample:
-    """A row of `trajectories/` (see `rollout.trajectory_json`) as people read it."""
-    said = [Passage(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
+def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
+    """Return a row of `trajectories/` (see `rollout.trajectory_json`) as people read it."""
+    passages = [Passage(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
     versions = [version for turn in row["turns"] for version in turn["versions"]]
     for turn in row["turns"]:
-        said += _said(turn)
-        said += [Passage(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
+        passages += _passages(turn)
+        passages += [Passage(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
     failure = row["failure"]
-    return Sample(
+    return Transcript(
         env=row["env"],
         key=row["key"],
         source=source,
@@ -102,12 +102,12 @@ def to_sample(row: dict[str, Any], *, source: str) -> Sample:
         tokens=sum(len(turn["sampled_ids"]) for turn in row["turns"]),
         forced=sum(sum(turn["forced"]) for turn in row["turns"]),
         versions=(min(versions), max(versions)) if versions else None,
-        said=tuple(passage for passage in said if passage.text),
+        passages=tuple(passage for passage in passages if passage.text),
     )
 
 
-def _said(turn: dict[str, Any]) -> list[Passage]:
-    """A turn as thought and answer, by the rule by which it was graded."""
+def _passages(turn: dict[str, Any]) -> list[Passage]:
+    """Return a turn as thought and answer, by the rule by which it was graded."""
     thought, answer, _ = split_thought(turn["text"], thinks=turn["closed"] != NO_THOUGHT)
     return [Passage(role="thought", text=_text(thought)), Passage(role="answer", text=_text(answer))]
 

@@ -35,7 +35,7 @@ class DamagedCheckpointError(Exception):
 def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
     """Make an empty directory to write the checkpoint of `step` into; finish it with `commit`.
 
-    Raises `OSError` (ENOSPC) where the disk has less than `needed_bytes` left, before anything is written.
+    Raise `OSError` (ENOSPC) where the disk has less than `needed_bytes` left, before anything is written.
     """
     stage_dir.mkdir(parents=True, exist_ok=True)
     _finish_interrupted(stage_dir)
@@ -141,7 +141,7 @@ def latest(stage_dir: Path) -> Path | None:
     """Return the newest whole checkpoint of a stage, or None where the stage has none yet.
 
     A damaged one is named in a warning and the one before is taken. What was left whole by an interruption is moved in, so
-    only the process that writes checkpoints may ask. Raises `DamagedCheckpointError` where none is whole: starting from
+    only the process that writes checkpoints may ask. Raise `DamagedCheckpointError` where none is whole: starting from
     scratch would throw away what was trained.
     """
     problems: list[str] = []

@@ -70,25 +70,25 @@ class RunDir:
         return self.root / "eval"
 
     def checkpoints(self, stage: str) -> Path:
-        """The checkpoints of an instance of a stage, one folder for each step."""
+        """Return the folder of the checkpoints of an instance of a stage, one folder for each step."""
         return self.root / "checkpoints" / stage
 
     def verified(self, model: Path) -> Path:
-        """The model, where it is none of this run or as it was saved; else raises `DamagedCheckpointError`."""
+        """Return the model. Raise `DamagedCheckpointError` where it is one of this run and not as it was saved."""
         if model.is_relative_to(self.root):
             verify(model)
         return model
 
     def sampled(self, stage: str) -> Path:
-        """What the model answered before an instance of a stage that trains on its own answers."""
+        """Return the file of what the model answered before an instance of a stage that trains on its own answers."""
         return self.root / f"{stage}.jsonl"
 
     def begun(self) -> dict[str, str]:
-        """The training instances that have a checkpoint, with the model that each began with."""
+        """Return the training instances that have a checkpoint, with the model that each began with."""
         return {name: model for name, model in self.state().began.items() if steps(self.checkpoints(name))}
 
     def open(self) -> None:
-        """Make the folder and take its lock. Raises `RuntimeError` where another driver holds it."""
+        """Make the folder and take its lock. Raise `RuntimeError` where another driver holds it."""
         for folder in (self.root, self.trajectories, self.evals):
             folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.root / "driver.lock").open("a+")
@@ -106,7 +106,7 @@ class RunDir:
             self._lock = None
 
     def state(self) -> RunState:
-        """What was reached; a fresh state for a new run."""
+        """Read what was reached; a fresh state for a new run."""
         path = self.root / "manifest.json"
         return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
 

@@ -28,7 +28,7 @@ class MetricsRow:
     event: dict[str, Any] | None = None
 
     @property
-    def told(self) -> dict[str, str]:
+    def event_text(self) -> dict[str, str]:
         """What the event was, each thing as text: a pair is what it was and what it is. Empty without an event."""
         what = self.event["what"] if self.event else {}
         return {name: " -> ".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in what.items()}
@@ -50,7 +50,7 @@ class MetricsLog:
     def append(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         """Add the row of one step, in the place of an earlier one.
 
-        Raises `ValueError` where a metric has the name of a head field.
+        Raise `ValueError` where a metric has the name of a head field.
         """
         clash = [name for name in (*HEAD, EVENT) if name in metrics]
         if clash:
@@ -87,9 +87,9 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
-    """The rows of a metrics file in order; none where there is no file. A torn last line is left out.
+    """Read the rows of a metrics file in order; none where there is no file. A torn last line is left out.
 
-    Raises `ValueError` with file and line number where a line inside the file is no metrics row.
+    Raise `ValueError` with file and line number where a line inside the file is no metrics row.
     """
     if not path.exists():
         return []
@@ -98,7 +98,7 @@ def read_metrics(path: Path) -> list[MetricsRow]:
 
 
 def parse_row(line: str) -> MetricsRow:
-    """The row of one line. Raises `ValueError` where it is none."""
+    """Parse the row of one line. Raise `ValueError` where it is none."""
     try:
         fields = json.loads(line)
         stage, step, when = (fields.pop(name) for name in HEAD)
@@ -117,5 +117,5 @@ def _row(line: str, path: Path, number: int) -> MetricsRow:
 
 
 def _whole_lines(text: str) -> list[str]:
-    """The lines that end in a newline: `append` writes a row and its newline at once."""
+    """Return the lines that end in a newline: `append` writes a row and its newline at once."""
     return text.split("\n")[:-1]

@@ -65,7 +65,7 @@ class MlflowRun:
     def connect(self, artifacts: Path) -> None:
         """Find the run, or create it; nothing is sent before its id is stored.
 
-        A new experiment in a local store keeps its files in the folder `artifacts`. Raises `RunDeletedError`.
+        A new experiment in a local store keeps its files in the folder `artifacts`. Raise `RunDeletedError`.
         """
         if self._uri.startswith("sqlite:///"):
             artifacts.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class MlflowRun:
         self._client.set_terminated(self._id, status=status)
 
     def _remembered(self) -> tuple[str, str | None]:
-        """The mark of the run, stored before it is used for the first time, and the run's id where that is known."""
+        """Return the mark of the run, stored before it is used for the first time, and the run's id where that is known."""
         path = self._memory / "run.json"
         if not path.exists():
             self._memory.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ class MlflowRun:
         return str(found.experiment_id)
 
     def _row(self, line: str) -> MetricsRow | None:
-        """The row of a line; None, which is said, where it is none: it must not hold up those behind it."""
+        """Return the row of a line; None, which is said, where it is none: it must not hold up those behind it."""
         try:
             return parse_row(line)
         except ValueError as error:
@@ -159,7 +159,7 @@ class MlflowRun:
             self._log_batch(what, entries[start : start + AT_ONCE[what]])
 
     def _log_batch(self, what: str, entries: list[Any]) -> None:
-        """One call; where MLflow refuses it, the entries that it refuses are found, said once each, and left out."""
+        """Make one call; where MLflow refuses it, the entries that it refuses are found, said once each, and left out."""
         try:
             self._client.log_batch(self._id, **{what: entries})
         except MlflowException as error:
@@ -176,12 +176,12 @@ class MlflowRun:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """Return what an error says, in one line."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _metrics(row: MetricsRow) -> list[Metric]:
-    """A row's values that are numbers, with the time of the row."""
+    """Return a row's values that are numbers, with the time of the row."""
     time_ms = round(row.time * 1000)
     return [
         Metric(f"{row.stage}/{name}", value, time_ms, row.step)
@@ -191,6 +191,6 @@ def _metrics(row: MetricsRow) -> list[Metric]:
 
 
 def _event(row: MetricsRow) -> RunTag:
-    told = ", ".join(f"{name} {value}" for name, value in row.told.items())
-    text = f"{row.stage} after step {row.step}: {row.event and row.event['kind']} {told}"
+    what = ", ".join(f"{name} {value}" for name, value in row.event_text.items())
+    text = f"{row.stage} after step {row.step}: {row.event and row.event['kind']} {what}"
     return RunTag(f"event.{round(row.time * 1000)}", text[:LONGEST_VALUE])

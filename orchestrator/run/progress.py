@@ -42,19 +42,19 @@ class StageView:
         self.metrics.update(metrics)
 
     def seconds_left(self, now: float) -> float | None:
-        """Steps left times the mean seconds of a step so far; None before there is a mean."""
+        """Return the steps left times the mean seconds of a step so far; None before there is a mean."""
         if self.first is None or self.step <= self.first:
             return None
         return (self.total - self.step) * (now - self.first_at) / (self.step - self.first)
 
     def rewards(self) -> dict[str, float]:
-        """The newest mean reward of each environment."""
+        """Return the newest mean reward of each environment."""
         names = [name.split("/") for name in self.metrics]
         envs = [parts[1] for parts in names if len(parts) == 3 and parts[0] == "env" and parts[2] == "reward"]
         return {env: self.metrics[f"env/{env}/reward"] for env in sorted(envs)}
 
     def first_of(self, names: tuple[str, ...]) -> float | None:
-        """The newest value of the first of these metrics that the stage has."""
+        """Return the newest value of the first of these metrics that the stage has."""
         return next((self.metrics[name] for name in names if name in self.metrics), None)
 
 
@@ -96,13 +96,13 @@ class Progress:
             self._live.stop()
 
     def stage(self, name: str, total_steps: int) -> None:
-        """A stage begins; `total_steps` is 0 where it has no steps."""
+        """Begin a stage; `total_steps` is 0 where it has no steps."""
         self._end_stage()
         self._stage = StageView(name=name, total=total_steps, began=self._clock())
         self._printed_at = self._clock()
 
     def update(self, step: int, metrics: dict[str, float]) -> None:
-        """A step of the current stage is done."""
+        """Show that a step of the current stage is done."""
         assert self._stage is not None, "stage() comes before update()"
         now = self._clock()
         self._stage.update(step, metrics, now)
@@ -110,14 +110,14 @@ class Progress:
             self._print_line(self._stage)
 
     def note(self, text: str) -> None:
-        """A line that stays: a warning, a file that was written. What looks like a secret is blanked."""
+        """Print a line that stays: a warning, a file that was written. What looks like a secret is blanked."""
         line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
         self._console.print(line, markup=False, soft_wrap=True)
         if self._live is None:
             self._stream.flush()
 
     def _end_stage(self) -> None:
-        """The last line of a stage."""
+        """Print the last line of a stage."""
         self._redraw()
         stage, self._stage = self._stage, None
         if stage is None:
@@ -165,7 +165,7 @@ class Progress:
 
 
 def line_text(stage: StageView, now: float) -> str:
-    """One plain line: stage, step, rewards, loss, speed and time left, as far as they are known."""
+    """Write one plain line: stage, step, rewards, loss, speed and time left, as far as they are known."""
     left = stage.seconds_left(now)
     parts = [
         f"{stage.name} {stage.step}/{stage.total}" if stage.total else f"{stage.name} {stage.step}",
@@ -178,7 +178,7 @@ def line_text(stage: StageView, now: float) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Seconds as `m:ss` or `h:mm:ss`."""
+    """Write seconds as `m:ss` or `h:mm:ss`."""
     minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

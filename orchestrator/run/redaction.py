@@ -39,12 +39,12 @@ SHAPES = (
 
 
 def is_secret(key: str) -> bool:
-    """Whether a key names a secret, such as `hf_token`, `apiKey` or `auth`."""
+    """Return whether a key names a secret, such as `hf_token`, `apiKey` or `auth`."""
     return SECRET_KEY.search(TEXT_TOKEN.sub("", "_".join(WORD.findall(key)).lower())) is not None
 
 
 def blanked(text: str) -> str:
-    """A text without what looks like a secret."""
+    """Return a text without what looks like a secret."""
     for shape, instead in SHAPES:
         text = shape.sub(instead, text)
     return text
@@ -66,7 +66,7 @@ def _walked(value: Any, hidden: Callable[[Any], str], *, secret: bool) -> Any:
 
 
 def reference(value: Any) -> str:
-    """What a file holds of a secret so that it can be loaded again: the environment variable that has it, if one has.
+    """Return what a file holds of a secret so that it can be loaded again: the environment variable that has it, if one has.
 
     The variable's name must be that of a secret too: others may have the same value by chance.
     """
@@ -76,7 +76,7 @@ def reference(value: Any) -> str:
 
 
 def blanks(value: Any, where: str = "") -> list[str]:
-    """The dotted keys whose values were blanked."""
+    """Return the dotted keys whose values were blanked."""
     if isinstance(value, dict):
         return [
             key for name, inner in value.items() for key in blanks(inner, f"{where}.{name}" if where else str(name))

@@ -38,11 +38,11 @@ class Tracker(Protocol):
     """Where a run reports to; its metrics are read from its metrics file. No call blocks, except `close`."""
 
     def params(self, values: dict[str, str]) -> None:
-        """The run's configuration."""
+        """Send the run's configuration."""
         ...
 
     def artifact(self, path: Path) -> None:
-        """A file to keep with the run, as it is when it is sent."""
+        """Store a file with the run, as it is when it is sent."""
         ...
 
     def close(self, ended: Ended) -> None:
@@ -111,7 +111,7 @@ class MlflowTracker:
             )
 
     def _send_rows(self) -> None:
-        """The thread of the metrics: sends what is new until the end has come."""
+        """Be the thread of the metrics: send what is new until the end has come."""
         if not self._until_done(lambda: self._run.connect(self._artifacts)):
             return
         self._connected.set()
@@ -127,7 +127,7 @@ class MlflowTracker:
         self._settled = self._until_done(lambda: self._run.end(self._ended.value))
 
     def _send_files(self) -> None:
-        """The thread of the files: neither the metrics nor the next file wait for one that can't be stored."""
+        """Be the thread of the files: neither the metrics nor the next file wait for one that can't be stored."""
         waiting: list[Path] = []
         last = said = False
         while not self._connected.wait(POLL_S):

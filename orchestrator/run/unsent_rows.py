@@ -20,7 +20,7 @@ class UnsentRows:
         self._last = b""
 
     def next(self, most: int) -> list[str]:
-        """The next whole unsent lines, up to `most`, without their newlines; the same again until they are `done`."""
+        """Return the next whole unsent lines, up to `most`, without their newlines; the same again until they are `done`."""
         if not self._metrics.exists():
             return []
         found: list[str] = []
@@ -47,7 +47,7 @@ class UnsentRows:
         self._sent.update(hashes)
 
     def count(self) -> int:
-        """How many whole lines are unsent."""
+        """Count the whole lines that are unsent."""
         if not self._metrics.exists():
             return 0
         lines = self._metrics.read_text(encoding="utf-8").split("\n")[:-1]

@@ -21,15 +21,15 @@ from envs.source import distinct, open_source
 from orchestrator.deadline import Deadline, beside, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import (
-    Setting,
-    budget_settings,
-    curve,
+    BudgetPoint,
+    Condition,
+    budget_conditions,
+    budget_curve,
     mean,
     median_free_thought,
     standard_error,
     task_accuracies,
 )
-from orchestrator.reporting.curve_point import CurvePoint
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
 from orchestrator.settings.compose import Config, EvalConfig
@@ -41,24 +41,24 @@ from rollout.trajectory_json import write_groups
 
 EVAL_TICKETS = 10**9
 """Tickets of evaluations start here, so that their seeds are never those of training."""
-FREE = Setting(thinking=UNLIMITED)
+FREE = Condition(thinking=UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """The tasks of the environments that think, answered once more under each of these settings, all at once."""
+    """The tasks of the environments that think, answered once more under each of these conditions, all at once."""
 
     name: str
-    settings: dict[str, list[Setting]]
+    conditions: dict[str, list[Condition]]
 
     @property
     def points(self) -> int:
         """Most points of one environment."""
-        return max((len(settings) for settings in self.settings.values()), default=0)
+        return max((len(conditions) for conditions in self.conditions.values()), default=0)
 
     def tasks(self, plain: Iterable[Task]) -> list[Task]:
-        """The tasks under this pass's modes; settings that share a mode share its answers."""
-        modes = {env: dict.fromkeys(one.thinking for one in settings) for env, settings in self.settings.items()}
+        """The tasks under this pass's modes; conditions that share a mode share its answers."""
+        modes = {env: dict.fromkeys(one.thinking for one in conditions) for env, conditions in self.conditions.items()}
         return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env, ())]
 
 
@@ -153,7 +153,7 @@ class _Exam:
 
 async def _thinking(
     run: Run, config: EvalConfig, exam: _Exam, tasks: list[Task], free: list[Group]
-) -> tuple[list[Group], dict[str, list[CurvePoint]]]:
+) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
     """The further passes: their groups, and the curve of every environment that thinks."""
     scope = run.config.rollout.thought.scope
     thinking = sorted({task.env for task in tasks if task.thinking == UNLIMITED})
@@ -167,30 +167,30 @@ async def _thinking(
     for one in passes:
         run.progress.note(f"eval-{exam.label}: {one.name}")
         further += await exam.answers(one.tasks(tasks), points=one.points)
-    settings = {env: [FREE, *(setting for one in passes for setting in one.settings[env])] for env in known}
+    conditions = {env: [FREE, *(asked for one in passes for asked in one.conditions[env])] for env in known}
     groups = [*free, *further]
-    return further, {env: curve(_of_env(groups, env), settings[env], scope=scope) for env in known}
+    return further, {env: budget_curve(_of_env(groups, env), conditions[env], scope=scope) for env in known}
 
 
 def further_passes(config: EvalConfig, medians: dict[str, float]) -> list[Pass]:
     """What is asked for beside unlimited thought, by kind; `medians` has each environment's free thought in tokens."""
     passes = []
     if config.no_thought:
-        passes.append(Pass(name="thinking off", settings={env: [Setting(thinking=OFF)] for env in medians}))
+        passes.append(Pass(name="thinking off", conditions={env: [Condition(thinking=OFF)] for env in medians}))
     if config.low_effort:
-        passes.append(Pass(name="low effort", settings={env: [Setting(thinking=LOW_EFFORT)] for env in medians}))
+        passes.append(Pass(name="low effort", conditions={env: [Condition(thinking=LOW_EFFORT)] for env in medians}))
     if config.budgets or config.budget_shares:
-        settings = {
-            env: budget_settings(config.budgets, config.budget_shares, free_thought=value)
+        conditions = {
+            env: budget_conditions(config.budgets, config.budget_shares, free_thought=value)
             for env, value in medians.items()
         }
-        budgets = {env: ", ".join(str(one.thinking.budget) for one in asked) for env, asked in settings.items()}
+        budgets = {env: ", ".join(str(one.thinking.budget) for one in asked) for env, asked in conditions.items()}
         listed = "; ".join(f"{env} {numbers}" for env, numbers in budgets.items())
-        passes.append(Pass(name=f"budgets in tokens: {listed}", settings=settings))
+        passes.append(Pass(name=f"budgets in tokens: {listed}", conditions=conditions))
     return passes
 
 
-def curve_metrics(curves: dict[str, list[CurvePoint]]) -> dict[str, float]:
+def curve_metrics(curves: dict[str, list[BudgetPoint]]) -> dict[str, float]:
     """The numbers of every point that go to the tracker; lengths are those of an episode."""
     return {
         f"{env}/thinking/{point.label}/{name}": value
