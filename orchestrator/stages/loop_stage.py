@@ -133,7 +133,7 @@ class LoopStage:
     async def _save(self, step: int) -> None:
         if step == 0:
             return
-        state = {"buffer": self._buffer.state(), "mixture": self._mixture.state(), "version": self._version.value.step}
+        state = {"buffer": self._buffer.state(), "mixture": self._mixture.state()}
         self._run.folder.store(replace(self._run.folder.state(), version=self._version.value.step))
         await self._run.save(self._stage, step, {STATE_FILE: json.dumps(state)})
 
