@@ -1,11 +1,12 @@
-"""Scripts scored by several processes, in order; a process that dies or hangs loses nothing."""
+"""Scripts scored by several processes, in order; one that dies or hangs loses nothing but the script it had."""
 
 import multiprocessing
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from time import monotonic
 
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
@@ -14,88 +15,148 @@ from envs.playback import Scored, score
 Script = tuple[Task, list[str]]
 """A task and the model's turns."""
 AHEAD = 8
+"""Scripts that are taken from the source for each process before the first of them is given back."""
+START_S = 120.0
 DEADLINE_S = 300.0
-ATTEMPTS = 2
+ATTEMPTS = 3
 
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    task: Task
-    turns: list[str]
-    future: "Future[Scored] | None"
+    script: Script
     attempts: int = 0
-
-    @property
-    def scored(self) -> bool:
-        future = self.future
-        return future is not None and future.done() and not future.cancelled() and future.exception() is None
+    scored: Scored | None = None
 
 
 class ScoringPool:
-    """`workers` processes, each with its own sandbox and graders. Use as a context manager."""
+    """`workers` processes, each with its own sandbox and graders. Use as a context manager.
 
-    def __init__(self, workers: int) -> None:
+    A script that takes longer than `deadline_s` seconds is taken to hang.
+    """
+
+    def __init__(self, workers: int, *, deadline_s: float = DEADLINE_S) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}; it must be at least 1")
         self.workers = workers
-        self._pool = self._fresh()
+        self._deadline_s = deadline_s
+        self._processes = [_Worker() for _ in range(workers)]
 
-    def _fresh(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn"))
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes."""
+        return [worker.pid for worker in self._processes]
 
-    def scores(self, scripts: Iterable[Script]) -> Iterator[Scored]:
+    def scores(self, scripts: Iterable[Script]) -> Generator[Scored]:
         """Yield the score of each script, in their order.
 
-        Where a process dies or hangs, the scripts that were not done are scored one by one, so that the one at fault
-        is known by itself: it becomes a failure of type `worker` after two more attempts.
+        A script whose process dies or hangs is tried again in a new one; after three attempts it is a failure of type
+        `worker`. Raise `RuntimeError` where a process can't be started.
         """
-        jobs: deque[_Job] = deque()
-        for task, turns in scripts:
-            jobs.append(_Job(task=task, turns=turns, future=self._submit(task, turns)))
-            if len(jobs) > self.workers * AHEAD:
-                yield self._first(jobs)
-        while jobs:
-            yield self._first(jobs)
-
-    def _submit(self, task: Task, turns: list[str]) -> "Future[Scored] | None":
-        """Submit a script; None where the pool is broken: the oldest job will find that out and start a new one."""
+        given = (_Job(script=script) for script in scripts)
+        ordered, waiting = deque[_Job](), deque[_Job]()
         try:
-            return self._pool.submit(score, task, turns)
-        except BrokenProcessPool:
-            return None
+            while True:
+                while len(ordered) < self.workers * AHEAD and (job := next(given, None)) is not None:
+                    ordered.append(job)
+                    waiting.append(job)
+                if not ordered:
+                    return
+                for worker in self._processes:
+                    if waiting and worker.idle:
+                        worker.begin(waiting.popleft(), self._deadline_s)
+                waiting.extendleft(self._lost())
+                while ordered and (scored := ordered[0].scored) is not None:
+                    ordered.popleft()
+                    yield scored
+        finally:  # where nobody asks for the rest
+            self._processes = [worker if worker.idle else worker.replaced() for worker in self._processes]
 
-    def _first(self, jobs: deque[_Job]) -> Scored:
-        job = jobs[0]
-        while job.attempts <= ATTEMPTS:
-            job.future = job.future or self._submit(job.task, job.turns)
-            try:
-                if job.future is not None:
-                    scored = job.future.result(timeout=DEADLINE_S)
-                    jobs.popleft()
-                    return scored
-            except (BrokenProcessPool, TimeoutError):
+    def _lost(self) -> list[_Job]:
+        """Wait for the next answers; return the jobs whose process died or hung and that are to be tried again."""
+        lost = []
+        busy = [worker for worker in self._processes if not worker.idle]
+        soonest = min(worker.until for worker in busy)
+        ready = wait([worker.pipe for worker in busy], timeout=max(0.0, soonest - monotonic()))
+        for place, worker in enumerate(self._processes):
+            if worker.pipe in ready and worker.receives():
+                continue
+            if worker.pipe in ready or (not worker.idle and monotonic() > worker.until):
+                job = worker.job
+                if job is None:
+                    raise RuntimeError("a grading process ended before it began; its own message says why")
+                self._processes[place] = worker.replaced()
                 job.attempts += 1
-            self._restart(jobs)
-        jobs.popleft()
-        said = f"the grading process died or hung {ATTEMPTS + 1} times"
-        return Scored(reward=None, failure=Failure(kind=FailureKind.WORKER, message=said))
-
-    def _restart(self, jobs: deque[_Job]) -> None:
-        self.close()
-        self._pool = self._fresh()
-        for job in jobs:
-            if not job.scored:
-                job.future = None
+                if job.attempts < ATTEMPTS:
+                    lost.append(job)
+                    continue
+                message = f"the grading process died or hung {ATTEMPTS} times"
+                job.scored = Scored(reward=None, failure=Failure(kind=FailureKind.WORKER, message=message))
+        return lost
 
     def close(self) -> None:
         """End the processes."""
-        processes = list((self._pool._processes or {}).values())
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()
+        for worker in self._processes:
+            worker.close()
 
     def __enter__(self) -> "ScoringPool":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Worker:
+    """A process that scores one script at a time, from its start on busy until it says that it is ready."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.job: _Job | None = None
+        self.idle = False
+        self.until = monotonic() + START_S
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def begin(self, job: _Job, deadline_s: float) -> None:
+        self.job, self.idle = job, False
+        self.until = monotonic() + deadline_s
+        with suppress(OSError):  # where it died while it was idle, which the next `receives` finds
+            self.pipe.send(job.script)
+
+    def receives(self) -> bool:
+        """Take what the process says; False where it has died."""
+        try:
+            said: Scored | None = self.pipe.recv()
+        except (EOFError, OSError):
+            return False
+        if self.job is not None:
+            self.job.scored = said
+        self.job, self.idle = None, True
+        return True
+
+    def replaced(self) -> "_Worker":
+        """End the process and return another one."""
+        self.close()
+        return _Worker()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def _serve(pipe: Connection) -> None:
+    """Say that all is imported, then score what comes until the other end is gone."""
+    pipe.send(None)
+    while True:
+        try:
+            task, turns = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(score(task, turns))
