@@ -20,24 +20,21 @@ class ProcessDied(RuntimeError):
     """A rollout worker or a rank of the learner ended by itself: out of memory, killed, or its machine is gone."""
 
 
-async def await_actor(call: Awaitable[Any], name: str) -> Any:
-    """Return what an actor answers. Raises `ProcessDied` with the actor's name where its process has ended."""
+async def await_actor(call: Awaitable[Any], name: str, *, cancels: bool = False) -> Any:
+    """Return what an actor answers. Raises `ProcessDied` with the actor's name where its process has ended.
+
+    With `cancels` the call ends in the actor too where the wait for it is cancelled.
+    """
     try:
         return await call
+    except asyncio.CancelledError:
+        if cancels:
+            ray.cancel(call)
+        raise
     except RayActorError as error:
         raise ProcessDied(
             f"{name} died; the same command continues the run from its last checkpoint ({' '.join(str(error).split())})"
         ) from error
-
-
-@contextlib.contextmanager
-def cancelled_with_its_wait(call: Any) -> Iterator[None]:
-    """End a call in its actor where the block that waits for it is cancelled."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        ray.cancel(call)
-        raise
 
 
 async def close_actor(actor: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from orchestrator.cluster.actors import await_actor, cancelled_with_its_wait, close_actor, ended_on_failure, gpu_share
+from orchestrator.cluster.actors import await_actor, close_actor, ended_on_failure, gpu_share
 from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -57,8 +57,7 @@ class RolloutActor:
     async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group:
         """Return the group; a call that is given up ends in the actor too, else it would go on beside what comes next."""
         call = self._actor.run_group.remote(ticket, samples, attempt)
-        with cancelled_with_its_wait(call):
-            group: Group = await self._answer(call)
+        group: Group = await await_actor(call, self._name, cancels=True)
         return group
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
