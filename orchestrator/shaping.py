@@ -1,7 +1,8 @@
 """Rewards of a whole group: length control, effort and overlong turns, on top of what each answer earned by itself."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+from envs.core.bounds import not_negative
 from envs.core.setting import identity
 from envs.core.thinking_mode import Mode
 from rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
@@ -34,10 +35,8 @@ class ShapingConfig:
     """What it loses at the limit. Tasks with a thinking budget are left alone: their turns have limits of their own."""
 
     def __post_init__(self) -> None:
-        weights = ("thought_length", "answer_length", "shortest_bonus", "effort_slope", "effort_penalty")
-        for name in (*weights, "overlong_buffer", "overlong_factor"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"rl.shaping.{name}={getattr(self, name)} must be 0 or more")
+        for name, value in asdict(self).items():
+            not_negative(f"rl.shaping.{name}", value)
         if self.effort_tokens < 1:
             raise ValueError(f"rl.shaping.effort_tokens={self.effort_tokens} must be 1 or more")
 
