@@ -14,62 +14,25 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envs.coding import exercises, rows_humaneval
-from envs.coding import gold as code_gold
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.row_format import RowFormat, has_fields
-from envs.games import env as gym_env
-from envs.mathematics import arithmetic
-from envs.mathematics import gold as math_gold
-from envs.mathematics import rows as math_rows
+from envs.coding import env as coding
+from envs.core.definition import EnvDefinition
+from envs.games import env as games
+from envs.mathematics import env as mathematics
 from envs.puzzles import env as puzzles
-from envs.remote import env as http_env
+from envs.remote import env as remote
 from envs.retail import env as retail
-from envs.task_env import DEFAULT_TURNS
-from envs.tool_use import function_rows, lookups
-from envs.tool_use import gold as tool_gold
+from envs.tool_use import env as tool_use
 
 ENVIRONMENTS: dict[str, EnvDefinition] = {
     env.id: env
     for env in (
-        EnvDefinition(
-            id="math",
-            entry_point="envs.mathematics.env:MathEnv",
-            generate=arithmetic.generate,
-            formats=math_rows.FORMATS,
-            demonstrate=arithmetic.demonstrate,
-            gold=math_gold.gold,
-            corruptions=math_gold.corruptions,
-            parts=(*PARTS, "echo"),
-            max_turns=1,
-        ),
-        EnvDefinition(
-            id="code",
-            entry_point="envs.coding.env:CodeEnv",
-            generate=exercises.generate,
-            formats=rows_humaneval.FORMATS,
-            demonstrate=exercises.demonstrate,
-            gold=code_gold.gold,
-            corruptions=code_gold.corruptions,
-            parts=(*PARTS, "tests"),
-            max_turns=1,
-            runs_programs=True,
-        ),
-        EnvDefinition(
-            id="tool_use",
-            entry_point="envs.tool_use.env:ToolEnv",
-            generate=lookups.generate,
-            formats=(RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load),),
-            demonstrate=lookups.demonstrate,
-            gold=tool_gold.gold,
-            corruptions=tool_gold.corruptions,
-            parts=(*PARTS, "tool_errors"),
-            max_turns=DEFAULT_TURNS,
-        ),
+        mathematics.ENVIRONMENT,
+        coding.ENVIRONMENT,
+        tool_use.ENVIRONMENT,
         retail.ENVIRONMENT,
         puzzles.ENVIRONMENT,
-        gym_env.ENVIRONMENT,
-        http_env.ENVIRONMENT,
+        games.ENVIRONMENT,
+        remote.ENVIRONMENT,
     )
 }
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from envs.coding.env import CodeEnv
-from envs.coding.rows_humaneval import FORMATS
+from envs.coding.env import ENVIRONMENT, CodeEnv
 from envs.core.row_format import load_row
 from envs.core.step_result import GymStep
 from envs.core.task import Task
@@ -13,7 +12,7 @@ from envs.core.thinking_mode import OFF
 
 def task_of(row: dict[str, Any], **spec: Any) -> Task:
     """The task of a row without thinking, with these settings."""
-    task = load_row(FORMATS, row, "row")
+    task = load_row(ENVIRONMENT.formats, row, "row")
     return replace(task, thinking=OFF, spec=task.spec | spec)
 
 

@@ -13,7 +13,7 @@ from envs.core.failure import FailureKind
 from envs.core.task import Task
 from envs.playback import Scored, score
 from envs.puzzles.env import answer_of
-from envs.puzzles.library import SCORE_S, Origin, ReasoningLibrary, shared_library
+from envs.puzzles.library import SCORE_S, Origin, PuzzleLibrary, shared_library
 from envs.source import EnvConfig, open_source
 from rewards.verdict import Outcome
 
@@ -208,7 +208,7 @@ def test_a_task_of_another_version_of_the_library_is_a_fault_and_no_reward() -> 
 
 
 def test_a_process_that_was_lost_is_started_again() -> None:
-    library, origin = ReasoningLibrary(), Origin(dataset="leg_counting", config={}, seed=5)
+    library, origin = PuzzleLibrary(), Origin(dataset="leg_counting", config={}, seed=5)
     before = library.make(origin)
     library.close()
     assert library.make(origin) == before

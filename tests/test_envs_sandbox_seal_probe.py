@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from envs.mathematics.grader import MathGrader
-from envs.puzzles.library import Origin, ReasoningLibrary
+from envs.puzzles.library import Origin, PuzzleLibrary
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_LANDLOCK = """
@@ -56,7 +56,7 @@ def test_the_worker_of_the_math_grader_tries_its_seal_and_is_not_root() -> None:
 
 
 def test_the_process_of_reasoning_gym_tries_its_seal_and_is_not_root() -> None:
-    library = ReasoningLibrary()
+    library = PuzzleLibrary()
     assert library.make(Origin(dataset="leg_counting", config={}, seed=5)).question
     found = library.seal()
     assert (found["level"], found["not_stopped"]) == (2, [])

@@ -13,10 +13,12 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from envs.coding import exercises
+from envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
 from envs.coding.exercises import CREDITS, ENV
+from envs.coding.gold import corruptions, gold
 from envs.coding.suite import suite
 from envs.coding.test_result import Tested, short
+from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import GraderError
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
@@ -126,3 +128,18 @@ def _with_share(judged: Verdict, share: float) -> Verdict:
 
 def _user(text: str) -> Message:
     return {"role": "user", "content": text}
+
+
+ENVIRONMENT = EnvDefinition(
+    id=ENV,
+    entry_point="envs.coding.env:CodeEnv",
+    generate=exercises.generate,
+    formats=(*rows_humaneval.FORMATS, *rows_stdio.FORMATS, *rows_assertions.FORMATS),
+    demonstrate=exercises.demonstrate,
+    gold=gold,
+    corruptions=corruptions,
+    parts=(*PARTS, TESTS),
+    max_turns=1,
+    runs_programs=True,
+)
+"""Its formats stand in the order in which they are tried; MBPP's rows are also lists of assertions."""

@@ -1,9 +1,8 @@
-"""Rows of programming data: the formats of the code environment, and HumanEval's own."""
+"""Rows of programming data that are judged by a check function: HumanEval."""
 
 import ast
 from typing import Any
 
-from envs.coding import rows_assertions, rows_stdio
 from envs.coding.exercises import ENV
 from envs.coding.row_source import (
     CHECK,
@@ -72,9 +71,4 @@ def matches(row: Row) -> bool:
     return all(name in row for name in ("prompt", "test", "entry_point"))
 
 
-FORMATS = (
-    RowFormat(name="humaneval", matches=matches, load=load),
-    *rows_stdio.FORMATS,
-    *rows_assertions.FORMATS,
-)
-"""In the order in which they are tried; MBPP's rows are also lists of assertions."""
+FORMATS = (RowFormat(name="humaneval", matches=matches, load=load),)

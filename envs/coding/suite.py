@@ -9,7 +9,7 @@ The spec of a task holds one of
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from envs.coding.checks import run_checks
 from envs.coding.row_source import split, whole
@@ -27,7 +27,7 @@ METHOD = "\n\nif {0!r} not in globals():\n    {0} = Solution().{0}\n"
 class Suite:
     """The tests of a task: their kind, how many there are, and their results in order, executed as they are asked for."""
 
-    kind: str
+    kind: Literal["stdio", "values", "check", "assertions"]
     count: int
     results: Generator[Tested, None, None]
 

@@ -68,8 +68,8 @@ def _linear(rng: random.Random, _digits: int) -> Problem:
     return Problem(question=f"{a}x+{b}={c}, x=?", steps=steps, answer=x)
 
 
-Kind = Callable[[random.Random, int], Problem]
-LEVELS: dict[int, tuple[tuple[Kind, int], ...]] = {
+MakeProblem = Callable[[random.Random, int], Problem]
+LEVELS: dict[int, tuple[tuple[MakeProblem, int], ...]] = {
     1: ((_sum, 2), (_sum, 2), (_sum_equation, 2)),
     2: ((_sum, 3), (_sum_equation, 3), (_difference, 3), (_difference_equation, 3), (_chain, 2)),
     3: ((_product, 2), (_linear, 2), (_chain, 3)),
@@ -78,11 +78,11 @@ LEVELS: dict[int, tuple[tuple[Kind, int], ...]] = {
 
 def generate(rng: random.Random, level: int) -> Task:
     """Generate a task of this level; its key is set by the source."""
-    kinds = [kind for step in range(1, level + 1) for kind in LEVELS.get(step, ())]
-    if not kinds:
+    choices = [choice for step in range(1, level + 1) for choice in LEVELS.get(step, ())]
+    if not choices:
         raise ValueError(f"math has levels {min(LEVELS)} to {max(LEVELS)}, not {level}")
-    kind, digits = rng.choice(kinds)
-    problem = kind(rng, digits)
+    make_problem, digits = rng.choice(choices)
+    problem = make_problem(rng, digits)
     spec = {"answer": str(problem.answer), "steps": problem.steps}
     return Task(env=ENV, key="generated", messages=({"role": "user", "content": problem.question},), spec=spec)
 

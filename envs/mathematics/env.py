@@ -4,12 +4,14 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from envs.core.definition import PARTS, EnvDefinition
 from envs.core.step_result import StepResult
 from envs.core.task import Task
 from envs.core.turn_text import ParsedTurn
 from envs.mathematics import arithmetic
+from envs.mathematics import gold as answers
 from envs.mathematics.grader import shared_grader
-from envs.mathematics.rows import REQUEST
+from envs.mathematics.rows import FORMATS, REQUEST
 from envs.task_env import TaskEnv, last_user_text
 from rewards.answers import equal_numbers, final_answer
 from rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
@@ -71,3 +73,16 @@ def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = 
     judged = verdict(correct, well_formed=well_formed, detail=detail)
     echo = {ECHO: float(comparator == "echo")}
     return replace(judged, parts=judged.parts | echo, evidence={"comparator": comparator})
+
+
+ENVIRONMENT = EnvDefinition(
+    id=arithmetic.ENV,
+    entry_point="envs.mathematics.env:MathEnv",
+    generate=arithmetic.generate,
+    formats=FORMATS,
+    demonstrate=arithmetic.demonstrate,
+    gold=answers.gold,
+    corruptions=answers.corruptions,
+    parts=(*PARTS, ECHO),
+    max_turns=1,
+)

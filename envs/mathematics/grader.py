@@ -14,6 +14,7 @@ from typing import Any
 
 from envs.core.clock import off_the_clock
 from envs.core.errors import GraderError
+from envs.sandbox.per_process import PerProcess
 from envs.sandbox.seal_probe import require_seal
 
 CHILD = Path(__file__).with_name("grader_child.py")
@@ -197,11 +198,9 @@ class MathGrader:
             self._stop()
 
 
-SHARED_LOCK = threading.Lock()
-SHARED: dict[int, MathGrader] = {}
+SHARED = PerProcess(MathGrader)
 
 
 def shared_grader() -> MathGrader:
-    """Return the grader of this process, by process id so that a fork does not share its parent's."""
-    with SHARED_LOCK:
-        return SHARED.setdefault(os.getpid(), MathGrader())
+    """Return the grader of this process."""
+    return SHARED.get()

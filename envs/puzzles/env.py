@@ -33,7 +33,7 @@ WHOLE_NUMBER = re.compile(r"-?\d{1,15}")
 MAX_CHARACTERS = 20_000
 
 
-class ReasoningEnv(TaskEnv):
+class PuzzleEnv(TaskEnv):
     """Single turn: reasoning-gym scores the answer."""
 
     env_id = ENV
@@ -87,9 +87,9 @@ def generate(
     library = shared_library("making")
     name = rng.choice(datasets or tuple(library.datasets()))
     origin = Origin(dataset=name, config=dict(config or {}), seed=rng.getrandbits(31))
-    entry = library.make(origin)
-    spec = {"dataset": origin.dataset, "config": origin.config, "seed": origin.seed, "answer": entry.answer}
-    messages = ({"role": "user", "content": REQUEST.format(entry.question)},)
+    puzzle = library.make(origin)
+    spec = {"dataset": origin.dataset, "config": origin.config, "seed": origin.seed, "answer": puzzle.answer}
+    messages = ({"role": "user", "content": REQUEST.format(puzzle.question)},)
     return Task(env=ENV, key="generated", messages=messages, spec=spec)
 
 
@@ -139,7 +139,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 def _definition(datasets: tuple[str, ...], config: dict[str, Any]) -> EnvDefinition:
     return EnvDefinition(
         id=ENV,
-        entry_point="envs.puzzles.env:ReasoningEnv",
+        entry_point="envs.puzzles.env:PuzzleEnv",
         generate=partial(generate, datasets=datasets, config=config),
         gold=gold,
         corruptions=corruptions,

@@ -1,24 +1,25 @@
-"""reasoning-gym as seen from outside its process (`envs.puzzles.library_child`): entries and scores by data set and seed."""
+"""reasoning-gym as seen from outside its process (`envs.puzzles.library_child`): puzzles and scores by data set and seed."""
 
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from envs.core.clock import off_the_clock
 from envs.core.errors import GraderError
 from envs.sandbox.line_process import LineProcess
+from envs.sandbox.per_process import PerProcess
 from envs.sandbox.seal_probe import require_seal
 
 CHILD = Path(__file__).with_name("library_child.py")
 MAKE_S, SCORE_S = 120.0, 30.0
+Purpose = Literal["making", "scoring"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What an entry is made from: the same on every machine with the same version of the library."""
+    """What a puzzle is made from: the same on every machine with the same version of the library."""
 
     dataset: str
     config: Mapping[str, Any]
@@ -26,14 +27,14 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Puzzle:
     """A question, and a right answer to it, None where the data set gives none."""
 
     question: str
     answer: str | None
 
 
-class ReasoningLibrary:
+class PuzzleLibrary:
     """One child process. Requests go one at a time, from any thread; they have deadlines of their own, off any other."""
 
     def __init__(self) -> None:
@@ -52,8 +53,8 @@ class ReasoningLibrary:
             self._started()
             return dict(self._process.ready["seal"])
 
-    def make(self, origin: Origin) -> Entry:
-        """Return the entry. Raise `ValueError` where it can't be made so, `GraderError` where it takes too long."""
+    def make(self, origin: Origin) -> Puzzle:
+        """Return the puzzle. Raise `ValueError` where it can't be made so, `GraderError` where it takes too long."""
         with off_the_clock(), self._lock:
             return self._make(origin)
 
@@ -81,14 +82,14 @@ class ReasoningLibrary:
                 self._process.close()
                 raise
 
-    def _make(self, origin: Origin) -> Entry:
+    def _make(self, origin: Origin) -> Puzzle:
         self._started()
         reply = self._process.ask(_request(origin), seconds=MAKE_S)
         if reply is None:
             raise GraderError(f"{origin} could not be made in {MAKE_S:.0f} s")
         if "error" in reply:
             raise ValueError(f"reasoning-gym can't make {origin}: {reply['error']}")
-        return Entry(question=reply["question"], answer=reply["answer"])
+        return Puzzle(question=reply["question"], answer=reply["answer"])
 
     def _score(self, origin: Origin, text: str) -> dict[str, Any] | None:
         self._started()
@@ -104,11 +105,9 @@ def _request(origin: Origin) -> dict[str, Any]:
     return {"dataset": origin.dataset, "config": dict(origin.config), "seed": origin.seed}
 
 
-SHARED_LOCK = threading.Lock()
-SHARED: dict[tuple[int, str], ReasoningLibrary] = {}
+SHARED = PerProcess(PuzzleLibrary)
 
 
-def shared_library(purpose: str) -> ReasoningLibrary:
-    """Return the library of this process for one purpose, so that entries are not made where answers were scored."""
-    with SHARED_LOCK:
-        return SHARED.setdefault((os.getpid(), purpose), ReasoningLibrary())
+def shared_library(purpose: Purpose) -> PuzzleLibrary:
+    """Return the library of this process for one purpose, so that puzzles are not made where answers were scored."""
+    return SHARED.get(purpose)

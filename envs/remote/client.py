@@ -56,12 +56,12 @@ class Server:
             )
         if url.host not in self.hosts and not _loopback(url.host):
             raise ValueError(f"options.url: {url.host!r} is not this machine; name it in options.hosts to allow it")
-        for name in ("retries", "max_bytes"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
-                raise ValueError(f"options.{name} is {getattr(self, name)!r}; it must be a whole number, 0 or more")
-        for name in ("timeout_s", "backoff_s"):
-            if not isinstance(getattr(self, name), int | float) or not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"options.{name} is {getattr(self, name)!r}; it must be a number of seconds above 0")
+        for name, count in (("retries", self.retries), ("max_bytes", self.max_bytes)):
+            if not isinstance(count, int) or count < 0:
+                raise ValueError(f"options.{name} is {count!r}; it must be a whole number, 0 or more")
+        for name, seconds in (("timeout_s", self.timeout_s), ("backoff_s", self.backoff_s)):
+            if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+                raise ValueError(f"options.{name} is {seconds!r}; it must be a number of seconds above 0")
 
 
 def _loopback(host: str) -> bool:
@@ -72,7 +72,7 @@ def _loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class HttpReply:
     """What a server answered; `whole` is False where the body was cut off at `max_bytes`."""
 
     status: int
@@ -99,7 +99,7 @@ class Session:
             limits=httpx.Limits(keepalive_expiry=IDLE_S),
         )
 
-    def post(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> Reply:
+    def post(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> HttpReply:
         """Return the reply, of any status below 500 but 429; where the request is not `repeatable`, of 500 too.
 
         `EnvironmentFault` where the server can't be reached, takes too long, fails, or redirects.
@@ -139,7 +139,7 @@ class Session:
             raise EnvironmentFault(f"POST {self._url(route)}: the reply is no object: {reply.text[:200]!r}")
         return found
 
-    def _once(self, route: str, body: Mapping[str, Any]) -> Reply:
+    def _once(self, route: str, body: Mapping[str, Any]) -> HttpReply:
         deadline = time.monotonic() + self.server.timeout_s
         received, whole = bytearray(), True
         with self._client.stream("POST", self._url(route), content=json.dumps(body).encode()) as response:
@@ -153,7 +153,7 @@ class Session:
                     break
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the reply did not end in time")
-        return Reply(status=response.status_code, body=bytes(received[: self.server.max_bytes]), whole=whole)
+        return HttpReply(status=response.status_code, body=bytes(received[: self.server.max_bytes]), whole=whole)
 
     def _url(self, route: str) -> str:
         return f"{self.server.url.rstrip('/')}/{route}"

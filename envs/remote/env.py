@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
@@ -32,13 +32,13 @@ from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
 from envs.remote.client import Server, Session
-from envs.remote.responses_api import Turn, messages_of, response, tools_of
+from envs.remote.responses_api import ResponseTurn, messages_of, response, tools_of
 from envs.task_env import TaskEnv
 from rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
 
 ENV = "http"
 PARAMS = "responses_create_params"
-PROTOCOLS = ("verify", "step")
+Protocol = Literal["verify", "step"]
 ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics", "reverify_mode", "mcp")
 """Routes of the servers themselves: no tool may be called so."""
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -61,7 +61,7 @@ class HttpEnv(TaskEnv):
         spec = self.task.spec
         self.close()
         self.session = Session(_server(spec["server"]))
-        self.said: list[Turn] = []
+        self.said: list[ResponseTurn] = []
         self.calls = self.refused = self.unreadable = 0
         self.total, self.ids = 0.0, {}
         if spec["protocol"] == "verify":
@@ -85,10 +85,10 @@ class HttpEnv(TaskEnv):
         self.calls += len(said)
         text = CALL_BLOCK.sub("", answer).strip()
         if task.spec["protocol"] == "step":
-            return self._step(task, answer, Turn(text=text, calls=calls))
+            return self._step(task, answer, ResponseTurn(text=text, calls=calls))
         results = [call.error if isinstance(call, BadCall) else self._call(task, call) for call in said]
         outputs = tuple(result for call, result in zip(said, results, strict=True) if isinstance(call, Call))
-        self.said.append(Turn(text=text, calls=calls, outputs=outputs))
+        self.said.append(ResponseTurn(text=text, calls=calls, outputs=outputs))
         if said and self.turns < task.spec.get("max_turns", MAX_TURNS):
             return self.go_on([{"role": "tool", "content": result} for result in results])
         self._verify(task)
@@ -119,7 +119,7 @@ class HttpEnv(TaskEnv):
             raise EnvironmentFault(f"verify failed: {judged['_ng_failure_class']}")
         self.total = _number(judged, "reward")
 
-    def _step(self, task: Task, answer: str, turn: Turn) -> StepResult:
+    def _step(self, task: Task, answer: str, turn: ResponseTurn) -> StepResult:
         assert self.session is not None
         row = task.spec["row"]
         body = row | {"response": response([turn], row[PARAMS]), "action": answer} | self.ids
@@ -166,7 +166,7 @@ def _text(value: Any) -> str:
     return (value if isinstance(value, str) else json.dumps(value))[:MAX_RESULT_CHARACTERS]
 
 
-def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: str) -> Task:
+def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: Protocol) -> Task:
     """Make a task of a row for this server. Raise `ValueError` for a prompt or a tool that can't be shown."""
     params = field(row, PARAMS, dict)
     tools = tools_of(params)
@@ -183,8 +183,8 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     known = [setting.name for setting in fields(Server)]
     only_known(options, ("protocol", *known), "options")
     protocol = options.get("protocol", "verify")
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"options.protocol is {protocol!r}; it must be {' or '.join(PROTOCOLS)}")
+    if protocol not in get_args(Protocol):
+        raise ValueError(f"options.protocol is {protocol!r}; it must be {' or '.join(get_args(Protocol))}")
     if "url" not in options:
         raise ValueError("options.url is missing; give the server's address, for example http://127.0.0.1:8000")
     hosts = options.get("hosts", [])

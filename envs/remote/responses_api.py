@@ -67,7 +67,7 @@ def tools_of(params: dict[str, Any]) -> tuple[Tool, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ResponseTurn:
     """One turn of the model: the text beside its calls, the calls with their ids, and what came back."""
 
     text: str
@@ -90,7 +90,7 @@ class Turn:
         return items
 
 
-def response(turns: Sequence[Turn], params: dict[str, Any]) -> dict[str, Any]:
+def response(turns: Sequence[ResponseTurn], params: dict[str, Any]) -> dict[str, Any]:
     """Return these turns as one response to `responses_create_params`."""
     return {
         "id": "resp_0",

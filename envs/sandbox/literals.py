@@ -4,7 +4,6 @@ A list is a JSON list; every other container is an object with one key that name
 use this file: the trusted side only decodes JSON, so that what arrives is always plain data.
 """
 
-import json
 import math
 from typing import Any
 
@@ -15,23 +14,8 @@ class NotPlain(ValueError):
     """The value is not plain data and can't cross the border."""
 
 
-def dumps(value: Any) -> str:
-    """Return the JSON text of a plain value. Raise `NotPlain` for anything else."""
-    return json.dumps(encode(value), separators=(",", ":"))
-
-
-def loads(text: str | bytes) -> Any:
-    """Return the value of a JSON text made by `dumps`. Raise `NotPlain` for anything else."""
-    try:
-        return decode(json.loads(text))
-    except NotPlain:
-        raise
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise NotPlain(f"no literal: {error}") from error
-
-
 def encode(value: Any, depth: int = 0) -> Any:
-    """Return the JSON form of a plain value."""
+    """Return the JSON form of a plain value. Raise `NotPlain` for anything else."""
     if depth > MAX_DEPTH:
         raise NotPlain(f"nested deeper than {MAX_DEPTH}")
     kind = type(value)

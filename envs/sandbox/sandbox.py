@@ -33,8 +33,9 @@ from typing import Any, TypeVar
 from envs.core.clock import off_the_clock
 from envs.core.errors import SandboxError
 from envs.core.setting import running
+from envs.sandbox.per_process import PerProcess
 from envs.sandbox.probe import Isolation, probe
-from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from envs.sandbox.seal_probe import KERNEL, MIN_LEVEL_VARIABLE
 from envs.sandbox.sealed_process import Limits, Reply, SealedProcess
 from envs.sandbox.stdin_process import StdinProcess
 from envs.sandbox.zygote_client import Zygote
@@ -43,8 +44,7 @@ LOG = logging.getLogger(__name__)
 MIN_LEVEL, MAX_LEVEL = 2, 3
 AT_ONCE = 4
 STARTED_AHEAD = 2  # processes of one program at the same time
-KERNEL = "a Linux kernel of 5.13 or later, for level 3 one that allows user namespaces"
-REMEDY = f"use {KERNEL}, or accept less by setting {MIN_LEVEL_VARIABLE}"
+REMEDY = f"use {KERNEL}, for level 3 one that allows user namespaces, or accept less by sandbox.min_level"
 NUMPY = re.compile(r"\b(?:import|from)\b[^\n#]*\bnumpy\b")
 T = TypeVar("T")
 
@@ -164,14 +164,12 @@ def _numpy_folder() -> str | None:
     return None if spec is None or spec.origin is None else str(Path(spec.origin).resolve().parents[1])
 
 
-SHARED_LOCK = threading.Lock()
-SHARED: dict[int, Sandbox] = {}
+SHARED = PerProcess(lambda: Sandbox(min_level=int(os.environ.get(MIN_LEVEL_VARIABLE, MIN_LEVEL))))
 
 
 def shared_sandbox() -> Sandbox:
-    """Return the sandbox of this process, by process id so that a fork does not share its parent's."""
-    with SHARED_LOCK:
-        return SHARED.setdefault(os.getpid(), Sandbox(min_level=int(os.environ.get(MIN_LEVEL_VARIABLE, MIN_LEVEL))))
+    """Return the sandbox of this process."""
+    return SHARED.get()
 
 
 def sandbox_report() -> str:

@@ -16,6 +16,7 @@ from envs.core.errors import GraderError
 
 LOG = logging.getLogger(__name__)
 FULL = 2
+KERNEL = "a Linux kernel of 5.13 or later"
 MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
 """The environment variable that holds `sandbox.min_level`."""
 
@@ -36,7 +37,7 @@ def require_seal(found: Mapping[str, Any], who: str) -> None:
         return
     line = f"the process of {who} is of sandbox level {level} of {FULL}, NOT STOPPED: {', '.join(found['not_stopped'])}"
     if level < least:
-        raise GraderError(f"{line}; use a Linux kernel of 5.13 or later, or accept less by sandbox.min_level={level}")
+        raise GraderError(f"{line}; use {KERNEL}, or accept less by sandbox.min_level={level}")
     LOG.warning("%s", line)
 
 

@@ -4,11 +4,14 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from envs.core.definition import PARTS, EnvDefinition
+from envs.core.row_format import RowFormat, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn
 from envs.task_env import DEFAULT_TURNS, MAX_CALLS, TaskEnv
 from envs.tool_use import function_rows, lookups
+from envs.tool_use.gold import corruptions, gold
 from envs.tools.text_tool import answer_call
 from rewards.answers import equal_numbers, final_answer
 from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
@@ -60,3 +63,16 @@ class ToolEnv(TaskEnv):
 def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
     """Return what one of the look-ups' tools answers."""
     return answer_call(call, lookups.tools(database))
+
+
+ENVIRONMENT = EnvDefinition(
+    id=lookups.ENV,
+    entry_point="envs.tool_use.env:ToolEnv",
+    generate=lookups.generate,
+    formats=(RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load),),
+    demonstrate=lookups.demonstrate,
+    gold=gold,
+    corruptions=corruptions,
+    parts=(*PARTS, TOOL_ERRORS),
+    max_turns=DEFAULT_TURNS,
+)
