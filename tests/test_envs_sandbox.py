@@ -100,7 +100,7 @@ def test_the_report_names_level_and_gaps(sandbox: Sandbox) -> None:
 
 
 def test_a_level_that_is_not_reached_is_refused() -> None:
-    with pytest.raises(SandboxError, match="TEMPER_SANDBOX_MIN_LEVEL"):
+    with pytest.raises(SandboxError, match="sandbox.min_level or TEMPER_SANDBOX_MIN_LEVEL"):
         Sandbox(min_level=3, max_level=2).warm()
 
 
