@@ -44,7 +44,8 @@ LOG = logging.getLogger(__name__)
 MIN_LEVEL, MAX_LEVEL = 2, 3
 AT_ONCE = 4
 STARTED_AHEAD = 2  # processes of one program at the same time
-REMEDY = f"use {KERNEL}, for level 3 one that allows user namespaces, or accept less by sandbox.min_level or {MIN_LEVEL_VARIABLE}"
+ACCEPT_LESS = f"accept less by sandbox.min_level or {MIN_LEVEL_VARIABLE}"
+REMEDY = f"use {KERNEL}, for level 3 one that allows user namespaces, or {ACCEPT_LESS}"
 NUMPY = re.compile(r"\b(?:import|from)\b[^\n#]*\bnumpy\b")
 T = TypeVar("T")
 
