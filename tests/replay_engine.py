@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from rollout.budget.rule import ThoughtLimit
-from rollout.engines.protocol import Completion
+from rollout.engines.protocol import Completion, EngineStats
 from rollout.expert_choices import from_json
 from rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
 from rollout.weights.manifest import WeightManifest
@@ -36,6 +36,10 @@ class ReplayEngine:
         """Only the version changes."""
         self._version = manifest.weight_version
         return self._version
+
+    def take_stats(self) -> EngineStats:
+        """Return nothing: no pass is made."""
+        return EngineStats()
 
     async def close(self) -> None:
         """Nothing to stop."""

@@ -1,5 +1,6 @@
 """What the rollout needs of an inference engine, whichever it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,7 +36,7 @@ class EngineConfig:
     """Deadline of one weight push, in seconds, beside the time that its bytes take at 100 megabytes a second."""
 
     def push_deadline_s(self, nbytes: int) -> float:
-        """The deadline of a push of so many bytes."""
+        """Return the deadline of a push of so many bytes."""
         return self.push_timeout_s + nbytes / SLOWEST_PUSH
 
 
@@ -66,7 +67,7 @@ class Completion:
             )
 
     def first(self, count: int) -> "Completion":
-        """The first `count` tokens; an end that lay behind them is not there."""
+        """Return the first `count` tokens; an end that lay behind them is not there."""
         if count >= len(self.token_ids):
             return self
         cut = len(self.token_ids) - count
@@ -77,6 +78,37 @@ class Completion:
             forced_T=self.forced_T[:count],
             experts=None if self.experts is None else self.experts[:-cut],
             finished=False,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """What an engine did since it was last asked.
+
+    `running` and `waiting` are the requests that were generated and that waited for room in a pass, `cache_use` is the share
+    of the key-value cache that was taken: means over the `passes`. The others are sums; a request that lost its room to
+    another and is computed again is a preemption.
+    """
+
+    passes: int = 0
+    running: float = 0.0
+    waiting: float = 0.0
+    cache_use: float = 0.0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    preemptions: int = 0
+
+    @classmethod
+    def together(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
+        """Return what several engines did: the sums over them, of `cache_use` the mean."""
+        return cls(
+            passes=sum(one.passes for one in engines),
+            running=sum(one.running for one in engines),
+            waiting=sum(one.waiting for one in engines),
+            cache_use=sum(one.cache_use for one in engines) / max(1, len(engines)),
+            prompt_tokens=sum(one.prompt_tokens for one in engines),
+            sampled_tokens=sum(one.sampled_tokens for one in engines),
+            preemptions=sum(one.preemptions for one in engines),
         )
 
 
@@ -94,6 +126,10 @@ class Engine(Protocol):
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """Swap the weights under the running requests; returns the version that the engine now confirms."""
+        ...
+
+    def take_stats(self) -> EngineStats:
+        """Return what the engine did since the last call."""
         ...
 
     async def close(self) -> None:

@@ -2,14 +2,15 @@
 
 import asyncio
 import itertools
-from math import nan
+from collections.abc import Mapping, Sequence
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
 
 from rollout.budget.request_args import CLOSING, extra_args
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.protocol import Completion, EngineConfig, EngineStats
 from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
 from rollout.trajectory import WeightVersion
@@ -21,10 +22,13 @@ prepare_environment()  # vLLM reads it while it is imported
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.logprobs import Logprob
+from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from rollout.engines.thought_processor import ThoughtProcessor
+from rollout.engines.vllm_stats import StatsRecorder
 from rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
 
@@ -47,6 +51,7 @@ class VllmEngine:
         self._initial = version
         self._numbers = itertools.count()
         self._inbox = WeightReceiver()
+        self._stats = StatsRecorder()
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
@@ -63,8 +68,12 @@ class VllmEngine:
                 weight_transfer_config=WeightTransferConfig(backend=BACKEND),
                 worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
                 **engine_arguments(eager=record_experts),
-            )
+            ),
+            stat_loggers=[lambda _config, _index: self._stats],
         )
+        assert self._llm.logger_manager is not None
+        # Beside it vLLM puts one that keeps forty figures for Prometheus, which nobody reads.
+        self._llm.logger_manager.stat_loggers = self._llm.logger_manager.stat_loggers[:1]
 
     async def start(self) -> None:
         """Tie the engine's process to this one, open the weight transfer and label the initial weights.
@@ -83,16 +92,36 @@ class VllmEngine:
         self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
     ) -> Completion:
         """See `Engine.generate`."""
+        request = f"r{next(self._numbers)}"
         params = SamplingParams(
             temperature=1.0,
             max_tokens=max_tokens,
             seed=seed,
-            logprobs=0,
+            logprobs=0 if limit is None else None,
+            logprob_token_ids=None if limit is None else [self._end_id],
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=extra_args(limit) if limit is not None else None,
+            extra_args=None if limit is None else extra_args(limit),
         )
-        request = f"r{next(self._numbers)}"
+        sampled = await self._output(prompt_ids, params, request)
+        assert sampled.logprobs is not None
+        assert sampled.weight_versions is not None
+        ids = tuple(sampled.token_ids)
+        forced_T = (False,) * len(ids) if limit is None else forced_marks(sampled.logprobs, end_id=self._end_id)
+        logprobs = [entry[token].logprob for entry, token in zip(sampled.logprobs, ids, strict=True)]
+        return Completion(
+            token_ids=ids,
+            logprobs_T=tuple(nan if forced else value for value, forced in zip(logprobs, forced_T, strict=True)),
+            versions_T=tuple(
+                int(span.version) for span in sampled.weight_versions for _ in range(span.start, span.end)
+            ),
+            forced_T=forced_T,
+            finished=sampled.finish_reason == "stop",
+            experts=await self._experts(request, ids=len(prompt_ids) + len(ids)) if self._record_experts else None,
+        )
+
+    async def _output(self, prompt_ids: tuple[int, ...], params: SamplingParams, request: str) -> CompletionOutput:
+        """Return what vLLM sampled. Raises `RuntimeError` where it ended the request by itself."""
         final = None
         async for output in self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, request):
             final = output
@@ -101,42 +130,21 @@ class VllmEngine:
         sampled = final.outputs[0]
         if sampled.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended request {request} by itself: {sampled.finish_reason}")
-        ids = tuple(sampled.token_ids)
-        assert sampled.logprobs is not None
-        assert sampled.weight_versions is not None
-        versions = [int(span.version) for span in sampled.weight_versions for _ in range(span.start, span.end)]
-        forced_T = self._forced(ids, limit)
-        logprobs = [entry[token].logprob for entry, token in zip(sampled.logprobs, ids, strict=True)]
-        return Completion(
-            token_ids=ids,
-            logprobs_T=tuple(nan if on else value for value, on in zip(logprobs, forced_T, strict=True)),
-            versions_T=tuple(versions),
-            forced_T=forced_T,
-            finished=sampled.finish_reason == "stop",
-            experts=await self._experts(request, ids=len(prompt_ids) + len(ids)) if self._record_experts else None,
-        )
+        return sampled
+
+    @property
+    def _end_id(self) -> int:
+        if self._tags is None:
+            raise ValueError("a thought can't be limited: the engine was started without thinking tags")
+        return self._tags.end_id
 
     async def _experts(self, request: str, *, ids: int) -> Choices:
         ((shape, data),) = await self._llm.collective_rpc("take_experts", args=(request,))
         return padded(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)
 
-    def _forced(self, ids: tuple[int, ...], limit: ThoughtLimit | None) -> tuple[bool, ...]:
-        """Which tokens were inserted. Raises `RuntimeError` where the engine did not insert what the rule says."""
-        forced_close = self._needed_tags.forced_close(ids, limit) if limit is not None else None
-        if forced_close is None:
-            return (False,) * len(ids)
-        said = ids[forced_close.start : forced_close.end]
-        if said != forced_close.ids[: len(said)]:
-            raise RuntimeError(
-                f"the thought should be closed with {forced_close.ids} at {forced_close.start}, vLLM gave {said}"
-            )
-        return tuple(forced_close.start <= place < forced_close.end for place in range(len(ids)))
-
-    @property
-    def _needed_tags(self) -> ThoughtTags:
-        if self._tags is None:
-            raise ValueError("a thought can't be limited: the engine was started without thinking tags")
-        return self._tags
+    def take_stats(self) -> EngineStats:
+        """See `Engine.take_stats`."""
+        return self._stats.take()
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
@@ -165,3 +173,11 @@ class VllmEngine:
         """See `Engine.close`."""
         self._llm.shutdown()
         self._inbox.close()
+
+
+def forced_marks(logprobs: Sequence[Mapping[int, Logprob]], *, end_id: int) -> tuple[bool, ...]:
+    """Return which tokens were inserted: those beside which every other token had no probability at all.
+
+    One other tells of all: the end of a turn, which is never inserted and otherwise has some.
+    """
+    return tuple(entry[end_id].logprob == -inf for entry in logprobs)

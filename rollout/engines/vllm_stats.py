@@ -1,0 +1,57 @@
+"""What vLLM counts while it runs, summed up between two looks at it."""
+
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from rollout.engines.protocol import EngineStats
+
+
+class StatsRecorder(StatLoggerBase):
+    """Adds up what vLLM reports after each pass. Called on the event loop of the engine's client."""
+
+    def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._passes = self._running = self._waiting = 0
+        self._prompt_tokens = self._sampled_tokens = self._preemptions = 0
+        self._cache_use = 0.0
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: Any = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Add what one pass did."""
+        if scheduler_stats is not None:
+            self._passes += 1
+            self._running += scheduler_stats.num_running_reqs
+            self._waiting += scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            self._cache_use += scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self._prompt_tokens += iteration_stats.num_prompt_tokens
+            self._sampled_tokens += iteration_stats.num_generation_tokens
+            self._preemptions += iteration_stats.num_preempted_reqs
+
+    def log_engine_initialized(self) -> None:
+        """Write nothing: vLLM asks for it."""
+
+    def take(self) -> EngineStats:
+        """Return what was recorded since the last call."""
+        passes = max(1, self._passes)
+        stats = EngineStats(
+            passes=self._passes,
+            running=self._running / passes,
+            waiting=self._waiting / passes,
+            cache_use=self._cache_use / passes,
+            prompt_tokens=self._prompt_tokens,
+            sampled_tokens=self._sampled_tokens,
+            preemptions=self._preemptions,
+        )
+        self._clear()
+        return stats
