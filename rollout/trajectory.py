@@ -71,6 +71,27 @@ class Thought:
     closed: Closed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What the seconds of a turn or of an episode went into; what they lack of the whole is rendering and bookkeeping.
+
+    `queue_s` is the wait for the engine and for one of the environment's threads, `generate_s` the engine's work and
+    `step_s` the environment's, which includes what it waits for the sandbox.
+    """
+
+    queue_s: float = 0.0
+    generate_s: float = 0.0
+    step_s: float = 0.0
+
+    def __add__(self, other: "Times") -> "Times":
+        return Times(
+            queue_s=self.queue_s + other.queue_s,
+            generate_s=self.generate_s + other.generate_s,
+            step_s=self.step_s + other.step_s,
+        )
+
+
+NO_TIME = Times()
 NO_THOUGHT = Thought(tokens=0, answer_tokens=0, closed=Closed.NONE)
 
 
@@ -79,12 +100,13 @@ class Turn:
     """One call of the engine and what followed it.
 
     `context_ids` are the ids that the engine saw *for the first time* in this turn: the prompt in the first turn, the
-    rendered observation in later ones. The engine saw all earlier turns before them, so the training sequence of a
-    trajectory is the concatenation of `context_ids` and `sampled_ids` over its turns.
+    rendered observation in later ones. Of a trajectory of two turns the engine saw `context_1` and then
+    `context_1 + sampled_1 + context_2`; its training sequence is `context_1 + sampled_1 + context_2 + sampled_2`.
     `forced_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
     `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
     `experts` are the expert choices that the engine recorded, of shape (ids, expert layers, experts of a token), a row for
     each of `context_ids` and `sampled_ids`; -1 for an id that it did not process. None where it recorded none.
+    `times` are those of this turn alone.
     """
 
     context_ids: tuple[int, ...]
@@ -97,6 +119,7 @@ class Turn:
     thought: Thought = NO_THOUGHT
     faults: tuple[TurnFault, ...] = ()
     experts: NDArray[np.int16] | None = field(default=None, compare=False)
+    times: Times = field(default=NO_TIME, compare=False)
 
     def __post_init__(self) -> None:
         count = len(self.sampled_ids)
@@ -114,7 +137,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode: its turns, why it ended, and either a reward with the verdict that it comes from or a typed failure."""
+    """One episode: its turns, why it ended, and either a reward with the verdict that it comes from or a typed failure.
+
+    `seconds` is the whole, `times` says what it went into: the turns, and the making of the environment before them.
+    """
 
     task: Task
     turns: tuple[Turn, ...]
@@ -123,6 +149,7 @@ class Trajectory:
     verdict: Verdict = field(default_factory=Verdict)
     failure: Failure | None = None
     seconds: float = 0.0
+    times: Times = NO_TIME
 
     def __post_init__(self) -> None:
         if (self.reward is None) == (self.failure is None):
@@ -169,7 +196,7 @@ class Trajectory:
 
 
 def well_formed_share(trajectories: Sequence[Trajectory]) -> float:
-    """The share of turns whose thought is closed exactly once and whose answer has no tag; 1 where there is no turn."""
+    """Return the share of turns whose thought is closed exactly once and whose answer has no tag; 1 where there is no turn."""
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     return 1 - sum(TurnFault.THOUGHT in turn.faults for turn in turns) / len(turns) if turns else 1.0
 
@@ -220,5 +247,5 @@ class Group:
         return [t.reward for t in self.trajectories if t.reward is not None]
 
     def has_fault(self, faults: Collection[TurnFault]) -> bool:
-        """Whether a turn of any answer has one of these faults."""
+        """Return whether a turn of any answer has one of these faults."""
         return any(fault in faults for t in self.trajectories for turn in t.turns for fault in turn.faults)

@@ -3,15 +3,21 @@
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rollout.expert_choices import from_json, to_json
-from rollout.trajectory import Closed, Group, Thought, Trajectory, Turn, TurnFault
+from rollout.trajectory import Closed, Group, Thought, Times, Trajectory, Turn, TurnFault
+
+
+def times_to_json(times: Times) -> dict[str, float]:
+    """Return seconds as plain JSON data."""
+    return {name: round(seconds, 4) for name, seconds in asdict(times).items()}
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
-    """A turn as plain JSON data; the log-probability of a forced token is null."""
+    """Return a turn as plain JSON data; the log-probability of a forced token is null."""
     return {
         "text": turn.text,
         "observation": list(turn.observation),
@@ -25,11 +31,12 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "closed": turn.thought.closed.value,
         "faults": [fault.value for fault in turn.faults],
         "experts": to_json(turn.experts),
+        "times": times_to_json(turn.times),
     }
 
 
 def turn_from_json(data: dict[str, Any]) -> Turn:
-    """What `turn_to_json` wrote."""
+    """Return what `turn_to_json` wrote."""
     return Turn(
         context_ids=tuple(data["context_ids"]),
         sampled_ids=tuple(data["sampled_ids"]),
@@ -43,11 +50,12 @@ def turn_from_json(data: dict[str, Any]) -> Turn:
         ),
         faults=tuple(TurnFault(fault) for fault in data["faults"]),
         experts=from_json(data["experts"]),
+        times=Times(**data["times"]),
     )
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as plain JSON data: ids, versions, masks, log-probabilities, messages, score parts, stop."""
+    """Return a trajectory as plain JSON data: ids, versions, masks, log-probabilities, messages, score parts, stop."""
     failure, judged = trajectory.failure, trajectory.verdict
     return {
         "env": trajectory.task.env,
@@ -62,12 +70,13 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "stop": trajectory.stop.value,
         "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
         "seconds": round(trajectory.seconds, 4),
+        "times": times_to_json(trajectory.times),
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
     }
 
 
 def group_lines(group: Group) -> list[str]:
-    """One JSON line for each trajectory of a group, failed ones included, with the group's ticket."""
+    """Return one JSON line for each trajectory of a group, failed ones included, with the group's ticket."""
     head = {"ticket": group.ticket.number, "admitted": group.ticket.admitted.step}
     return [json.dumps(head | trajectory_to_json(t)) for t in (*group.trajectories, *group.failed)]
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from envs.core.clock import CURRENT, Clock
 from envs.core.errors import EnvironmentFault, EpisodeTimeout
 from envs.core.failure import in_words
+from rollout.episodes.stopwatch import Stopwatch
 
 T = TypeVar("T")
 SHORTEST_WAIT_S = 0.05
@@ -33,14 +34,14 @@ class EnvThreads:
         self._lock = threading.Lock()
         self._idle = 0
 
-    async def call(self, function: Callable[[], T], *, env: str, at_once: int, clock: Clock) -> T:
-        """What the function returns or raises. `EpisodeTimeout` where the clock runs out first."""
-        async with self._places.setdefault(env, asyncio.Semaphore(at_once)):
-            with clock.turned(on=True):
+    async def call(self, function: Callable[[], T], *, env: str, at_once: int, clock: Clock, watch: Stopwatch) -> T:
+        """Return or raise what the function does, or raise `EpisodeTimeout` where the clock runs out first."""
+        async with watch.place(self._places.setdefault(env, asyncio.Semaphore(at_once))):
+            with clock.turned(on=True), watch.running("step_s"):
                 return await _within(clock, asyncio.wrap_future(self.start(function, clock)))
 
     def start(self, function: Callable[[], T], clock: Clock | None = None) -> "Future[T]":
-        """What becomes of a function that runs in a thread from now on."""
+        """Run a function in a thread from now on; return what becomes of it."""
         future: Future[T] = Future()
         self._jobs.put(partial(_settle, future, function, clock))
         with self._lock:
@@ -57,7 +58,7 @@ class EnvThreads:
 
 
 async def _within(clock: Clock, running: "asyncio.Future[T]") -> T:
-    """The clock may stand still meanwhile, so it is looked at again when it would have run out."""
+    """Await a call. The clock may stand still meanwhile, so it is looked at again when it would have run out."""
     try:
         while not running.done():
             left = clock.left_s
@@ -82,7 +83,7 @@ def _settle(future: "Future[T]", function: Callable[[], T], clock: Clock | None)
 
 
 def _passable(error: BaseException) -> Exception:
-    """An exception that can be awaited: what would end the process or the awaiting task is named instead."""
+    """Return an exception that can be awaited: what would end the process or the awaiting task is named instead."""
     if isinstance(error, Exception) and not isinstance(error, UNFIT):
         return error
     return EnvironmentFault(in_words(error))

@@ -11,7 +11,7 @@ from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Engine, EngineConfig
+from rollout.engines.protocol import Engine, EngineConfig, EngineStats
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler
@@ -90,7 +90,7 @@ class RolloutWorker:
         )
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0) -> Group:
-        """`samples` answers to the ticket's task, concurrently; a later attempt samples others."""
+        """Return `samples` answers to the ticket's task, made concurrently; a later attempt samples others."""
         if self._runner is None:
             raise RuntimeError("the rollout worker has no engine yet; call start() first")
         seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
@@ -113,8 +113,12 @@ class RolloutWorker:
         """
         return await self._started.load_weights(replace(manifest, payload=payload))
 
+    async def engine_stats(self) -> EngineStats:
+        """Return what the engine did since the last call."""
+        return self._started.take_stats()
+
     async def isolation(self) -> str:
-        """One line on what the sandbox of this worker's machine isolates; raises `SandboxError` where that is too little."""
+        """Return what the sandbox of this worker's machine isolates; raises `SandboxError` where that is too little."""
         return await asyncio.to_thread(sandbox_report)
 
     async def close(self) -> None:
