@@ -13,7 +13,7 @@ from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile, parse_chat
 from orchestrator.data.row_intake import RowIntake, counts_text
 from orchestrator.data.sft import SftData, SftDataConfig
-from orchestrator.settings.compose import Config, load_config
+from orchestrator.pipeline.config import Config, load_config
 from orchestrator.settings.supervised import SftConfig
 from rollout.budget.config import ThoughtConfig
 

@@ -16,7 +16,7 @@ from orchestrator.data.epoch_batches import EpochBatches
 from orchestrator.data.preference_rows import parse_preference, read_preferences
 from orchestrator.data.row_intake import RowIntake
 from orchestrator.data.self_answers import pair_lines, read_pairs
-from orchestrator.settings.compose import load_config
+from orchestrator.pipeline.config import load_config
 from orchestrator.settings.supervised import DpoConfig
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags

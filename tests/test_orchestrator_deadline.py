@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, beside, within
-from orchestrator.settings.compose import load_config
+from orchestrator.pipeline.config import load_config
 
 SHORT = Deadline(seconds=0.05, setting="rl.timeout_s")
 LONG = Deadline(seconds=5, setting="rl.timeout_s")

@@ -20,7 +20,7 @@ from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
-from orchestrator.settings.compose import load_config
+from orchestrator.pipeline.config import load_config
 from orchestrator.skip_watch import NothingTrained
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.loop_stage import LoopStage

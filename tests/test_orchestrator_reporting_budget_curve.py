@@ -29,7 +29,7 @@ from orchestrator.run.folder import RunDir, RunState, finite
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
-from orchestrator.settings.compose import Config, EvalConfig, load_config
+from orchestrator.pipeline.config import Config, EvalConfig, load_config
 from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval

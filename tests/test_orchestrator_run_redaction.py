@@ -9,8 +9,8 @@ from run_folders import with_checkpoint
 from orchestrator.reporting.report import write_report
 from orchestrator.run.folder import RunDir
 from orchestrator.run.redaction import BLANK, blanked, is_secret, redacted
-from orchestrator.settings.compose import flat_config, load_config, save_config
-from orchestrator.settings.continuation import check_continuation
+from orchestrator.pipeline.config import flat_config, load_config, save_config
+from orchestrator.pipeline.continuation import check_continuation
 
 DEMO = Path("configs/demo.yaml")
 TOKEN = "hf_" + "aB3dE5gH7jK9" * 3

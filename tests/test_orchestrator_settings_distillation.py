@@ -21,9 +21,9 @@ from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster.this_machine import free_port
-from orchestrator.settings.compose import Config, load_config
+from orchestrator.pipeline.config import Config, load_config
 from orchestrator.settings.model_checks import check_teachers
-from orchestrator.settings.stage_list import instances
+from orchestrator.pipeline.stage_list import instances
 from rollout.trajectory import WeightVersion
 
 DEMO = Path("configs/demo.yaml")

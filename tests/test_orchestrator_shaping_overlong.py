@@ -6,7 +6,7 @@ import pytest
 
 from envs.core.task import Task
 from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
-from orchestrator.settings.compose import load_config
+from orchestrator.pipeline.config import load_config
 from orchestrator.shaping import ShapingConfig, shaped
 from rewards.length_shaping import overlong_penalty
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion

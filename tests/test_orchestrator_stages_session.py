@@ -17,8 +17,8 @@ from orchestrator.deadline import StopFlag, StuckError
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
-from orchestrator.settings.compose import load_config
-from orchestrator.stages.pipeline import finish
+from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.runner import finish
 from orchestrator.stages.session import Run
 
 SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_per_s=1000000"]

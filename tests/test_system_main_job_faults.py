@@ -6,7 +6,7 @@ import psutil
 import pytest
 from main_job import DEMO, SMALL, command, finish, rows, start, wait_for_step
 
-from orchestrator.cluster.submit import submit
+from orchestrator.cli.submit import submit
 
 
 @pytest.mark.timeout(600)

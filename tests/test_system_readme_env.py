@@ -14,7 +14,7 @@ from envs.playback import score
 from envs.source import split_of
 from orchestrator.grading.envcheck import check, generated_tasks
 from orchestrator.mixture import Mixture, open_mixture
-from orchestrator.settings.compose import load_config
+from orchestrator.pipeline.config import load_config
 
 README = Path(__file__).parents[1] / "README.md"
 MODULE = "backwards"

@@ -12,7 +12,7 @@ from learner.losses.batch_advantages import batch_advantages, has_signal
 from learner.losses.config import LossConfig
 from learner.losses.objective import objective
 from learner.losses.policy import policy_loss
-from orchestrator.settings.compose import load_config
+from orchestrator.pipeline.config import load_config
 from orchestrator.settings.loop import RlConfig
 
 README = Path(__file__).parents[1] / "README.md"

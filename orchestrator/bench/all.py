@@ -24,7 +24,7 @@ from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
-from orchestrator.settings.compose import Config
+from orchestrator.pipeline.config import Config
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id

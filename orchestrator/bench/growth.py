@@ -29,7 +29,7 @@ from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
 from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
-from orchestrator.settings.compose import Config
+from orchestrator.pipeline.config import Config
 from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig
 from rollout.tokenizer import load_tokenizer, pad_id

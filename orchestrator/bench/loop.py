@@ -12,7 +12,7 @@ from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
-from orchestrator.settings.compose import Config
+from orchestrator.pipeline.config import Config
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from envs.core.task import Task
 from envs.core.thinking_mode import up_to
 from orchestrator.mixture import Mixture
-from orchestrator.settings.compose import Config
+from orchestrator.pipeline.config import Config
 from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig
 from rollout.trajectory import Group, Ticket, WeightVersion

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from orchestrator.bench.all import bench, print_bench
 from orchestrator.bench.growth import bench_growth, write_growth
-from orchestrator.cluster.submit import submit
+from orchestrator.cli.submit import submit
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.redaction import blanked
-from orchestrator.settings.compose import Config, load_config
-from orchestrator.settings.fork import fork
-from orchestrator.settings.stage_list import STAGES
-from orchestrator.stages.pipeline import run_pipeline
+from orchestrator.pipeline.config import Config, load_config
+from orchestrator.pipeline.fork import fork
+from orchestrator.pipeline.stage_list import STAGES
+from orchestrator.pipeline.runner import run_pipeline
 
 
 def execute(given: argparse.Namespace) -> int:

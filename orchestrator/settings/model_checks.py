@@ -7,10 +7,10 @@ import torch
 from transformers import AutoConfig
 
 from learner.models.fresh import byte_tokenizer, padded_size
-from orchestrator.settings.compose import Config, EvalConfig
+from orchestrator.pipeline.config import Config, EvalConfig
 from orchestrator.settings.distillation import DistillConfig, check_teacher, known_ids
 from orchestrator.settings.loop import LoopConfig
-from orchestrator.settings.stage_list import Stage
+from orchestrator.pipeline.stage_list import Stage
 from orchestrator.settings.supervised import SelfSftConfig, SftConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer

@@ -32,7 +32,7 @@ from orchestrator.reporting.budget_curve import (
 )
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
-from orchestrator.settings.compose import Config, EvalConfig
+from orchestrator.pipeline.config import Config, EvalConfig
 from orchestrator.settings.model_checks import check_model
 from orchestrator.stages.session import Run
 from rollout.episodes.pool import RolloutPool

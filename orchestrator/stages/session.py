@@ -25,8 +25,8 @@ from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
-from orchestrator.settings.compose import Config
-from orchestrator.settings.stage_list import STAGES
+from orchestrator.pipeline.config import Config
+from orchestrator.pipeline.stage_list import STAGES
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import WeightVersion
 

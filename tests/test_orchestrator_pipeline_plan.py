@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from orchestrator.run.folder import RunState
-from orchestrator.settings.compose import Config, flat_config, load_config, save_config
-from orchestrator.settings.stage_list import instances
-from orchestrator.stages.plan import plan, single
+from orchestrator.pipeline.config import Config, flat_config, load_config, save_config
+from orchestrator.pipeline.stage_list import instances
+from orchestrator.pipeline.plan import plan, single
 
 DEMO = Path("configs/demo.yaml")
 TWICE = "stages=[init,sft,rl,eval,{rl: {name: rl_tools, shares: {tool_use: 1}, steps: 100}},rl,eval,eval]"

@@ -7,7 +7,7 @@ import tiny_models
 
 from envs.core.thinking_mode import ThinkingMix
 from learner.models.fresh import byte_tokenizer
-from orchestrator.settings.compose import Config, RlConfig, load_config
+from orchestrator.pipeline.config import Config, RlConfig, load_config
 from orchestrator.settings.model_checks import check_model
 from rollout.budget.config import ThoughtConfig
 from rollout.episodes.worker import RolloutConfig

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envs.source import env_named
-from orchestrator.settings.compose import Config
+from orchestrator.pipeline.config import Config
 from orchestrator.settings.distillation import DistillConfig
 from orchestrator.settings.supervised import DpoConfig, SftConfig
 

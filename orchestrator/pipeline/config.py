@@ -15,7 +15,7 @@ from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.settings.distillation import DistillConfig
 from orchestrator.settings.loop import LoopConfig, RlConfig
-from orchestrator.settings.stage_list import Stage, instances, with_settings
+from orchestrator.pipeline.stage_list import Stage, instances, with_settings
 from orchestrator.settings.supervised import DpoConfig, SelfSftConfig, SftConfig
 from orchestrator.settings.text import flat_text, read_text, typed, write_text
 from orchestrator.shaping import require_buffer_fits

@@ -8,8 +8,8 @@ from envs.core.setting import Kind, kind_of
 from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.settings.compose import KINDS, Config, flat_config, save_config
-from orchestrator.settings.data_files import MISSING, content
+from orchestrator.pipeline.config import KINDS, Config, flat_config, save_config
+from orchestrator.pipeline.data_files import MISSING, content
 from orchestrator.settings.text import written
 
 CHANGED = "changed"

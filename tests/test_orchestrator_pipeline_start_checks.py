@@ -12,8 +12,8 @@ import tiny_models
 from learner.models.weight_files import require_whole
 from orchestrator.__main__ import main
 from orchestrator.run.folder import RunDir
-from orchestrator.settings.compose import load_config
-from orchestrator.settings.continuation import check_continuation
+from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.continuation import check_continuation
 
 DEMO = "configs/demo.yaml"
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'

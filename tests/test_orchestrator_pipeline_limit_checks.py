@@ -8,10 +8,10 @@ import pytest
 from scripted_engine import TOKENIZER
 
 from envs.source import EnvConfig
-from orchestrator.settings.compose import load_config
-from orchestrator.settings.limit_checks import prompt_notes, turn_notes
-from orchestrator.stages.pipeline import processes
-from orchestrator.stages.start_checks import check_before
+from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.limit_checks import prompt_notes, turn_notes
+from orchestrator.pipeline.runner import processes
+from orchestrator.pipeline.start_checks import check_before
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.worker import RolloutConfig
 

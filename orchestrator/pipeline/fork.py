@@ -11,9 +11,9 @@ from learner.training_state import CheckpointFacts
 from orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.settings.compose import Config, load_config, save_config
-from orchestrator.settings.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
-from orchestrator.settings.stage_list import Stage
+from orchestrator.pipeline.config import Config, load_config, save_config
+from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
+from orchestrator.pipeline.stage_list import Stage
 
 FORKED = "forked"
 """The kind of the event that says what a run began with."""

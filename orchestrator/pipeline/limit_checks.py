@@ -8,9 +8,9 @@ from transformers import PreTrainedTokenizerBase
 from envs.core.task import Task
 from envs.source import EnvConfig, env_named, file_tasks
 from envs.task_env import DEFAULT_TURNS
-from orchestrator.settings.compose import Config, EvalConfig
+from orchestrator.pipeline.config import Config, EvalConfig
 from orchestrator.settings.loop import LoopConfig
-from orchestrator.settings.stage_list import Stage
+from orchestrator.pipeline.stage_list import Stage
 from orchestrator.settings.supervised import DpoConfig, SelfSftConfig
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer

@@ -20,20 +20,20 @@ from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker
-from orchestrator.settings.compose import Config, flat_config
-from orchestrator.settings.continuation import check_continuation, reached
-from orchestrator.settings.limit_checks import plays
+from orchestrator.pipeline.config import Config, flat_config
+from orchestrator.pipeline.continuation import check_continuation, reached
+from orchestrator.pipeline.limit_checks import plays
 from orchestrator.settings.model_checks import check_model
-from orchestrator.settings.stage_list import TRAINING, Stage
+from orchestrator.pipeline.stage_list import TRAINING, Stage
 from orchestrator.stages.distill import run_distill
 from orchestrator.stages.dpo import run_dpo
 from orchestrator.stages.eval import run_eval
-from orchestrator.stages.plan import Plan, plan, single
+from orchestrator.pipeline.plan import Plan, plan, single
 from orchestrator.stages.rl import run_rl
 from orchestrator.stages.self_sft import run_self_sft
 from orchestrator.stages.session import Run
 from orchestrator.stages.sft import run_sft
-from orchestrator.stages.start_checks import check_before
+from orchestrator.pipeline.start_checks import check_before
 
 Function = Callable[[Run, Stage], Awaitable[None]]
 

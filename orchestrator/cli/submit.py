@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from orchestrator.cluster.ray_jobs import Job, JobServer, local_head
 from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.deadline import STOPPED
-from orchestrator.settings.compose import load_config
+from orchestrator.pipeline.config import load_config
 
 EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
 PASSED_ON = ("MLFLOW_TRACKING_URI",)

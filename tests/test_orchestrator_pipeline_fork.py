@@ -11,10 +11,10 @@ from orchestrator.reporting.record import read_run
 from orchestrator.reporting.report import summary
 from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.run.folder import RunDir
-from orchestrator.settings.compose import load_config, save_config
-from orchestrator.settings.continuation import check_continuation
-from orchestrator.settings.fork import fork
-from orchestrator.stages.plan import plan
+from orchestrator.pipeline.config import load_config, save_config
+from orchestrator.pipeline.continuation import check_continuation
+from orchestrator.pipeline.fork import fork
+from orchestrator.pipeline.plan import plan
 
 DEMO = Path("configs/demo.yaml")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from orchestrator.__main__ import main
-from orchestrator.settings.compose import flat_config, load_config, save_config
+from orchestrator.pipeline.config import flat_config, load_config, save_config
 from orchestrator.settings.model_checks import check_pushable
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))

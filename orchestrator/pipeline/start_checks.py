@@ -13,10 +13,10 @@ from learner.models.loading import longest_sequence
 from learner.models.weight_files import require_whole
 from orchestrator.data.chat_data import Demonstrations
 from orchestrator.mixture import open_mixture
-from orchestrator.settings.compose import Config, EvalConfig
-from orchestrator.settings.limit_checks import limit_notes
+from orchestrator.pipeline.config import Config, EvalConfig
+from orchestrator.pipeline.limit_checks import limit_notes
 from orchestrator.settings.model_checks import check_model, check_teachers
-from orchestrator.settings.stage_list import Stage
+from orchestrator.pipeline.stage_list import Stage
 from orchestrator.settings.supervised import DpoConfig, SftConfig
 from orchestrator.stages.dpo import read_pairs_of_data
 from orchestrator.stages.sft import read_chats

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.run.folder import RunState
-from orchestrator.settings.stage_list import Stage, free_name
+from orchestrator.pipeline.stage_list import Stage, free_name
 
 REMEDY = (
     "put it behind, take it out, or begin a run of its own from an older checkpoint with `python -m orchestrator fork`"
