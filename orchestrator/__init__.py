@@ -5,10 +5,11 @@ From the bottom up; each room imports itself and those above it in this list:
     deadline, mixture, buffer, loop    the training loop and what it stands on; shaping of rewards, watches over failures
     run           what a run leaves and shows: its folder, metrics, tracker, progress
     data          data for the supervised stages
-    settings      the configuration: composed, checked, compared with what a run began with
+    settings      what can be told: the settings of a run, and those that several stages or rooms share
     cluster       the home of Ray
     reporting     what a run has left, read back for people
-    stages        the stages, and the pipeline that runs them
+    stages        the stages: one file and one line in `registry` for each
+    pipeline      the configuration composed of their settings; the plan, the checks and the runner of a run
     grading       grading without a model
     bench         benchmarks
     cli           the commands of `python -m orchestrator`

@@ -8,6 +8,7 @@ from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.env_commands import add_env_commands
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.run.redaction import blanked
+from orchestrator.stages.registry import HELP
 
 EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml
@@ -40,14 +41,7 @@ the report say where the run comes from.
 """
 RUN_COMMANDS = {
     "run": "all stages that the configuration lists, in order",
-    "init": "make a fresh model, or take the one that model.path names",
-    "sft": "supervised fine-tuning",
-    "self_sft": "supervised fine-tuning on the model's own right answers",
-    "dpo": "direct preference optimisation on pairs of answers",
-    "rl": "reinforcement learning",
-    "distill": "on-policy distillation from a teacher",
-    "eval": "evaluate the newest model on held-out tasks",
-    "report": "write report.html and report.json",
+    **HELP,
     "bench": "measure the engines and the loop with the model of a configuration",
     "bench-growth": "measure how the cost grows with answers, workers, model size and context; figures in runs/bench",
     "submit": "submit a run to a Ray cluster and follow its log",

@@ -10,11 +10,11 @@ from tiny_shop import write_shop
 
 from envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
 from envs.source import EnvConfig
-from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import MetricsRow, read_metrics
 from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
 from orchestrator.pipeline.continuation import check_continuation, reached
 from orchestrator.pipeline.data_files import content
+from orchestrator.run.folder import RunDir
+from orchestrator.run.metrics_log import MetricsRow, read_metrics
 
 DEMO = Path("configs/demo.yaml")
 

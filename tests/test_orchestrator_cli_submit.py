@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.cluster.ray_jobs import JobServer, end_session, local_head
 from orchestrator.cli.submit import named_server, run_command, run_job
+from orchestrator.cluster.ray_jobs import JobServer, end_session, local_head
 from orchestrator.cluster.this_machine import ROOT
 
 STOPPABLE = """

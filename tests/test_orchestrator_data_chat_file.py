@@ -192,7 +192,7 @@ def test_rows_of_a_user_are_altered_only_where_that_is_asked_for(tmp_path: Path)
 def test_modes_are_read_from_a_configuration_that_names_some_and_a_limit_must_be_one() -> None:
     demo = Path("configs/demo.yaml")
     named: Config = load_config(demo, ["sft.data=x.jsonl", "sft.thoughts.thinking={no_thought: 0.2}"])
-    assert named.sft.modes.thinking == ThinkingMix(budget=0.45, no_thought=0.2)
+    assert named.section(SftConfig).modes.thinking == ThinkingMix(budget=0.45, no_thought=0.2)
     for stage in ("sft", "self_sft", "dpo"):
         with pytest.raises(ValueError, match=f"{stage}.max_tokens=0 must be at least 1, or null"):
             load_config(demo, [f"{stage}.max_tokens=0"])

@@ -18,10 +18,14 @@ from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, StuckError
 from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
+from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
-from orchestrator.pipeline.config import load_config
+from orchestrator.settings.loop import RlConfig
+from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.skip_watch import NothingTrained
+from orchestrator.stages import rl, self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.session import Run
@@ -252,7 +256,9 @@ def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_tra
     folder.store(RunState(model=str(tmp_path / "model")))
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
-        stage = LoopStage(run, config.rl, "rl", Buffer(groups_per_step=2, max_lag=0, max_drops=0))
+        stage = LoopStage(
+            run, config.section(RlConfig), single_instance(rl.STAGE), Buffer(groups_per_step=2, max_lag=0, max_drops=0)
+        )
         with pytest.raises(NothingTrained, match=r"rl: steps 1 to 3 were skipped.*max_skipped=3.*trajectories are in"):
             asyncio.run(stage.run())
     folder.close()
@@ -279,10 +285,11 @@ def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadli
     folder.store(RunState(model=str(tmp_path / "model")))
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
-        mixture, told = Mixture({"math": source}, {"math": 1.0}), {"stage": "self_sft", "name": "self_sft"}
+        mixture, instance = Mixture({"math": source}, {"math": 1.0}), single_instance(self_sft.STAGE)
+        sampling = config.section(SelfSftConfig)
         began = time.monotonic()
         with pytest.raises(StuckError, match=r"waiting for its tasks to be made.* longer self_sft.timeout_s"):
-            asyncio.run(sample_once(run, config.self_sft, mixture, lines=lambda draw, group: [], wanted="", **told))
+            asyncio.run(sample_once(run, sampling, mixture, instance=instance, lines=lambda draw, group: [], wanted=""))
     assert time.monotonic() - began < 5
     source.given_up.set()
     folder.close()

@@ -9,6 +9,7 @@ import torch
 
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import flat_config, load_config, save_config
+from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.model_checks import check_pushable
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
@@ -22,7 +23,7 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
 
 def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Path) -> None:
     config = load_config(DEMO, ["rl.steps=7", "envs.math.level=2", "name=other"])
-    assert (config.rl.steps, config.envs["math"].level, config.name) == (7, 2, "other")
+    assert (config.section(RlConfig).steps, config.envs["math"].level, config.name) == (7, 2, "other")
     save_config(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml", []) == config
     assert flat_config(config)["rl.steps"] == "7"

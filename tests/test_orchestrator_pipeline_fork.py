@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.__main__ import main
-from orchestrator.reporting.record import read_run
-from orchestrator.reporting.report import summary
-from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
-from orchestrator.run.folder import RunDir
 from orchestrator.pipeline.config import load_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.pipeline.fork import fork
 from orchestrator.pipeline.plan import plan
+from orchestrator.reporting.record import read_run
+from orchestrator.reporting.report import summary
+from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
+from orchestrator.run.folder import RunDir
+from orchestrator.settings.supervised import SftConfig
 
 DEMO = Path("configs/demo.yaml")
 
@@ -35,15 +36,15 @@ def source(tmp_path: Path) -> Path:
     folder = RunDir(tmp_path / "old")
     folder.open()
     check_continuation(config, folder)
-    saved(folder, "sft", config.sft.steps, start="../init/000000")
+    saved(folder, "sft", config.section(SftConfig).steps, start="../init/000000")
     for step in (100, 150):
-        saved(folder, "rl", step, start=f"../sft/{config.sft.steps:06d}")
+        saved(folder, "rl", step, start=f"../sft/{config.section(SftConfig).steps:06d}")
     (folder.evals / "sft.json").write_text('{"label": "sft", "order": 0, "k": 4, "seconds": 1, "envs": {}}')
-    sft = f"checkpoints/sft/{config.sft.steps:06d}"
+    sft = f"checkpoints/sft/{config.section(SftConfig).steps:06d}"
     folder.store(
         replace(
             folder.state(),
-            done={"init": 0, "sft": config.sft.steps, "eval-sft": 0},
+            done={"init": 0, "sft": config.section(SftConfig).steps, "eval-sft": 0},
             began={"sft": "checkpoints/init/000000", "rl": sft},
             stages={"init": "init", "sft": "sft", "eval-sft": "eval", "rl": "rl"},
             model=sft,
@@ -58,7 +59,7 @@ def source(tmp_path: Path) -> Path:
 def left(run: Path) -> list[str]:
     """The stages that are still to run in a fork."""
     config = load_config(run / "config.yaml", [])
-    steps = {stage.name: config.settings(stage).steps for stage in config.instances if stage.trains}
+    steps = {one.name: config.steps(one) for one in config.instances if one.stage.trains}
     return [stage.name for stage in plan(config.instances, RunDir(run).state(), steps=steps).ahead]
 
 
@@ -72,7 +73,9 @@ def test_a_fork_goes_on_with_its_stage_and_says_where_it_comes_from(source: Path
     copy = run / "checkpoints/rl/000150"
     verify(copy)
     facts = json.loads((copy / "learner/facts.json").read_text())
-    assert ((copy.parent / facts["start"]) / "model.safetensors").read_bytes() == f"sft {config.sft.steps}".encode()
+    assert (
+        (copy.parent / facts["start"]) / "model.safetensors"
+    ).read_bytes() == f"sft {config.section(SftConfig).steps}".encode()
     assert not (run / "checkpoints/rl/000100").exists()
     (event,) = summary(read_run(run))["events"]
     assert (event["stage"], event["step"], event["kind"]) == ("rl", 150, "forked")

@@ -12,6 +12,7 @@ from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.limit_checks import prompt_notes, turn_notes
 from orchestrator.pipeline.runner import processes
 from orchestrator.pipeline.start_checks import check_before
+from orchestrator.settings.supervised import DpoConfig
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.worker import RolloutConfig
 
@@ -32,7 +33,7 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
     own = load_config(
         DEMO, ["rollout.workers=2", "learner.ranks=4", "dpo.batch_size=4", "stages=[init,dpo,eval,report]"]
     )
-    rows = replace(own, dpo=replace(own.dpo, data="pairs.jsonl"))
+    rows = replace(own, sections={**own.sections, "dpo": replace(own.section(DpoConfig), data="pairs.jsonl")})
     _, dpo, evaluation, report = own.instances
     assert processes(own, [dpo]) == 2 + 4  # it pairs the model's own answers
     assert processes(rows, [dpo]) == 4
@@ -89,5 +90,5 @@ def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     turns, prompts = check_before(config, config.instances, folder)
     assert turns == "rollout.limits.turns=2 cuts the episodes of tool_use short, which has 4 of its own"
     assert prompts.endswith("their episodes fail as prompt_too_long")
-    assert check_before(config, [one for one in config.instances if one.stage == "sft"], folder) == []
+    assert check_before(config, [one for one in config.instances if one.name == "sft"], folder) == []
     assert not folder.exists()

@@ -7,13 +7,14 @@ import tiny_models
 
 from envs.core.thinking_mode import ThinkingMix
 from learner.models.fresh import byte_tokenizer
-from orchestrator.pipeline.config import Config, RlConfig, load_config
-from orchestrator.settings.model_checks import check_model
+from orchestrator.pipeline.config import Config, load_config, usual_sections
+from orchestrator.pipeline.start_checks import check_model
+from orchestrator.settings.loop import RlConfig
 from rollout.budget.config import ThoughtConfig
 from rollout.episodes.worker import RolloutConfig
 
 ENVS = load_config(Path("configs/demo.yaml"), []).envs
-BUDGETS = RlConfig(thinking=ThinkingMix(budget=0.5, budgets=[16]))
+BUDGETS = usual_sections() | {"rl": RlConfig(thinking=ThinkingMix(budget=0.5, budgets=[16]))}
 
 
 def saved_template(directory: Path, template: str) -> Path:
@@ -28,16 +29,16 @@ def test_a_template_that_ignores_the_mode_is_refused_where_a_stage_switches_thin
     model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), template.replace("if thinking else", "if true else"))
     with pytest.raises(ValueError, match="ignores `enable_thinking`"):
         check_model(model, Config(name="x", envs=ENVS, stages=["init", "sft"]))
-    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], rl=BUDGETS))
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
 
 
 def test_a_template_that_does_not_show_the_closing_needs_one_from_the_configuration(tmp_path: Path) -> None:
     plain = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{{ '<think>' if add_generation_prompt }}"
     model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), plain)
     with pytest.raises(ValueError, match="set rollout.thought.closing"):
-        check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], rl=BUDGETS))
+        check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
     given = RolloutConfig(thought=ThoughtConfig(closing="\n</think>\n\n"))
-    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], rl=BUDGETS, rollout=given))
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS, rollout=given))
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"]))
 
 

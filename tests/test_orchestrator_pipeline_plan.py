@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.run.folder import RunState
 from orchestrator.pipeline.config import Config, flat_config, load_config, save_config
-from orchestrator.pipeline.stage_list import instances
 from orchestrator.pipeline.plan import plan, single
+from orchestrator.pipeline.stage_list import instances
+from orchestrator.run.folder import RunState
+from orchestrator.stages.stage import all_stages
 
 DEMO = Path("configs/demo.yaml")
 TWICE = "stages=[init,sft,rl,eval,{rl: {name: rl_tools, shares: {tool_use: 1}, steps: 100}},rl,eval,eval]"
@@ -43,14 +44,14 @@ def reached(*done: str, begun: dict[str, str] | None = None) -> RunState:
 
 def ahead(stages: list[Any], state: RunState, **steps: int) -> list[str]:
     listed = instances(stages)
-    wanted = {stage.name: steps.get(stage.name, EVERY) for stage in listed if stage.trains}
+    wanted = {stage.name: steps.get(stage.name, EVERY) for stage in listed if stage.stage.trains}
     return [stage.name for stage in plan(listed, state, steps=wanted).ahead]
 
 
 def commanded(stage: str, stages: list[Any], state: RunState, **steps: int) -> tuple[list[str], list[str]]:
     listed = instances(stages)
-    wanted = {one.name: steps.get(one.name, EVERY) for one in listed if one.trains}
-    found = single(stage, listed, state, steps=wanted)
+    wanted = {one.name: steps.get(one.name, EVERY) for one in listed if one.stage.trains}
+    found = single(all_stages()[stage], listed, state, steps=wanted)
     return [one.name for one in found.ahead], found.notes
 
 
@@ -201,6 +202,6 @@ def test_the_stages_of_the_readme_are_as_it_says(tmp_path: Path) -> None:
     path.write_text(f"name: x\nenvs: {{math: {{}}, tool_use: {{}}}}\n{given}", encoding="utf-8")
     config = load_config(path, ["rl.steps=200"])
     assert [stage.name for stage in config.instances] == ["init", "rl", "rl_tools", "eval-rl_tools"]
-    assert [config.settings(stage).steps for stage in config.instances if stage.trains] == [200, 100]
+    assert [config.settings(stage).steps for stage in config.instances if stage.stage.trains] == [200, 100]
     config = load_config(path, ["rl_tools.steps=200"])
-    assert [config.settings(stage).steps for stage in config.instances if stage.trains] == [100, 200]
+    assert [config.settings(stage).steps for stage in config.instances if stage.stage.trains] == [100, 200]

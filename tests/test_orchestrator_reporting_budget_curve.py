@@ -15,6 +15,8 @@ from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, 
 from learner.models.fresh import byte_tokenizer
 from orchestrator.deadline import StopFlag
 from orchestrator.failure_watch import TooManyFailures
+from orchestrator.pipeline.config import Config, load_config
+from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.reporting.budget_curve import (
     BudgetPoint,
     Condition,
@@ -29,10 +31,13 @@ from orchestrator.run.folder import RunDir, RunState, finite
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
-from orchestrator.pipeline.config import Config, EvalConfig, load_config
+from orchestrator.settings.evaluation import EvalConfig
 from orchestrator.settings.supervised import SelfSftConfig
+from orchestrator.stages import eval as eval_stage
+from orchestrator.stages import self_sft
 from orchestrator.stages.answer_sampling import sample_once
-from orchestrator.stages.eval import EVAL_TICKETS, env_result, further_passes, next_order, run_eval
+from orchestrator.stages.eval import env_result, evaluate, next_order
+from orchestrator.stages.exam import further_passes
 from orchestrator.stages.session import Run
 from rewards.verdict import CORRECT, Verdict
 from rollout.trajectory import (
@@ -264,6 +269,9 @@ class ToldRun(Run):
         return self.told
 
 
+EVALUATION = single_instance(eval_stage.STAGE, about="rl")
+
+
 class Tracked:
     """A tracker that sends nothing."""
 
@@ -276,14 +284,16 @@ class Tracked:
 
 def evaluated(tmp_path: Path, *overrides: str, pool: RolloutPool) -> tuple[dict[str, Any], dict[str, float], str]:
     """The evaluation file of a run of math and code, its row of metrics and what stood on the screen."""
-    path, screen = done(tmp_path, lambda run: run_eval(run, run.config.eval, "eval-rl"), *overrides, pool=pool)
+    path, screen = done(
+        tmp_path, lambda run, config: evaluate(run, config.section(EvalConfig), EVALUATION), *overrides, pool=pool
+    )
     (row,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert row.key == ("eval-rl", 0)
     return json.loads(path.read_text()), row.values, screen
 
 
 def done(
-    tmp_path: Path, stage: Callable[[Run], Coroutine[Any, Any, Path]], *overrides: str, pool: RolloutPool
+    tmp_path: Path, stage: Callable[[Run, Config], Coroutine[Any, Any, Path]], *overrides: str, pool: RolloutPool
 ) -> tuple[Path, str]:
     """What a stage leaves on a run whose engines are a `RolloutPool`, and what stood on the screen."""
     model = tmp_path / "model"
@@ -297,7 +307,7 @@ def done(
     with Progress(stream=screen) as progress:
         run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=False)
         run.told = pool
-        path = asyncio.run(stage(run))
+        path = asyncio.run(stage(run, config))
     folder.close()
     return path, screen.getvalue()
 
@@ -347,14 +357,14 @@ def test_an_evaluation_of_what_is_down_ends_with_its_name(tmp_path: Path) -> Non
 
 
 def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_path: Path) -> None:
-    async def sampled(run: Run) -> Path:
+    async def sampled(run: Run, config: Config) -> Path:
         sampling = SelfSftConfig(tasks=3, samples=2)
+        instance = single_instance(self_sft.STAGE)
         return await sample_once(
             run,
             sampling,
-            run.mixture("self_sft", {}),
-            stage="self_sft",
-            name="self_sft",
+            instance.mixture(config, {}),
+            instance=instance,
             lines=lambda draw, group: [],
             wanted="right answers",
         )
@@ -391,9 +401,9 @@ def test_every_ticket_of_an_evaluation_has_its_own_number_and_the_first_pass_tho
     pool = RolloutPool()
     evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thought=true", pool=pool)
     numbers = [ticket.number for ticket in pool.tickets]
-    assert sorted(numbers) == list(range(EVAL_TICKETS, EVAL_TICKETS + 3 * 2 * 4))
+    assert sorted(numbers) == list(range(EVALUATION.first_ticket, EVALUATION.first_ticket + 3 * 2 * 4))
     first = [ticket for ticket in pool.tickets if ticket.task.thinking == UNLIMITED]
-    assert [ticket.number - EVAL_TICKETS for ticket in first] == [0, 1, 2, 3, 4, 5]
+    assert [ticket.number - EVALUATION.first_ticket for ticket in first] == [0, 1, 2, 3, 4, 5]
     assert [ticket.task.env for ticket in first] == ["code", "code", "math", "math", "tool_use", "tool_use"]
     passes = [{t.task.key for t in pool.tickets if t.task.thinking == mode} for mode in (UNLIMITED, OFF, up_to(8))]
     assert passes[0] == passes[1] == passes[2]

@@ -13,6 +13,7 @@ from orchestrator.reporting.record import EnvResult
 from orchestrator.reporting.report import write_report
 from orchestrator.reporting.transcripts import pick_transcripts, to_transcript
 from orchestrator.run.metrics_log import MetricsLog
+from orchestrator.stages.stage import all_figures
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def add_curves(folder: Path) -> None:
 
 def test_report_json_holds_stages_evaluations_and_final_metrics(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    found = json.loads(write_report(tmp_path).json.read_text())
+    found = json.loads(write_report(tmp_path, all_figures()).json.read_text())
     assert (found["run"], found["seed"], found["total_seconds"], found["engine_start_s"]) == ("tiny", 3, 61.5, 12.5)
     assert found["stages"][1] == {"name": "sft", "seconds": 20.0}
     assert [table["label"] for table in found["evaluation"]] == ["init", "sft", "rl"]
@@ -105,7 +106,7 @@ def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_pa
     raw = json.loads(path.read_text())
     raw["curve"]["math"][0] = lost
     path.write_text(json.dumps(raw | {"envs": {"math": down, "few": few}}))
-    paths = write_report(tmp_path)
+    paths = write_report(tmp_path, all_figures())
     found = json.loads(paths.json.read_text())
     assert (found["accuracy"]["math"]["rl"], found["accuracy"]["few"]["rl"]) == (None, 0.5)
     assert (found["evaluation"][2]["envs"]["math"]["interval"], found["curves"]["rl"]["math"][0]["accuracy"]) == (
@@ -125,7 +126,7 @@ def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_pa
 def test_an_event_stands_in_the_report_and_is_no_measurement(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
     MetricsLog(tmp_path / "metrics.jsonl").event("rl", 2, "changed", {"rl.steps": ["2", "9"], "<b>": ["1", "2"]})
-    paths = write_report(tmp_path)
+    paths = write_report(tmp_path, all_figures())
     found = json.loads(paths.json.read_text())
     assert found["final_metrics"]["rl"]["env/math/reward"] == 0.5
     assert found["events"] == [
@@ -136,7 +137,7 @@ def test_an_event_stands_in_the_report_and_is_no_measurement(tmp_path: Path) -> 
 
 def test_report_html_needs_nothing_but_itself(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    html = write_report(tmp_path).html.read_text()
+    html = write_report(tmp_path, all_figures()).html.read_text()
     assert html.count("<svg ") == 4  # held-out accuracy, rewards, SFT loss, throughput
     assert not re.search(r"""(src|href)=["'](?!#)(http|//|[a-z]+\.)""", re.sub(r"xlink:href|xmlns\S*", "", html))
     assert "<script" not in html
@@ -146,7 +147,7 @@ def test_report_html_needs_nothing_but_itself(tmp_path: Path) -> None:
 def test_what_a_model_wrote_is_escaped(tmp_path: Path) -> None:
     hostile = row(messages=[{"role": "user", "content": "<script>alert(1)</script>"}], key='"><img src=x>')
     write_run(tmp_path, [hostile])
-    html = write_report(tmp_path).html.read_text()
+    html = write_report(tmp_path, all_figures()).html.read_text()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<script>" not in html
     assert "<img" not in html
@@ -154,21 +155,21 @@ def test_what_a_model_wrote_is_escaped(tmp_path: Path) -> None:
 
 def test_a_run_that_has_only_begun_gets_a_report_of_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: young\n")
-    paths = write_report(tmp_path)
+    paths = write_report(tmp_path, all_figures())
     assert "young" in paths.html.read_text()
     assert json.loads(paths.json.read_text())["evaluation"] == []
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
-        write_report(tmp_path)
+        write_report(tmp_path, all_figures())
 
 
 def test_a_broken_evaluation_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
     (tmp_path / "eval" / "sft.json").write_text('{"label": "sft"}')
     with pytest.raises(ValueError, match=r"sft\.json is no evaluation"):
-        write_report(tmp_path)
+        write_report(tmp_path, all_figures())
 
 
 def test_samples_show_every_kind_of_outcome_and_the_right_ones_first(tmp_path: Path) -> None:
@@ -218,9 +219,9 @@ def test_smoothing_is_a_trailing_mean_that_skips_what_is_not_finite() -> None:
 
 def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    without = json.loads(write_report(tmp_path).json.read_text())
+    without = json.loads(write_report(tmp_path, all_figures()).json.read_text())
     add_curves(tmp_path)
-    paths = write_report(tmp_path)
+    paths = write_report(tmp_path, all_figures())
     found = json.loads(paths.json.read_text())
     curves = found.pop("curves")
     assert found == without
@@ -242,7 +243,7 @@ def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(t
 
 def test_a_run_without_a_curve_has_no_section_and_no_figure_of_it(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    paths = write_report(tmp_path)
+    paths = write_report(tmp_path, all_figures())
     assert paths.curves is None
     assert not (tmp_path / "curves.svg").exists()
     assert "curves" not in json.loads(paths.json.read_text())
@@ -254,7 +255,7 @@ def test_a_curve_with_a_point_that_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "eval" / "sft.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": [{"mode": "sometimes"}]}}))
     with pytest.raises(ValueError, match=r"sft\.json is no evaluation .*sometimes"):
-        write_report(tmp_path)
+        write_report(tmp_path, all_figures())
 
 
 def test_the_panels_of_each_measure_begin_a_row_of_their_own() -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from run_folders import with_checkpoint
 
+from orchestrator.pipeline.config import flat_config, load_config, save_config
+from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.reporting.report import write_report
 from orchestrator.run.folder import RunDir
 from orchestrator.run.redaction import BLANK, blanked, is_secret, redacted
-from orchestrator.pipeline.config import flat_config, load_config, save_config
-from orchestrator.pipeline.continuation import check_continuation
+from orchestrator.stages.stage import all_figures
 
 DEMO = Path("configs/demo.yaml")
 TOKEN = "hf_" + "aB3dE5gH7jK9" * 3
@@ -112,7 +113,7 @@ def test_no_file_of_a_run_holds_its_secrets_and_the_run_can_be_continued(tmp_pat
         check_continuation(load_config(DEMO, [*given, "envs.shop.options={api_key: renewed, n: 8}"]), folder)
     check_continuation(config, folder)
     folder.close()
-    write_report(folder.root)
+    write_report(folder.root, all_figures())
     files = [path for path in folder.root.rglob("*") if path.is_file()]
     assert {"config.yaml", "manifest.json", "report.html", "report.json"} <= {path.name for path in files}
     written = "".join(path.read_text(encoding="utf-8") for path in files) + json.dumps(flat_config(config))

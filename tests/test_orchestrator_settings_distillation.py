@@ -22,8 +22,10 @@ from learner.worker import TrainerWorker
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster.this_machine import free_port
 from orchestrator.pipeline.config import Config, load_config
-from orchestrator.settings.model_checks import check_teachers
 from orchestrator.pipeline.stage_list import instances
+from orchestrator.settings.distillation import DistillConfig
+from orchestrator.stages.stage import StartCheck
+from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
 
 DEMO = Path("configs/demo.yaml")
@@ -149,28 +151,35 @@ def test_a_group_without_signal_and_a_lone_answer_are_trained_on() -> None:
     assert asyncio.run(kept(2, 9)) == 0
 
 
-DISTILLING = instances(["distill"])
+(DISTILLING,) = instances(["distill"])
 
 
 def told(*overrides: str) -> Config:
     return load_config(DEMO, ["stages=[init,distill]", *overrides])
 
 
+def check_teacher(config: Config) -> None:
+    """Check the stage as the start of a run does."""
+    path = config.model.path
+    tokenizer = byte_tokenizer() if path is None else load_tokenizer(Path(path))
+    start = StartCheck(config=config, name="distill", tokenizer=tokenizer, longest=None)
+    DISTILLING.stage.check(config.settings(DISTILLING), start)
+
+
 def test_a_teacher_of_another_vocabulary_is_refused_with_both_names_and_the_remedy(tmp_path: Path) -> None:
     student, teacher = tiny_models.llama(tmp_path / "student"), tiny_models.qwen3(tmp_path / "teacher")
-    check_teachers(told(f"distill.teacher={teacher}"), DISTILLING)  # the fresh model's tokenizer is the same
+    check_teacher(told(f"distill.teacher={teacher}"))  # the fresh model's tokenizer is the same
     config = told(f"distill.teacher={teacher}", f"model.path={student}")
-    check_teachers(config, DISTILLING)
+    check_teacher(config)
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<verdict>"])
     tokenizer.save_pretrained(teacher)
     with pytest.raises(
         ValueError, match=f"(?s){teacher} .*{student} .*different vocabularies.*'<verdict>'.*same tokenizer"
     ):
-        check_teachers(config, DISTILLING)
+        check_teacher(config)
     with pytest.raises(ValueError, match="the student that the run makes"):
-        check_teachers(told(f"distill.teacher={teacher}"), DISTILLING)
-    check_teachers(config, [])  # nothing that is ahead asks a teacher
+        check_teacher(told(f"distill.teacher={teacher}"))
 
 
 def test_a_teacher_that_knows_fewer_ids_than_the_student_may_say_is_refused(tmp_path: Path) -> None:
@@ -178,12 +187,12 @@ def test_a_teacher_that_knows_fewer_ids_than_the_student_may_say_is_refused(tmp_
     facts = json.loads((student / "config.json").read_text(encoding="utf-8"))
     (student / "config.json").write_text(json.dumps(facts | {"vocab_size": 296}), encoding="utf-8")
     with pytest.raises(ValueError, match="knows 288 ids and the student .* can say 296"):
-        check_teachers(told(f"distill.teacher={teacher}", f"model.path={student}"), DISTILLING)
+        check_teacher(told(f"distill.teacher={teacher}", f"model.path={student}"))
 
 
 def test_a_teacher_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"distill.teacher={tmp_path} is not a model directory"):
-        check_teachers(told(f"distill.teacher={tmp_path}"), DISTILLING)
+        check_teacher(told(f"distill.teacher={tmp_path}"))
 
 
 def test_a_teacher_whose_weights_are_not_whole_is_refused(tmp_path: Path) -> None:
@@ -191,7 +200,7 @@ def test_a_teacher_whose_weights_are_not_whole_is_refused(tmp_path: Path) -> Non
     weights = teacher / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(ValueError, match=f"distill.teacher={teacher} .*bytes and should have"):
-        check_teachers(told(f"distill.teacher={teacher}"), DISTILLING)
+        check_teacher(told(f"distill.teacher={teacher}"))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +228,6 @@ def test_impossible_settings_are_refused(overrides: str, said: str) -> None:
 
 def test_what_distillation_needs_matters_only_where_it_is_to_run() -> None:
     config = load_config(DEMO, [])
-    assert config.distill.loss.objective == "distill"
-    check_teachers(config, config.instances)
+    assert config.section(DistillConfig).loss.objective == "distill"
     with pytest.raises(ValueError, match=r"the stage distill needs distill\.teacher"):
-        check_teachers(config, DISTILLING)
+        config.require_stage(DISTILLING)

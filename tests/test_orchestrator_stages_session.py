@@ -14,12 +14,14 @@ from test_orchestrator_reporting_budget_curve import Tracked
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from orchestrator.deadline import StopFlag, StuckError
+from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.runner import finish
+from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.runner import finish
 from orchestrator.stages.session import Run
+from orchestrator.stages.stage import all_stages
 
 SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_per_s=1000000"]
 
@@ -91,15 +93,15 @@ def test_a_stage_that_has_trained_more_than_it_has_to_is_done_with_what_it_train
 
     async def work(run: Run) -> dict[str, int]:
         with_checkpoint(run.folder, "rl", 25)
-        stages = {stage.name: stage for stage in run.config.instances}
+        stages = {name: single_instance(stage) for name, stage in all_stages().items()}
         with Progress(stream=said) as progress:
             run.progress = progress
-            finish(run, stages["init"], 1.0)
-            finish(run, stages["sft"], 1.0)
-            finish(run, stages["rl"], 1.0)
+            finish(run, stages["init"], 1.0, wanted=0)
+            finish(run, stages["sft"], 1.0, wanted=7)
+            finish(run, stages["rl"], 1.0, wanted=10)
         return run.folder.state().done
 
-    assert on_a_run(tmp_path, Learner(), work, "sft.steps=7", "rl.steps=10") == {"init": 0, "sft": 7, "rl": 25}
+    assert on_a_run(tmp_path, Learner(), work) == {"init": 0, "sft": 7, "rl": 25}
     assert "rl: rl.steps=10 is less than the 25 steps that were trained; they stay" in said.getvalue()
     assert "sft" not in said.getvalue()
 

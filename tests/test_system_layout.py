@@ -52,6 +52,7 @@ ROOMS = {
         "cluster",
         "reporting",
         "stages",
+        "pipeline",
         "grading",
         "bench",
         "cli",

@@ -42,7 +42,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def rl_of(text: str, folder: Path) -> RlConfig:
     (folder / "given.yaml").write_text(text, encoding="utf-8")
-    return load_config(folder / "given.yaml", NEEDED).rl
+    return load_config(folder / "given.yaml", NEEDED).section(RlConfig)
 
 
 def test_the_algorithms_of_the_readme_load_and_its_token_range_is_icepop(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_the_algorithms_of_the_readme_load_and_its_token_range_is_icepop(tmp_pat
 
 
 def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
-    loss = load_config(mine / "run.yaml", NEEDED).rl.loss
+    loss = load_config(mine / "run.yaml", NEEDED).section(RlConfig).loss
     assert batch_advantages([[1.0, 0.0, 0.0]], [[5, 5, 5]], kind=loss.advantage, clip=20.0) == [[1.0, 0.0, 0.0]]
     assert has_signal([1.0, 0.0, 0.0], kind=loss.advantage)
     assert not has_signal([1.0, 1.0, 1.0], kind=loss.advantage)

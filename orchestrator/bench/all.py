@@ -25,6 +25,7 @@ from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
+from orchestrator.settings.loop import RlConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id
@@ -38,7 +39,7 @@ STEPPED = 64
 
 async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
     """Measure on the configuration's fresh model; returns the figures that `print_bench` shows."""
-    folder = Path(tempfile.mkdtemp(prefix="temper-bench-"))
+    folder, rl = Path(tempfile.mkdtemp(prefix="temper-bench-")), config.section(RlConfig)
     try:
         model = folder / "model"
         parameters = make_model(model, config.model.fresh, seed=config.seed)
@@ -51,16 +52,16 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         )
         engine_start = time.monotonic() - began
         learner = await start_trainer_group(config.learner, actors=config.actors)
-        await learner.load(model, optim=config.rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
+        await learner.load(model, optim=rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
         figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
         sampling, groups = await bench_rollout(pool, mixture, config)
         pad = pad_id(load_tokenizer(model))
-        sequences = sequences_from_groups(groups, advantage=config.rl.loss.advantage)
+        sequences = sequences_from_groups(groups, advantage=rl.loss.advantage)
         figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
         tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
         figures |= bench_steps(tasks, threads=config.rollout.programs)
         figures |= await _pushing(pool, learner)
-        await learner.load(model, optim=config.rl.optim, loss=config.rl.loss, total_steps=100)
+        await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
         await learner.use_threads(config.learner.threads_beside)
         figures |= await bench_loop(pool, learner, mixture, config, pad_id=pad, version=REPEATS)
         await learner.close()

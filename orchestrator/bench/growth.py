@@ -28,8 +28,9 @@ from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
-from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
 from orchestrator.pipeline.config import Config
+from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
+from orchestrator.settings.loop import RlConfig
 from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig
 from rollout.tokenizer import load_tokenizer, pad_id
@@ -93,13 +94,14 @@ async def bench_growth(config: Config, mixture: Mixture, say: Callable[[str], No
 class _Bench:
     def __init__(self, config: Config, mixture: Mixture, folder: Path) -> None:
         self._config = config
+        self._rl = config.section(RlConfig)
         self._mixture = mixture
         self._folder = folder
         self._tickets = 0
 
     async def answers(self) -> Growth:
         model, _ = self._model(self._config.model.fresh)
-        size = self._config.rl.group_size
+        size = self._rl.group_size
         async with self._pool(self._config.rollout, model) as pool, self._learner(model) as learner:
             costs = [await self._cost(pool, learner, model, x=n * size, groups=n) for n in PROMPTS]
         return Growth(name="answers in a step", unit=f"prompts x {size}", costs=costs)
@@ -111,7 +113,11 @@ class _Bench:
             rollout = replace(self._config.rollout, workers=count)
             async with self._pool(rollout, model) as pool, self._learner(model) as learner:
                 costs.append(await self._cost(pool, learner, model, x=count, groups=PROMPTS[-1]))
-        return Growth(name="rollout workers", unit=f"{PROMPTS[-1] * self._config.rl.group_size} answers", costs=costs)
+        return Growth(
+            name="rollout workers",
+            unit=f"{PROMPTS[-1] * self._rl.group_size} answers",
+            costs=costs,
+        )
 
     async def sizes(self) -> Growth:
         costs = []
@@ -154,9 +160,9 @@ class _Bench:
             tasks = [self._mixture.task(self._mixture.draw()) for _ in range(groups)]
             self._tickets += groups
             began = time.monotonic()
-            sampled = await sample_groups(pool, tasks, answers=self._config.rl.group_size, first=self._tickets)
+            sampled = await sample_groups(pool, tasks, answers=self._rl.group_size, first=self._tickets)
             generated = time.monotonic()
-            sequences = sequences_from_groups(sampled, advantage=self._config.rl.loss.advantage)
+            sequences = sequences_from_groups(sampled, advantage=self._rl.loss.advantage)
             await learner.step(builder.of_samples(sequences))
             times.append((generated - began, time.monotonic() - generated, await _push(pool, learner)))
         return _best(x, times)

@@ -13,6 +13,7 @@ from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
+from orchestrator.settings.loop import RlConfig
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
 
@@ -31,15 +32,15 @@ async def bench_loop(
     `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone; 1
     would be perfect overlap.
     """
-    builder = BatchBuilder(config=config.learner, pad_id=pad_id)
+    rl, builder = config.section(RlConfig), BatchBuilder(config=config.learner, pad_id=pad_id)
 
     def batch(groups: list[Group]) -> TrainBatch:
-        return builder.of_samples(sequences_from_groups(groups, advantage=config.rl.loss.advantage))
+        return builder.of_samples(sequences_from_groups(groups, advantage=rl.loss.advantage))
 
     serving = VersionCell(WeightVersion(step=version))
     generate_s, learn_s = await _parts(pool, learner, mixture, config, batch)
-    limit = Deadline(seconds=config.rl.timeout_s, setting="rl.timeout_s")
-    seconds, answers = {}, config.rl.groups_per_step * config.rl.group_size
+    limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
+    seconds, answers = {}, rl.groups_per_step * rl.group_size
     for lag in LAGS:
         reports: list[StepReport] = []
 
@@ -53,9 +54,9 @@ async def bench_loop(
             rollouts=pool,
             learner=learner,
             mixture=mixture,
-            buffer=Buffer(groups_per_step=config.rl.groups_per_step, max_lag=lag, max_drops=0),
+            buffer=Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0),
             version=serving,
-            group_size=config.rl.group_size,
+            group_size=rl.group_size,
             make_batches=lambda groups: [batch(groups)],
             on_group=lambda group: group,
             on_step=keep,
@@ -84,12 +85,13 @@ async def _parts(
     batch: Callable[[list[Group]], TrainBatch],
 ) -> tuple[float, float]:
     """Return the seconds of generating one step's groups, and of learning from them, each with nothing beside it."""
+    rl = config.section(RlConfig)
     generate, learn = [], []
     for repeat in range(REPEATS):
-        tasks = [mixture.task(mixture.draw()) for _ in range(config.rl.groups_per_step)]
-        first = 10**6 + repeat * config.rl.groups_per_step
+        tasks = [mixture.task(mixture.draw()) for _ in range(rl.groups_per_step)]
+        first = 10**6 + repeat * rl.groups_per_step
         began = time.monotonic()
-        groups = await sample_groups(pool, tasks, answers=config.rl.group_size, first=first)
+        groups = await sample_groups(pool, tasks, answers=rl.group_size, first=first)
         generated = time.monotonic()
         await learner.step(batch(groups))
         generate.append(generated - began)

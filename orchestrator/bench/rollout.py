@@ -8,6 +8,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import up_to
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
+from orchestrator.settings.loop import RlConfig
 from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -63,7 +64,7 @@ async def sample_groups(pool: RolloutPool, tasks: list[Task], *, answers: int, f
 
 async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], float]:
     began = time.monotonic()
-    groups = await sample_groups(pool, tasks, answers=config.rl.group_size, first=first)
+    groups = await sample_groups(pool, tasks, answers=config.section(RlConfig).group_size, first=first)
     seconds = time.monotonic() - began
     return groups, sum(t.sampled_tokens for group in groups for t in group.trajectories) / seconds
 

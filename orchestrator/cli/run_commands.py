@@ -10,12 +10,12 @@ from orchestrator.bench.growth import bench_growth, write_growth
 from orchestrator.cli.submit import submit
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
-from orchestrator.run.checkpoint import DamagedCheckpointError
-from orchestrator.run.redaction import blanked
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.pipeline.fork import fork
-from orchestrator.pipeline.stage_list import STAGES
 from orchestrator.pipeline.runner import run_pipeline
+from orchestrator.run.checkpoint import DamagedCheckpointError
+from orchestrator.run.redaction import blanked
+from orchestrator.stages.registry import HELP
 
 
 def execute(given: argparse.Namespace) -> int:
@@ -31,7 +31,7 @@ def execute(given: argparse.Namespace) -> int:
         if given.command in ("bench", "bench-growth"):
             _measure(config, growth=given.command == "bench-growth")
             return 0
-        only = given.command if given.command in STAGES else None
+        only = given.command if given.command in HELP else None
         return asyncio.run(run_pipeline(config, only=only))
     except FileNotFoundError:
         raise

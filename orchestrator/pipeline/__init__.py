@@ -1,1 +1,1 @@
-"""The pipeline of a run: its configuration, composed of the settings of the stages, its plan, its checks, its stages in order."""
+"""The pipeline of a run: its configuration, composed of the settings of the stages, its plan, its checks, its runner."""

@@ -1,255 +1,140 @@
-"""The configuration of a run: composed here, each part declared beside the code it configures."""
+"""The configuration of a run: composed here of what a run is told and of a section for each stage that has settings.
 
-import math
-from dataclasses import dataclass, field
+Each part is declared beside the code it configures; those that several stages share stand in `orchestrator/settings/`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from envs.core.bounds import fraction
-from envs.core.setting import Kind, identity, kinds, required, running, scheduled
-from envs.sandbox.sandbox import SandboxConfig
-from envs.source import EnvConfig, env_named
-from learner.config import LearnerConfig, require_together
-from learner.models.fresh import FreshModelConfig
-from orchestrator.deadline import DeadlineConfig
-from orchestrator.settings.distillation import DistillConfig
-from orchestrator.settings.loop import LoopConfig, RlConfig
-from orchestrator.pipeline.stage_list import Stage, instances, with_settings
-from orchestrator.settings.supervised import DpoConfig, SelfSftConfig, SftConfig
+from envs.core.setting import kinds
+from orchestrator.pipeline.stage_list import instances, with_settings
+from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
 from orchestrator.settings.text import flat_text, read_text, typed, write_text
-from orchestrator.shaping import require_buffer_fits
-from rollout.episodes.worker import RolloutConfig
+from orchestrator.stages.stage import Stage, StageInstance, all_stages
 
-STAGES_USUAL: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
+S = TypeVar("S")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Which model the run starts from."""
-
-    path: str | None = identity(None)
-    """A Hugging Face causal model directory; null makes a fresh small hybrid of the shape below."""
-    fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
+def usual_sections() -> dict[str, Any]:
+    """Return the settings of each stage that has some, all as they are without being told."""
+    return {name: stage.settings() for name, stage in all_stages().items() if stage.settings is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalConfig:
-    """Evaluation on held-out tasks."""
-
-    tasks: int = scheduled(64)
-    """Held-out tasks of each environment."""
-    samples: int = scheduled(4)
-    """Answers to each task, the k of avg@k and pass@k."""
-    timeout_s: float = running(600.0)
-    """Deadline of answering the tasks once, in seconds; where they are answered under n budgets at once, n times that."""
-    max_failures: float = running(0.5)
-    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
-    budgets: list[int] = scheduled([])
-    """Thinking budgets in tokens under which the same tasks are answered once more each."""
-    budget_shares: list[float] = scheduled([])
-    """Further budgets, as shares of the environment's median thought without a limit in the same evaluation."""
-    no_thought: bool = scheduled(False)
-    """Whether the tasks are also answered with thinking off."""
-    low_effort: bool = scheduled(False)
-    """Whether the tasks are also answered where the prompt asks for little thought."""
-
-    def __post_init__(self) -> None:
-        if self.tasks < 1 or self.samples < 1:
-            raise ValueError(f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1")
-        fraction("eval.max_failures", self.max_failures)
-        for budget in self.budgets:
-            if budget < 0:
-                raise ValueError(f"eval.budgets has {budget}: a budget must be 0 or more tokens")
-        for share in self.budget_shares:
-            if not 0 < share < math.inf:
-                raise ValueError(f"eval.budget_shares has {share}: a share of the median thought must be above 0")
-
-    @property
-    def has_curve(self) -> bool:
-        """Whether there is more to measure than answers after unlimited thought."""
-        return bool(self.budgets or self.budget_shares or self.no_thought or self.low_effort)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackingConfig:
-    """The MLflow experiment."""
-
-    experiment: str = running("temper")
-    """Name of the experiment."""
-    uri: str | None = running(None)
-    """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
-    trajectories: bool = running(False)
-    """Whether the last files of trajectories, prompts and answers in full, are uploaded beside the report."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(RunConfig):
     """A whole run."""
 
-    name: str = field(metadata=required(Kind.RUNNING))
-    """Name of the run and of its folder."""
-    seed: int = identity(1)
-    """Everything random derives from it."""
-    runs_dir: str = running("runs")
-    """Folder that holds the runs."""
-    stages: list[Any] = scheduled(STAGES_USUAL)
-    """What the run does, in order. A stage may stand several times, with a name and settings of its own:
-    `- rl: {name: rl_tools, steps: 100}`, whose settings the command line calls rl_tools.steps and so on."""
-    envs: dict[str, EnvConfig] = field(default_factory=dict)
-    """The environments by id, with their shares and data."""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    sft: SftConfig = field(default_factory=SftConfig)
-    self_sft: SelfSftConfig = field(default_factory=SelfSftConfig)
-    dpo: DpoConfig = field(default_factory=DpoConfig)
-    rl: RlConfig = field(default_factory=RlConfig)
-    distill: DistillConfig = field(default_factory=DistillConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
-    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
+    sections: Mapping[str, Any] = field(default_factory=usual_sections)
+    """By stage, the settings that an instance of it has where its entry gives no others."""
 
     def __post_init__(self) -> None:
-        require_name(self.name)
-        if not self.envs:
-            raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
-        for name, env in self.envs.items():
-            env_named(name, env)
-        given = {stage.name: self.settings(stage) for stage in self.instances if stage.given}
-        for name, part in (self.sections | given).items():
-            self._require_part(name, part)
-        for stage in self.instances:
-            if stage.name != stage.stage and stage.name in (*self.__dataclass_fields__, "metrics", "start"):
+        super().__post_init__()
+        parts = {name: (all_stages()[name], part) for name, part in self.sections.items()}
+        parts |= {one.name: (one.stage, self.settings(one)) for one in self.instances if one.given}
+        for name, (stage, part) in parts.items():
+            stage.fits(part, self, name)
+        for instance in self.instances:
+            if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start"):
                 raise ValueError(
-                    f"stages: {stage.name!r} can't be the name of a stage, it means something else already"
+                    f"stages: {instance.name!r} can't be the name of a stage, it means something else already"
                 )
-            self.require_stage(stage)
-
-    def _require_part(self, name: str, part: Any) -> None:
-        """Raises `ValueError` where the settings of a stage do not go with the rest."""
-        if isinstance(part, EvalConfig):
-            require_room(max(part.budgets, default=None), self.rollout)
-            return
-        require_together(part.optim, self.learner)
-        for env_id, share in part.shares.items():
-            if env_id not in self.envs:
-                raise ValueError(f"{name}.shares.{env_id}: not among the run's envs, {', '.join(self.envs)}")
-            if not share >= 0:
-                raise ValueError(f"{name}.shares.{env_id}={share} must be 0 or more")
-        if not isinstance(part, LoopConfig):
-            if part.batch_size % self.learner.ranks:
-                raise ValueError(
-                    f"{name}.batch_size={part.batch_size} can't be shared by learner.ranks={self.learner.ranks}; "
-                    f"take a multiple of the ranks"
-                )
-            return
-        if isinstance(part, RlConfig):
-            require_buffer_fits(part.shaping, turn_tokens=self.rollout.limits.turn_tokens)
-        require_room(part.thinking.largest_budget if part.thinking.budget else None, self.rollout)
-        if part.answers_per_step < self.learner.ranks:
-            raise ValueError(
-                f"{name}: {part.answers_per_step} answers in a step can't be shared by learner.ranks={self.learner.ranks}"
-            )
-
-    @property
-    def sections(self) -> dict[str, Any]:
-        """The settings that an instance of each stage has where its entry gives no others."""
-        return {
-            "sft": self.sft,
-            "self_sft": self.self_sft,
-            "dpo": self.dpo,
-            "rl": self.rl,
-            "distill": self.distill,
-            "eval": self.eval,
-        }
+            self.require_stage(instance)
 
     @cached_property
-    def instances(self) -> list[Stage]:
+    def instances(self) -> list[StageInstance]:
         """What `stages` lists, each with its name."""
         return instances(self.stages)
 
-    def settings(self, stage: Stage) -> Any:
-        """The settings of an instance: those of its stage, and over them those of its entry; None for a stage without any."""
-        section = self.sections.get(stage.stage)
-        if section is None and stage.given:
-            raise ValueError(f"stages: the stage {stage.stage} takes no settings of its own, not {dict(stage.given)}")
+    def section(self, settings: type[S]) -> S:
+        """Return the settings of a stage by their class."""
+        return next(part for part in self.sections.values() if type(part) is settings)
+
+    def settings(self, instance: StageInstance) -> Any:
+        """Return the settings of an instance: those of its stage, over them its entry's; None for a stage without any."""
+        section = self.sections.get(instance.stage.name)
+        if section is None and instance.given:
+            raise ValueError(
+                f"stages: the stage {instance.stage.name} takes no settings of its own, not {dict(instance.given)}"
+            )
         try:
-            return typed(section, stage.given, under=f"{stage.name}.") if stage.given else section
+            return typed(section, instance.given, under=f"{instance.name}.") if instance.given else section
         except ValueError as error:
-            raise ValueError(f"stages, {stage.name}: {error}") from error
+            raise ValueError(f"stages, {instance.name}: {error}") from error
 
-    @property
-    def actors(self) -> int:
-        """How many processes generate and train."""
-        return self.rollout.workers + self.learner.ranks
+    def steps(self, of: StageInstance | Stage[Any]) -> int:
+        """Return the steps that a training stage has to do, or an instance of it."""
+        settings = self.settings(of) if isinstance(of, StageInstance) else self.sections[of.name]
+        steps: int = settings.steps
+        return steps
 
-    def require_stage(self, stage: Stage) -> None:
-        """Raises `ValueError` where a stage could not run, which matters only where it is to run."""
-        settings = self.settings(stage)
-        if isinstance(settings, DistillConfig):
-            settings.teacher_dir()
+    def plays(self, instance: StageInstance) -> bool:
+        """Return whether an instance plays episodes, for which it needs the engines."""
+        settings = self.settings(instance)
+        return settings is not None and instance.stage.plays(settings)
+
+    def require_stage(self, instance: StageInstance) -> None:
+        """Raise `ValueError` where a stage could not run, which matters only where it is to run."""
+        settings = self.settings(instance)
+        if settings is not None:
+            instance.stage.requires(settings)
 
 
-KINDS = kinds(Config)
+SCHEMA = make_dataclass(
+    "Configuration",
+    [(name, type(part), field(default_factory=type(part))) for name, part in usual_sections().items()],
+    bases=(RunConfig,),
+    frozen=True,
+    kw_only=True,
+)
+"""The shape of a configuration file: the sections of the stages stand beside the settings of the run."""
+KNOWN = tuple(each.name for each in fields(SCHEMA))
+"""The keys of a configuration file."""
+SHARED = tuple(each.name for each in fields(RunConfig))
+KINDS = kinds(SCHEMA)
 """What a change of each setting means to a run that goes on; `envs.*.share` is that of every environment."""
 
 
-def require_room(budget: int | None, rollout: RolloutConfig) -> None:
-    """Raises `ValueError` where an episode's tokens do not hold the largest budget and an answer."""
-    if budget is None:
-        return
-    answer = rollout.thought.answer_tokens or rollout.limits.turn_tokens
-    needed = budget + rollout.thought.grace + answer
-    if needed > rollout.limits.total_tokens:
-        raise ValueError(
-            f"a thinking budget of {budget} tokens, {rollout.thought.grace} of grace and {answer} for "
-            f"the answer do not fit into rollout.limits.total_tokens={rollout.limits.total_tokens}; raise it, or lower "
-            f"the budget or rollout.thought.answer_tokens"
-        )
-
-
-def require_name(name: str) -> None:
-    """Raises `ValueError` where a name would not be that of a folder inside of another one."""
-    if not name or name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")) or name != name.strip():
-        raise ValueError(
-            f"name={name!r} must be a plain folder name, such as demo-2: no path, no separator, not . or .."
-        )
-
-
 def load_config(path: Path, overrides: list[str]) -> Config:
-    """The configuration of a YAML file with `key=value` overrides on top.
+    """Return the configuration of a YAML file with `key=value` overrides on top.
 
-    Raises `FileNotFoundError` for a missing file and `ValueError`, with the key, the value and what would be right, for
+    Raise `FileNotFoundError` for a missing file and `ValueError`, with the key, the value and what would be right, for
     anything else.
     """
-    config = typed(Config, _by_instance(read_text(path, overrides)))
-    assert isinstance(config, Config)
-    return config
+    given = vars(typed(SCHEMA, _by_instance(read_text(path, overrides))))
+    sections = {name: part for name, part in given.items() if name not in SHARED}
+    return Config(**{name: given[name] for name in SHARED}, sections=sections)
 
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved configuration as YAML, without its secrets."""
-    write_text(config, path)
+    write_text(_as_file(config), path)
 
 
 def flat_config(config: Config) -> dict[str, str]:
-    """The configuration as `dotted.key: value` without its secrets, for the tracker and for comparison.
+    """Return the configuration as `dotted.key: value` without its secrets, for the tracker and for comparison.
 
     Instances of stages stand under their names.
     """
-    flat = flat_text(config) | {"stages": ", ".join(stage.name for stage in config.instances)}
-    for stage in config.instances:
-        if stage.given or (stage.trains and stage.name != stage.stage):
-            flat |= flat_text(config.settings(stage), under=stage.name)
+    flat = flat_text(_as_file(config)) | {"stages": ", ".join(instance.name for instance in config.instances)}
+    for instance in config.instances:
+        if instance.given or (instance.stage.trains and instance.name != instance.stage.name):
+            flat |= flat_text(config.settings(instance), under=instance.name)
     return flat
 
 
+def _as_file(config: Config) -> Any:
+    """Return what the file of a configuration holds."""
+    given = vars(config)
+    return SCHEMA(**{name: given[name] for name in SHARED}, **config.sections)
+
+
 def _by_instance(given: Any) -> Any:
-    """What was given, with what stands under the name of an instance moved into its entry of `stages`."""
-    others = {key: value for key, value in given.items() if key not in Config.__dataclass_fields__}
+    """Return what was given, with what stands under the name of an instance moved into its entry of `stages`."""
+    others = {key: value for key, value in given.items() if key not in KNOWN}
     if not others:
         return given
-    entries, named = with_settings(given.get("stages", STAGES_USUAL), others)
+    entries, named = with_settings(given.get("stages", USUAL_STAGES), others)
     return {key: value for key, value in given.items() if key not in named} | {"stages": entries}

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from envs.core.setting import Kind, kind_of
+from orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
+from orchestrator.pipeline.data_files import MISSING, content
 from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.pipeline.config import KINDS, Config, flat_config, save_config
-from orchestrator.pipeline.data_files import MISSING, content
 from orchestrator.settings.text import written
 
 CHANGED = "changed"
@@ -35,7 +35,7 @@ def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> di
 
 def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict[Kind, Changes]:
     """What differs, by kind."""
-    stages = {stage.name: stage.stage for stage in config.instances}
+    stages = {one.name: one.stage.name for one in config.instances}
     found: dict[Kind, Changes] = {kind: {} for kind in Kind}
     for key in sorted(before | now):
         if before.get(key) != now.get(key):
@@ -106,8 +106,8 @@ def _begins_anew(found: dict[Kind, Changes], config: Config, state: RunState, tr
 def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
     """Whether a setting is that of a stage or of an instance of one, which may have gone before it began."""
     owner = key.partition(".")[0]
-    names = {*config.sections, *state.stages, *(stage.name for stage in config.instances)}
-    return owner in names or owner not in Config.__dataclass_fields__
+    names = {*config.sections, *state.stages, *(one.name for one in config.instances)}
+    return owner in names or owner not in KNOWN
 
 
 def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterable[str]) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from envs.source import env_named
 from orchestrator.pipeline.config import Config
-from orchestrator.settings.distillation import DistillConfig
-from orchestrator.settings.supervised import DpoConfig, SftConfig
+from orchestrator.stages.stage import all_stages
 
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")
@@ -40,12 +39,12 @@ def _named(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
             needed = env_named(name, env).companions if os.path.isdir(value) else ()
             if os.path.isfile(value) or any((Path(value) / file).is_file() for file in needed):
                 yield f"envs.{name}.options.{option}", Path(value), needed
-    given = {stage.name: config.settings(stage) for stage in config.instances if stage.trains}
-    for name, part in (config.sections | given).items():
-        if isinstance(part, DistillConfig) and part.teacher is not None:
-            yield f"{name}.teacher", Path(part.teacher), ()
-        elif isinstance(part, SftConfig | DpoConfig) and part.data is not None:
-            yield f"{name}.data", Path(part.data), ()
+    parts = {name: (all_stages()[name], part) for name, part in config.sections.items()}
+    parts |= {one.name: (one.stage, config.settings(one)) for one in config.instances if one.stage.trains}
+    for name, (stage, part) in parts.items():
+        for setting, path in stage.files(part).items():
+            if path is not None:
+                yield f"{name}.{setting}", Path(path), ()
 
 
 def _described(path: Path, beside: tuple[str, ...]) -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from envs.core.setting import Kind
 from learner.training_state import CheckpointFacts
+from orchestrator.pipeline.config import Config, load_config, save_config
+from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
 from orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.pipeline.config import Config, load_config, save_config
-from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
-from orchestrator.pipeline.stage_list import Stage
+from orchestrator.stages.stage import Role, StageInstance, all_stages
 
 FORKED = "forked"
 """The kind of the event that says what a run began with."""
@@ -41,14 +41,14 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     if target.root.exists():
         raise ValueError(f"{target.root} is there already; choose another name=")
     checkpoint = _checkpoint(given, at)
-    stage = _stage(config, checkpoint, given.state())
+    instance = _instance(config, checkpoint, given.state())
     verify(checkpoint)
     found = changes(config, given.state().fingerprint, fingerprint_now(config, given))
-    _check_changes(config, stage, step_of(checkpoint), found)
-    _make(config, stage, checkpoint, given, target, keeps_answers=not samples_anew(stage.name, found))
+    _check_changes(config, instance, step_of(checkpoint), found)
+    _make(config, instance, checkpoint, given, target, keeps_answers=not samples_anew(instance.name, found))
     origin = target.state().origin
     log = MetricsLog(target.metrics)
-    log.event(stage.name, step_of(checkpoint), FORKED, origin | recorded(found, config, given.state()))
+    log.event(instance.name, step_of(checkpoint), FORKED, origin | recorded(found, config, given.state()))
     return config
 
 
@@ -64,66 +64,66 @@ def _checkpoint(given: RunDir, at: str) -> Path:
     return place(given.checkpoints(name), int(step))
 
 
-def _stage(config: Config, checkpoint: Path, state: RunState) -> Stage:
+def _instance(config: Config, checkpoint: Path, state: RunState) -> StageInstance:
     """The instance that the checkpoint is of, as the new configuration lists it."""
     name, step = checkpoint.parent.name, step_of(checkpoint)
-    found = next((stage for stage in config.instances if stage.name == name), None)
-    if found is None or found.stage != state.stages[name]:
+    found = next((one for one in config.instances if one.name == name), None)
+    if found is None or found.stage.name != state.stages[name]:
         raise ValueError(
             f"stages has no {state.stages[name]} named {name}, of which the checkpoint is; let it stand there, so that the "
             f"list tells what the model went through, and set {name}.steps={step} if it shall not go on"
         )
-    if config.settings(found).steps < step:
+    if config.steps(found) < step:
         raise ValueError(
-            f"{name}.steps={config.settings(found).steps} is less than the {step} steps of the checkpoint; set "
+            f"{name}.steps={config.steps(found)} is less than the {step} steps of the checkpoint; set "
             f"{name}.steps={step} to go on with the next stage, more to go on with this one"
         )
     return found
 
 
-def _check_changes(config: Config, stage: Stage, step: int, found: dict[Kind, Changes]) -> None:
+def _check_changes(config: Config, instance: StageInstance, step: int, found: dict[Kind, Changes]) -> None:
     """Raises `ValueError` for a change of what the checkpoint settles."""
-    goes_on = config.settings(stage).steps > step
-    optimiser = tuple(f"{stage.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
+    goes_on = config.steps(instance) > step
+    optimiser = tuple(f"{instance.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
     for key, (before, now) in found[Kind.IDENTITY].items():
         if key.startswith(OF_THE_MODEL):
             raise ValueError(f"{key}: {before} -> {now} does not go with the checkpoint's model; leave it as it was")
         if goes_on and key.startswith(optimiser):
             raise ValueError(
                 f"{key}: {before} -> {now} does not go with the state of the checkpoint's optimiser; leave it as it was, or "
-                f"set {stage.name}.steps={step} to begin the next stage"
+                f"set {instance.name}.steps={step} to begin the next stage"
             )
 
 
 def _make(
-    config: Config, stage: Stage, checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool
+    config: Config, instance: StageInstance, checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool
 ) -> None:
     """The folder of the new run: the checkpoint, what its stage began with, and what was done before."""
     state, step = given.state(), step_of(checkpoint)
-    goes_on = config.settings(stage).steps > step
+    goes_on = config.steps(instance) > step
     order = list(state.done)
-    before = order[: order.index(stage.name)] if stage.name in order else order
+    before = order[: order.index(instance.name)] if instance.name in order else order
     done = {name: state.done[name] for name in before}
     target.open()
     try:
         copy = _copied(checkpoint, given, target)
-        for label in (name.removeprefix("eval-") for name in before if state.stages[name] == "eval"):
+        for label in (name.removeprefix("eval-") for name in before if _evaluates(state.stages[name])):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
-        if goes_on and keeps_answers and given.sampled(stage.name).is_file():
-            shutil.copy2(given.sampled(stage.name), target.sampled(stage.name))
+        if goes_on and keeps_answers and given.sampled(instance.name).is_file():
+            shutil.copy2(given.sampled(instance.name), target.sampled(instance.name))
         manifest = hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()
-        names = [*before, stage.name]
+        names = [*before, instance.name]
         save_config(config, target.config)
         target.store(
             RunState(
-                done=done if goes_on else done | {stage.name: step},
+                done=done if goes_on else done | {instance.name: step},
                 began={name: model for name, model in state.began.items() if name in names},
                 stages={name: kind for name, kind in state.stages.items() if name in names},
                 model=str(copy.relative_to(target.root)),
-                label=stage.name,
+                label=instance.name,
                 version=state.version,
                 fingerprint=fingerprint_now(config, given),
-                origin={"run": str(given.root), "from": f"{stage.name}/{step}", "manifest": f"SHA-256 {manifest}"},
+                origin={"run": str(given.root), "from": f"{instance.name}/{step}", "manifest": f"SHA-256 {manifest}"},
             )
         )
     except BaseException:
@@ -131,6 +131,10 @@ def _make(
         shutil.rmtree(target.root)
         raise
     target.close()
+
+
+def _evaluates(stage: str) -> bool:
+    return all_stages()[stage].role is Role.EVALUATE
 
 
 def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:

@@ -8,10 +8,8 @@ from transformers import PreTrainedTokenizerBase
 from envs.core.task import Task
 from envs.source import EnvConfig, env_named, file_tasks
 from envs.task_env import DEFAULT_TURNS
-from orchestrator.pipeline.config import Config, EvalConfig
-from orchestrator.settings.loop import LoopConfig
-from orchestrator.pipeline.stage_list import Stage
-from orchestrator.settings.supervised import DpoConfig, SelfSftConfig
+from orchestrator.pipeline.config import Config
+from orchestrator.stages.stage import StageInstance
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.worker import RolloutConfig
@@ -20,21 +18,14 @@ SURELY_SHORT = 2
 """A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""
 
 
-def limit_notes(config: Config, stages: list[Stage], tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """What a run should say at its start of the limits of its episodes, where one of these stages plays any.
+def limit_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """What a run should say at its start of the limits of its episodes, where a stage that is ahead plays any.
 
     Raises `ValueError` where rows of data have no room in them.
     """
-    if not any(plays(config, stage) for stage in stages):
+    if not any(config.plays(one) for one in ahead):
         return []
     return [*turn_notes(config.envs, config.rollout.limits), *prompt_notes(config.envs, config.rollout, tokenizer)]
-
-
-def plays(config: Config, stage: Stage) -> bool:
-    """Whether a stage plays episodes, for which it needs the engines."""
-    settings = config.settings(stage)
-    sampled = isinstance(settings, DpoConfig) and settings.data is None
-    return sampled or isinstance(settings, LoopConfig | SelfSftConfig | EvalConfig)
 
 
 def turn_notes(envs: dict[str, EnvConfig], limits: EpisodeLimits) -> list[str]:

@@ -12,87 +12,72 @@ An instance without a name has that of its stage, a second one `rl-2`; an evalua
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-STAGES = ("init", "sft", "self_sft", "dpo", "rl", "distill", "eval", "report")
-TRAINING = ("sft", "self_sft", "dpo", "rl", "distill")
-"""The stages that make a new model of the newest one."""
-MAKING = ("init", *TRAINING)
-"""The stages that leave a model."""
+from orchestrator.stages.registry import HELP
+from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """An instance of a stage."""
-
-    stage: str
-    """What it does: one of `STAGES`."""
-    name: str
-    """What its files and metrics are called."""
-    given: Mapping[str, Any]
-    """The settings that its entry gives, over those of its stage."""
-    about: str | None = None
-    """Of an evaluation that has no name of its own: the instance whose model it evaluates."""
-
-    @property
-    def trains(self) -> bool:
-        """Whether it makes a new model of the newest one."""
-        return self.stage in TRAINING
-
-    @property
-    def makes(self) -> bool:
-        """Whether it leaves a model."""
-        return self.stage in MAKING
-
-
-def instances(stages: list[Any]) -> list[Stage]:
-    """The instances that the entries of `stages` stand for. Raises `ValueError` with the entry that is none."""
-    made: list[Stage] = []
+def instances(stages: list[Any]) -> list[StageInstance]:
+    """Return the instances that the entries of `stages` stand for. Raise `ValueError` with the entry that is none."""
+    made: list[StageInstance] = []
     taken = {str(given["name"]) for _, given in map(_entry, stages) if "name" in given}
-    model = "init"
+    model = next(name for name, stage in all_stages().items() if stage.role is Role.BEGIN)
     for number, entry in enumerate(stages):
         stage, given = _entry(entry)
-        if stage == "init" and (given or number):
-            raise ValueError(f"stages: entry {number + 1} is {entry!r}; init comes first, once, and takes no settings")
+        if stage.role is Role.BEGIN and (given or number):
+            raise ValueError(
+                f"stages: entry {number + 1} is {entry!r}; {stage.name} comes first, once, and takes no settings"
+            )
         own = given.get("name")
-        about = model if stage == "eval" and own is None else None
-        name = str(own) if own is not None else free_name(stage if about is None else f"eval-{about}", taken)
-        _check_name(name, stage, named=[one.name for one in made], own=own is not None, number=number)
+        about = model if stage.role is Role.EVALUATE and own is None else None
+        name = str(own) if own is not None else free_name(_usual_name(stage, about), taken)
+        _check_name(name, stage.name, named=[one.name for one in made], own=own is not None, number=number)
         taken.add(name)
-        made.append(Stage(stage=stage, name=name, given={k: v for k, v in given.items() if k != "name"}, about=about))
-        model = name if stage in MAKING else model
+        settings = {key: value for key, value in given.items() if key != "name"}
+        made.append(StageInstance(stage=stage, name=name, given=settings, about=about))
+        model = name if stage.makes else model
     return made
 
 
+def single_instance(stage: Stage[Any], *, about: str | None = None) -> StageInstance:
+    """Return the instance that the command of a stage means where the list names none."""
+    return StageInstance(stage=stage, name=_usual_name(stage, about), given={}, about=about)
+
+
+def _usual_name(stage: Stage[Any], about: str | None) -> str:
+    return stage.name if about is None else f"{stage.name}-{about}"
+
+
 def with_settings(stages: list[Any], given: Mapping[str, Any]) -> tuple[list[Any], set[str]]:
-    """The entries with further settings by instance, and which of the names in `given` are instances."""
+    """Return the entries with further settings by instance, and which of the names in `given` are instances."""
     found = {one.name: number for number, one in enumerate(instances(stages)) if one.name in given}
     entries = list(stages)
     for name, number in found.items():
         stage, own = _entry(entries[number])
-        entries[number] = {stage: _merged(own, given[name])}
+        entries[number] = {stage.name: _merged(own, given[name])}
     return entries, set(found)
 
 
-def _entry(entry: Any) -> tuple[str, Mapping[str, Any]]:
-    """Stage and settings of an entry, which is a name or a mapping of one name to settings."""
+def _entry(entry: Any) -> tuple[Stage[Any], Mapping[str, Any]]:
+    """Return stage and settings of an entry, which is a name or a mapping of one name to settings."""
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((stage, given),) = entry.items()
         given = {} if given is None else given
     else:
         stage, given = entry, {}
-    if stage not in STAGES or not isinstance(given, Mapping):
+    if stage not in tuple(HELP) or not isinstance(given, Mapping):
         raise ValueError(
-            f"stages: {entry!r} is no stage; there are {', '.join(STAGES)}, with settings of its own in the form "
+            f"stages: {entry!r} is no stage; there are {', '.join(HELP)}, with settings of its own in the form "
             f"`- rl: {{name: rl_tools, steps: 100}}`"
         )
-    return str(stage), given
+    return all_stages()[stage], given
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """The name, with a number where it is taken."""
+    """Return the name, with a number where it is taken."""
     return next(one for one in _numbered(name) if one not in taken)
 
 
@@ -109,12 +94,12 @@ def _check_name(name: str, stage: str, *, named: list[str], own: bool, number: i
         raise ValueError(f"stages: the name {name!r} of a stage must consist of letters, digits, _ and -")
     if name in named:
         raise ValueError(f"stages: two stages have the name {name!r}; give one of them another name")
-    if own and name in STAGES and name != stage:
+    if own and name in HELP and name != stage:
         raise ValueError(f"stages: entry {number + 1} is of the stage {stage} but has the name of the stage {name}")
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings merged, the second winning."""
+    """Return nested mappings merged, the second winning."""
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)

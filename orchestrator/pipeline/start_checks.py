@@ -4,58 +4,64 @@ import shutil
 from pathlib import Path
 
 from gymnasium.envs.registration import load_env_creator
-from transformers import PreTrainedTokenizerBase
 
 from envs.catalog import environment
-from envs.source import open_source
 from learner.models.fresh import byte_tokenizer, parameter_count
 from learner.models.loading import longest_sequence
 from learner.models.weight_files import require_whole
-from orchestrator.data.chat_data import Demonstrations
-from orchestrator.mixture import open_mixture
-from orchestrator.pipeline.config import Config, EvalConfig
+from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.limit_checks import limit_notes
-from orchestrator.settings.model_checks import check_model, check_teachers
-from orchestrator.pipeline.stage_list import Stage
-from orchestrator.settings.supervised import DpoConfig, SftConfig
-from orchestrator.stages.dpo import read_pairs_of_data
-from orchestrator.stages.sft import read_chats
+from orchestrator.settings.model_checks import check_pushable, check_thoughts
+from orchestrator.stages.stage import Role, StageInstance, StartCheck
 from rollout.tokenizer import load_tokenizer
 
 TRAINED_BYTES, FROZEN_BYTES = 12, 4
 """What a checkpoint has of a parameter: the weight in float32, and AdamW's two moments where it is trained."""
 
 
-def check_before(config: Config, stages: list[Stage], root: Path, reached: str | None = None) -> list[str]:
-    """What would fail later, or is worth knowing, which is returned as lines for people.
+def check_before(config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None) -> list[str]:
+    """Find what would fail later, and return what is worth knowing as lines for people.
 
     `reached` is the newest model of the run in the folder `root`, where it has one that holds.
 
-    Raises `FileNotFoundError`, `ValueError`, and `OSError` where the disk is too small.
+    Raise `FileNotFoundError`, `ValueError`, and `OSError` where the disk is too small.
     """
-    for stage in stages:
-        config.require_stage(stage)
-    if all(stage.stage == "report" for stage in stages):
+    for one in ahead:
+        config.require_stage(one)
+    if all(one.stage.role is Role.REPORT for one in ahead):
         return []
-    model = _model(config, stages, root, reached)
+    model = _model(config, ahead, root, reached)
     parameters = parameter_count(config.model.fresh) if model is None else require_whole(model)
     if model is not None:
         check_model(model, config)
-    check_teachers(config, stages)
     _check_entry_points(config)
     tokenizer = byte_tokenizer() if model is None else load_tokenizer(model)
     longest = config.model.fresh.max_positions if model is None else longest_sequence(model)
-    notes = limit_notes(config, stages, tokenizer)
-    for stage in stages:
-        _check_data(config, stage, tokenizer, longest)
-    if any(stage.trains for stage in stages):
+    notes = limit_notes(config, ahead, tokenizer)
+    for one in ahead:
+        start = StartCheck(config=config, name=one.name, tokenizer=tokenizer, longest=longest)
+        one.stage.check(config.settings(one), start)
+    if any(one.stage.trains for one in ahead):
         _check_disk(config, root, parameters)
     return notes
 
 
-def _model(config: Config, stages: list[Stage], root: Path, reached: str | None) -> Path | None:
-    """The model that the first stage begins with; None where `init` makes one."""
-    if stages[0].stage == "init" or reached is None:
+def check_model(model: Path, config: Config) -> None:
+    """Raise `FileNotFoundError` or `ValueError` where the model can't be trained or can't think as configured."""
+    check_pushable(model)
+    told = [(one.stage, settings) for one in config.instances if (settings := config.settings(one)) is not None]
+    check_thoughts(
+        model,
+        config.rollout.thought,
+        limited=any(stage.limits_thoughts(settings) for stage, settings in told),
+        left_out=any(not env.thinking for env in config.envs.values())
+        or any(stage.leaves_thoughts_out(settings) for stage, settings in told),
+    )
+
+
+def _model(config: Config, ahead: list[StageInstance], root: Path, reached: str | None) -> Path | None:
+    """Return the model that the first stage begins with; None where it makes one."""
+    if ahead[0].stage.role is Role.BEGIN or reached is None:
         return None if config.model.path is None else Path(config.model.path).resolve()
     return root / reached
 
@@ -71,25 +77,8 @@ def _check_entry_points(config: Config) -> None:
             ) from error
 
 
-def _check_data(config: Config, stage: Stage, tokenizer: PreTrainedTokenizerBase, longest: int | None) -> None:
-    """Read what a stage reads, so that a missing file and a malformed row are known."""
-    settings, thought = config.settings(stage), config.rollout.thought
-    if isinstance(settings, EvalConfig):
-        for name, env in config.envs.items():
-            open_source(name, env, split="heldout", seed=config.seed)
-    elif isinstance(settings, SftConfig) and settings.data is not None:
-        limit = settings.max_tokens or longest
-        read_chats(settings, stage.name, tokenizer, thought, max_tokens=limit, seed=config.seed)
-    elif isinstance(settings, DpoConfig) and settings.data is not None:
-        read_pairs_of_data(settings, stage.name, tokenizer, thought, max_tokens=settings.max_tokens or longest)
-    elif stage.trains:
-        mixture = open_mixture(config.envs, settings.shares, split="train", seed=config.seed)
-        if isinstance(settings, SftConfig):
-            Demonstrations(mixture)
-
-
 def _check_disk(config: Config, folder: Path, parameters: int) -> None:
-    """Raises `OSError` where the disk could not hold a checkpoint."""
+    """Raise `OSError` where the disk could not hold a checkpoint."""
     partly = config.learner.lora.rank > 0 or bool(config.learner.frozen)
     needed = parameters * (FROZEN_BYTES if partly else TRAINED_BYTES)
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())

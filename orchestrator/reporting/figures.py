@@ -3,6 +3,7 @@
 import io
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import matplotlib
@@ -11,6 +12,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from orchestrator.reporting.record import RunRecord
+from orchestrator.reporting.stage_figures import Curve, StageFigures
 
 COLOURS = ("#2f6fde", "#e0782f", "#2a9d6f", "#b04fc4", "#c43d4b", "#7a7f87", "#8a6d3b", "#159aa8")
 INK = "#3a4250"
@@ -46,89 +48,12 @@ class Plot:
     wide: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """What one figure shows: metrics of one stage over its steps, those that the run has."""
-
-    title: str
-    note: str
-    stage: str
-    metrics: dict[str, str]
-    """Metric name to label."""
-    smooth: bool = True
-
-
-CURVES = (
-    Curve(
-        title="SFT loss",
-        note="Mean negative log-likelihood per trained token, in nats.",
-        stage="sft",
-        metrics={"train/loss": "loss"},
-    ),
-    Curve(
-        title="Loss on own answers",
-        note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",
-        stage="self_sft",
-        metrics={"train/loss": "loss"},
-    ),
-    Curve(
-        title="Preference",
-        note="Share of pairs whose preferred answer gained more than the other one, against the model at the beginning.",
-        stage="dpo",
-        metrics={"train/accuracy": "share of pairs"},
-    ),
-    Curve(
-        title="Distance from the teacher",
-        note="Mean of log pi - log pi_teacher over the sampled tokens, in nats: the reverse divergence of a token.",
-        stage="distill",
-        metrics={"train/kl": "divergence"},
-    ),
-    Curve(
-        title="Throughput in RL",
-        note="Tokens sampled per second of the whole step: waiting, learning and pushing weights included.",
-        stage="rl",
-        metrics={"rollout/tokens_per_s": "tokens/s"},
-    ),
-    Curve(
-        title="Trainer against engine",
-        note="Mean absolute difference of the log-probabilities of sampled tokens: staleness and numerics together.",
-        stage="rl",
-        metrics={"train/logprob_gap": "|log pi - log mu|"},
-    ),
-    Curve(
-        title="Staleness",
-        note="How many weight versions the oldest group of a step was behind.",
-        stage="rl",
-        metrics={"train/lag_max": "largest lag"},
-        smooth=False,
-    ),
-    Curve(
-        title="Entropy",
-        note="Mean surprise of the sampled tokens, in nats.",
-        stage="rl",
-        metrics={"train/entropy": "entropy"},
-    ),
-    Curve(
-        title="Seconds of a step",
-        note="Waiting for finished groups, learning, engines loading weights, and checkpoints.",
-        stage="rl",
-        metrics={"time/wait_s": "wait", "time/learn_s": "learn", "time/load_s": "load", "time/save_s": "save"},
-    ),
-)
-
-
-REWARDS = {
-    "rl": "Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
-    "distill": "Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
-}
-"""The stages that have rewards, and what is said of them."""
-
-
-def plots(record: RunRecord) -> list[Plot]:
-    """Draw every figure that the run has data for."""
+def plots(record: RunRecord, stages: Mapping[str, StageFigures]) -> list[Plot]:
+    """Draw every figure that the run has data for, those of the stages by their names."""
+    shown = [(stage, drawn, name) for stage, drawn in stages.items() for name in record.instances(stage)]
     with matplotlib.rc_context(STYLE):
-        rewards = (_rewards(record, name, note) for stage, note in REWARDS.items() for name in record.instances(stage))
-        curves = (_curve(record, curve, name) for curve in CURVES for name in record.instances(curve.stage))
+        rewards = [_rewards(record, name, drawn.rewards) for _, drawn, name in shown if drawn.rewards is not None]
+        curves = [_curve(record, one, stage, name) for stage, drawn, name in shown for one in drawn.curves]
         made = [_evaluations(record), *rewards, *curves]
     return [plot for plot in made if plot is not None]
 
@@ -189,7 +114,7 @@ def _rewards(record: RunRecord, name: str, note: str) -> Plot | None:
     return Plot(title=title, note=note, svg=inline_svg(figure), wide=True)
 
 
-def _curve(record: RunRecord, curve: Curve, instance: str) -> Plot | None:
+def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> Plot | None:
     present = {name: label for name, label in curve.metrics.items() if record.series(instance, name)[0]}
     if not present:
         return None
@@ -203,7 +128,7 @@ def _curve(record: RunRecord, curve: Curve, instance: str) -> Plot | None:
         axes.legend(ncols=len(present))
     else:
         axes.set_ylabel(next(iter(present.values())))
-    title = curve.title if instance == curve.stage else f"{curve.title}, {instance}"
+    title = curve.title if instance == stage else f"{curve.title}, {instance}"
     return Plot(title=title, note=curve.note, svg=inline_svg(figure))
 
 

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from orchestrator.reporting.budget_figures import curve_file, curve_plots
 from orchestrator.reporting.figures import plots
 from orchestrator.reporting.record import RunRecord, read_run
+from orchestrator.reporting.stage_figures import StageFigures
 from orchestrator.reporting.transcripts import pick_transcripts
 from orchestrator.run.folder import write_json
 from orchestrator.run.progress import clock_text
@@ -29,10 +30,11 @@ class ReportPaths:
     """The figure of accuracy against thinking budget; None where the run has no curve."""
 
 
-def write_report(run_dir: Path) -> ReportPaths:
+def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPaths:
     """Write the report of a run from what its folder holds; a run that is not finished gets what there is.
 
-    Raise `FileNotFoundError` or `ValueError` where the folder is not that of a run or a file in it is broken.
+    `stages` says what is drawn of each stage. Raise `FileNotFoundError` or `ValueError` where the folder is not that of a
+    run or a file in it is broken.
     """
     record = read_run(run_dir)
     paths = ReportPaths(
@@ -41,7 +43,7 @@ def write_report(run_dir: Path) -> ReportPaths:
         curves=run_dir / "curves.svg" if record.curves else None,
     )
     write_json(paths.json, summary(record))
-    paths.html.write_text(page(record, run_dir / "trajectories"), encoding="utf-8")
+    paths.html.write_text(page(record, run_dir / "trajectories", stages), encoding="utf-8")
     if paths.curves is not None:
         paths.curves.write_text(curve_file(record), encoding="utf-8")
     return paths
@@ -79,14 +81,14 @@ def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
     return {env: {e.label: e.envs[env].avg_at_k for e in record.evaluations if env in e.envs} for env in envs}
 
 
-def page(record: RunRecord, trajectories: Path) -> str:
+def page(record: RunRecord, trajectories: Path, stages: Mapping[str, StageFigures]) -> str:
     """Render the HTML page. Everything that a model, a tool or a data row wrote is escaped."""
     return render(
         TEMPLATE,
         {
             "record": record,
             "total_seconds": sum(record.stage_seconds.values()),
-            "plots": plots(record),
+            "plots": plots(record, stages),
             "curve_plots": curve_plots(record),
             "transcripts": pick_transcripts(trajectories),
             "config": yaml.safe_dump(record.config, sort_keys=False),

@@ -1,1 +1,1 @@
-"""The configuration of a run: composed, checked, compared with what a run began with."""
+"""What can be told: the settings of a run, those that several stages or rooms share, and configurations as text."""

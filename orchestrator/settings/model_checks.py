@@ -1,72 +1,23 @@
-"""What is refused before a run's first stage, because the model could not do it later."""
+"""What a model must be able to do, which is checked before it is trained or made to think."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoConfig
 
-from learner.models.fresh import byte_tokenizer, padded_size
-from orchestrator.pipeline.config import Config, EvalConfig
-from orchestrator.settings.distillation import DistillConfig, check_teacher, known_ids
-from orchestrator.settings.loop import LoopConfig
-from orchestrator.pipeline.stage_list import Stage
-from orchestrator.settings.supervised import SelfSftConfig, SftConfig
+from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
 
 
-def check_model(model: Path, config: Config) -> None:
-    """Raises `FileNotFoundError` or `ValueError` where the model can't be trained or can't think as configured."""
+def check_thoughts(model: Path, thought: ThoughtConfig, *, limited: bool, left_out: bool) -> None:
+    """Raise `ValueError` where the thoughts of a model can't be limited, or not be left out, as they shall be."""
     tokenizer = load_tokenizer(model)
-    check_pushable(model)
-    if limits_thoughts(config):
-        ThoughtTags(tokenizer, closing=config.rollout.thought.closing)
-    if leaves_thoughts_out(config):
-        Renderer(tokenizer, config.rollout.thought).check_modes()
-
-
-def check_teachers(config: Config, stages: list[Stage]) -> None:
-    """Raises `FileNotFoundError` or `ValueError` where a stage's teacher can't judge the run's model."""
-    path = config.model.path
-    student = None if path is None else Path(path).resolve()
-    for settings in (config.settings(stage) for stage in stages):
-        if not isinstance(settings, DistillConfig):
-            continue
-        tokenizer = byte_tokenizer() if student is None else load_tokenizer(student)
-        check_teacher(
-            settings.teacher_dir(),
-            student="that the run makes" if student is None else str(student),
-            tokenizer=tokenizer,
-            ids=padded_size(tokenizer) if student is None else known_ids(student),
-            shared_prompts=config.learner.shared_prompts,
-        )
-
-
-def limits_thoughts(config: Config) -> bool:
-    """Whether a stage of the run closes thoughts at a budget."""
-    return any(_limits(config.settings(stage)) for stage in config.instances)
-
-
-def _limits(settings: Any) -> bool:
-    if isinstance(settings, EvalConfig):
-        return bool(settings.budgets or settings.budget_shares)
-    return isinstance(settings, LoopConfig | SelfSftConfig) and settings.thinking.budget > 0
-
-
-def leaves_thoughts_out(config: Config) -> bool:
-    """Whether a stage of the run switches thinking off."""
-    off = any(not env.thinking for env in config.envs.values())
-    return off or any(_leaves_out(config.settings(stage)) for stage in config.instances)
-
-
-def _leaves_out(settings: Any) -> bool:
-    if isinstance(settings, EvalConfig):
-        return settings.no_thought
-    mix = settings.modes.thinking if isinstance(settings, SftConfig) else None
-    mix = settings.thinking if isinstance(settings, LoopConfig) else mix
-    return mix is not None and mix.no_thought > 0
+    if limited:
+        ThoughtTags(tokenizer, closing=thought.closing)
+    if left_out:
+        Renderer(tokenizer, thought).check_modes()
 
 
 def check_pushable(model: Path) -> None:

@@ -11,12 +11,11 @@ from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.run.folder import write_whole
 from orchestrator.stages.session import Run
+from orchestrator.stages.stage import StageInstance
 from rollout.trajectory import Group, Ticket
 
 WAVE = 64
 """Groups that are sampled at once."""
-FIRST_TICKETS = {"self_sft": 2 * 10**9, "dpo": 4 * 10**9}
-"""Where the tickets of each stage that samples so start, so that their seeds are those of no other stage."""
 
 
 class Sampling(Protocol):
@@ -40,16 +39,16 @@ async def sample_once(
     sampling: Sampling,
     mixture: Mixture,
     *,
-    stage: str,
-    name: str,
+    instance: StageInstance,
     lines: Callable[[Draw, Group], list[str]],
     wanted: str,
 ) -> Path:
     """The file of what the run's newest model answers, with the `lines` of each group; made where there is none yet.
 
-    `name` is that of the instance of the stage. `wanted` says what a line holds. Raises `ValueError` where there is none,
+    `wanted` says what a line holds. Raises `ValueError` where there is none,
     `TooManyFailures` where too many answers fail outside the model.
     """
+    name = instance.name
     path = run.folder.sampled(name)
     if path.exists():
         return path
@@ -63,7 +62,7 @@ async def sample_once(
         making = within(limit, beside(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made")
         tasks = await run.stop.wait_or(making)
         tickets = [
-            Ticket(number=FIRST_TICKETS[stage] + first + place, task=task, admitted=run.version)
+            Ticket(number=instance.first_ticket + first + place, task=task, admitted=run.version)
             for place, task in enumerate(tasks)
         ]
         calls = (pool.run_group(ticket, sampling.samples) for ticket in tickets)

@@ -18,23 +18,24 @@ from orchestrator.data.preference_rows import Preference, read_preferences
 from orchestrator.data.row_intake import RowIntake, limit_name
 from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.deadline import beside
+from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import DpoConfig
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.session import Run
+from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
 from rollout.tokenizer import load_tokenizer, pad_id
 
-STAGE = "dpo"
 
-
-async def run_dpo(run: Run, config: DpoConfig, name: str) -> Path:
+async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
     """Sample where that is needed and not done, then train for `config.steps`; returns the checkpoint of the last step."""
-    preferences = await _pairs(run, config, name)
+    preferences = await _pairs(run, config, instance)
     builder = BatchBuilder(config=run.config.learner, pad_id=pad_id(load_tokenizer(run.model_dir)))
     return await train_supervised(
         run,
-        stage=name,
+        stage=instance.name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
@@ -62,20 +63,51 @@ def read_pairs_of_data(
     return read_preferences(Path(config.data), intake, on_error=config.on_error)
 
 
-async def _pairs(run: Run, config: DpoConfig, name: str) -> EpochBatches[Pair]:
+async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> EpochBatches[Pair]:
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     pair: Callable[[Position], Pair]
     if config.data is None:
         wanted = "pairs of a right and a wrong answer"
-        mixture = await beside(run.mixture, name, config.shares)
-        path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=pair_lines, wanted=wanted)
+        mixture = await beside(instance.mixture, run.config, config.shares)
+        path = await sample_once(run, config, mixture, instance=instance, lines=pair_lines, wanted=wanted)
         pairs, counts = await beside(partial(read_pairs, path, max_tokens=max_tokens))
         count, pair = len(pairs), lambda at: pairs[at.item]
     else:
         path, by = Path(config.data), DialogueTokenizer.of(tokenizer, thought)
-        reading = beside(partial(read_pairs_of_data, config, name, tokenizer, thought, max_tokens=max_tokens))
+        reading = beside(partial(read_pairs_of_data, config, instance.name, tokenizer, thought, max_tokens=max_tokens))
         rows, counts = await run.stop.wait_or(reading)
         count, pair = len(rows), lambda at: rows[at.item].pair(by)
-    tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)
-    return EpochBatches(count, pair, batch_size=config.batch_size, seed=f"{run.seed(name)}/dpo")
+    tell_data(run, instance.name, path, counts, drawn=config.steps * config.batch_size)
+    return EpochBatches(count, pair, batch_size=config.batch_size, seed=f"{instance.seed(run.config.seed)}/dpo")
+
+
+def _check(config: DpoConfig, start: StartCheck) -> None:
+    if config.data is None:
+        start.training_tasks(config.shares)
+        return
+    thought, max_tokens = start.config.rollout.thought, config.max_tokens or start.longest
+    read_pairs_of_data(config, start.name, start.tokenizer, thought, max_tokens=max_tokens)
+
+
+STAGE = Stage(
+    name="dpo",
+    role=Role.TRAIN,
+    settings=DpoConfig,
+    run=run_dpo,
+    first_ticket=4 * TICKETS,
+    plays=lambda config: config.data is None,
+    files=lambda config: {"data": config.data},
+    fits=fit_supervised,
+    check=_check,
+    figures=StageFigures(
+        curves=(
+            Curve(
+                title="Preference",
+                note="Share of pairs whose preferred answer gained more than the other one, against the model at the "
+                "beginning.",
+                metrics={"train/accuracy": "share of pairs"},
+            ),
+        ),
+    ),
+)

@@ -16,6 +16,7 @@ from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.session import Run
+from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import Group
@@ -33,19 +34,17 @@ class LoopStage:
         self,
         run: Run,
         config: LoopConfig,
-        name: str,
+        instance: StageInstance,
         buffer: Buffer,
         *,
         shaping: ShapingConfig | None = None,
         teacher: Path | None = None,
     ) -> None:
-        """`name` is that of the instance; `buffer` decides which groups are trained on.
-
-        `teacher` is a frozen model that the loss compares with.
-        """
+        """`buffer` decides which groups are trained on; `teacher` is a frozen model that the loss compares with."""
         self._run = run
         self._config = config
-        self._stage = name
+        self._instance = instance
+        self._stage = name = instance.name
         self._buffer = buffer
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
@@ -67,7 +66,7 @@ class LoopStage:
             beside_engines=config.max_lag > 0,
         )
         base = await beside(latest, run.folder.checkpoints(self._stage)) or run.model_dir
-        self._mixture = await beside(run.mixture, self._stage, config.shares, config.thinking)
+        self._mixture = await beside(self._instance.mixture, run.config, config.shares, config.thinking)
         self._restore(base)
         pool = await run.serving(base, stage=self._stage)
         run.metrics.truncate(self._stage, self._done)

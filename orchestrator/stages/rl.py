@@ -5,13 +5,18 @@ from pathlib import Path
 
 from learner.losses.batch_advantages import has_signal
 from orchestrator.buffer import Buffer
+from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.settings.fitting import fit_loop
 from orchestrator.settings.loop import RlConfig
+from orchestrator.settings.run_config import RunConfig
+from orchestrator.shaping import require_buffer_fits
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.session import Run
+from orchestrator.stages.stage import Role, Stage, StageInstance
 
 
-async def run_rl(run: Run, config: RlConfig, name: str) -> Path:
-    """Train for `config.steps` as the instance `name`; returns the checkpoint of the last step."""
+async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
+    """Train for `config.steps`; returns the checkpoint of the last step."""
     buffer = Buffer(
         groups_per_step=config.groups_per_step,
         max_lag=config.max_lag,
@@ -20,4 +25,54 @@ async def run_rl(run: Run, config: RlConfig, name: str) -> Path:
         overridden=config.loss.overrides,
         signal=partial(has_signal, kind=config.loss.advantage),
     )
-    return await LoopStage(run, config, name, buffer, shaping=config.shaping).run()
+    return await LoopStage(run, config, instance, buffer, shaping=config.shaping).run()
+
+
+def _fits(config: RlConfig, run: RunConfig, name: str) -> None:
+    require_buffer_fits(config.shaping, turn_tokens=run.rollout.limits.turn_tokens)
+    fit_loop(config, run, name)
+
+
+STAGE = Stage(
+    name="rl",
+    role=Role.TRAIN,
+    settings=RlConfig,
+    run=run_rl,
+    first_ticket=0,
+    plays=lambda config: True,
+    limits_thoughts=lambda config: config.thinking.budget > 0,
+    leaves_thoughts_out=lambda config: config.thinking.no_thought > 0,
+    fits=_fits,
+    check=lambda config, start: start.training_tasks(config.shares),
+    figures=StageFigures(
+        rewards="Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
+        curves=(
+            Curve(
+                title="Throughput in RL",
+                note="Tokens sampled per second of the whole step: waiting, learning and pushing weights included.",
+                metrics={"rollout/tokens_per_s": "tokens/s"},
+            ),
+            Curve(
+                title="Trainer against engine",
+                note="Mean absolute difference of the log-probabilities of sampled tokens: staleness and numerics together.",
+                metrics={"train/logprob_gap": "|log pi - log mu|"},
+            ),
+            Curve(
+                title="Staleness",
+                note="How many weight versions the oldest group of a step was behind.",
+                metrics={"train/lag_max": "largest lag"},
+                smooth=False,
+            ),
+            Curve(
+                title="Entropy",
+                note="Mean surprise of the sampled tokens, in nats.",
+                metrics={"train/entropy": "entropy"},
+            ),
+            Curve(
+                title="Seconds of a step",
+                note="Waiting for finished groups, learning, engines loading weights, and checkpoints.",
+                metrics={"time/wait_s": "wait", "time/learn_s": "learn", "time/load_s": "load", "time/save_s": "save"},
+            ),
+        ),
+    ),
+)

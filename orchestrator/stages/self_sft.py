@@ -10,25 +10,26 @@ from learner.models.loading import longest_sequence
 from orchestrator.data.rejection_sampling import RejectionSampledData
 from orchestrator.data.self_answers import answer_lines, read_answers
 from orchestrator.deadline import beside
+from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.session import Run
+from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
 
-STAGE = "self_sft"
 
-
-async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
+async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance) -> Path:
     """Sample where that is not done, then train for `config.steps`; returns the checkpoint of the last step."""
-    mixture = await beside(run.mixture, name, config.shares)
-    path = await sample_once(run, config, mixture, stage=STAGE, name=name, lines=answer_lines, wanted="right answers")
+    mixture = await beside(instance.mixture, run.config, config.shares)
+    path = await sample_once(run, config, mixture, instance=instance, lines=answer_lines, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     kept, counts = await beside(partial(read_answers, path, max_tokens=max_tokens))
-    tell_data(run, name, path, counts, drawn=config.steps * config.batch_size)
+    tell_data(run, instance.name, path, counts, drawn=config.steps * config.batch_size)
     data = RejectionSampledData(
         kept,
         mixture,
@@ -38,14 +39,36 @@ async def run_self_sft(run: Run, config: SelfSftConfig, name: str) -> Path:
         thought=thought,
         batch_size=config.batch_size,
         max_tokens=max_tokens,
-        seed=run.seed(name),
+        seed=instance.seed(run.config.seed),
     )
     return await train_supervised(
         run,
-        stage=name,
+        stage=instance.name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
         batch=sequence_batches(run, data.batch),
         sequences=config.batch_size,
     )
+
+
+STAGE = Stage(
+    name="self_sft",
+    role=Role.TRAIN,
+    settings=SelfSftConfig,
+    run=run_self_sft,
+    first_ticket=2 * TICKETS,
+    plays=lambda config: True,
+    limits_thoughts=lambda config: config.thinking.budget > 0,
+    fits=fit_supervised,
+    check=lambda config, start: start.training_tasks(config.shares),
+    figures=StageFigures(
+        curves=(
+            Curve(
+                title="Loss on own answers",
+                note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",
+                metrics={"train/loss": "loss"},
+            ),
+        ),
+    ),
+)

@@ -1,14 +1,12 @@
 """One run in progress: its folder, its tracker, and its engines and learner, which start when a stage first needs them."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from envs.core.thinking_mode import ThinkingMix
 from envs.sandbox.sandbox import MIN_LEVEL
 from envs.source import runs_programs
 from learner.config import OptimConfig
@@ -19,14 +17,12 @@ from orchestrator.cluster.ray_cluster import stop_ray
 from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import Deadline, StopFlag, beside, within
-from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
-from orchestrator.pipeline.config import Config
-from orchestrator.pipeline.stage_list import STAGES
+from orchestrator.settings.run_config import RunConfig
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import WeightVersion
 
@@ -36,7 +32,7 @@ class Run:
 
     def __init__(
         self,
-        config: Config,
+        config: RunConfig,
         *,
         folder: RunDir,
         tracker: Tracker,
@@ -69,16 +65,6 @@ class Run:
     def version(self) -> WeightVersion:
         """The newest weight version."""
         return WeightVersion(step=self.folder.state().version)
-
-    def seed(self, name: str) -> int:
-        """The seed of an instance of a stage: a further instance of the same stage sees other tasks in another order."""
-        if name in STAGES:
-            return self.config.seed
-        return int.from_bytes(hashlib.sha256(f"{self.config.seed}/{name}".encode()).digest()[:6], "big")
-
-    def mixture(self, name: str, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
-        """The mixture over the training tasks, with the shares and modes of thinking of the instance `name` of a stage."""
-        return open_mixture(self.config.envs, shares, split="train", seed=self.seed(name), thinking=thinking)
 
     def log(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         """One step's metrics: to `metrics.jsonl`, from which the tracker reads them, and the screen."""

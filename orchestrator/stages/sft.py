@@ -10,19 +10,22 @@ from orchestrator.data.chat_file import ChatFile
 from orchestrator.data.row_intake import RowIntake, limit_name
 from orchestrator.data.sft import SftData
 from orchestrator.deadline import beside
+from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import SftConfig
 from orchestrator.stages.session import Run
+from orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
 from rollout.tokenizer import load_tokenizer
 
 
-async def run_sft(run: Run, config: SftConfig, name: str) -> Path:
-    """Train for `config.steps` as the instance `name`; returns the checkpoint of the last step."""
-    data = await run.stop.wait_or(beside(_data, run, config, name))
+async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
+    """Train for `config.steps`; returns the checkpoint of the last step."""
+    data = await run.stop.wait_or(beside(_data, run, config, instance))
     return await train_supervised(
         run,
-        stage=name,
+        stage=instance.name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,
@@ -50,11 +53,12 @@ def read_chats(
     return ChatFile(Path(config.data), intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
 
 
-def _data(run: Run, config: SftConfig, name: str) -> SftData:
-    tokenizer, thought, seed = load_tokenizer(run.model_dir), run.config.rollout.thought, run.seed(name)
+def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
+    name, seed = instance.name, instance.seed(run.config.seed)
+    tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     if config.data is None:
-        source = Demonstrations(run.mixture(name, config.shares)).dialogue
+        source = Demonstrations(instance.mixture(run.config, config.shares)).dialogue
     else:
         chats = read_chats(config, name, tokenizer, thought, max_tokens=max_tokens, seed=seed)
         tell_data(run, name, Path(config.data), chats.counts, drawn=config.steps * config.batch_size)
@@ -70,3 +74,37 @@ def _data(run: Run, config: SftConfig, name: str) -> SftData:
         on_error=config.on_error,
         seed=seed,
     )
+
+
+def _leaves_thoughts_out(config: SftConfig) -> bool:
+    mix = config.modes.thinking
+    return mix is not None and mix.no_thought > 0
+
+
+def _check(config: SftConfig, start: StartCheck) -> None:
+    if config.data is None:
+        Demonstrations(start.training_tasks(config.shares))
+        return
+    thought, max_tokens, seed = start.config.rollout.thought, config.max_tokens or start.longest, start.config.seed
+    read_chats(config, start.name, start.tokenizer, thought, max_tokens=max_tokens, seed=seed)
+
+
+STAGE = Stage(
+    name="sft",
+    role=Role.TRAIN,
+    settings=SftConfig,
+    run=run_sft,
+    leaves_thoughts_out=_leaves_thoughts_out,
+    files=lambda config: {"data": config.data},
+    fits=fit_supervised,
+    check=_check,
+    figures=StageFigures(
+        curves=(
+            Curve(
+                title="SFT loss",
+                note="Mean negative log-likelihood per trained token, in nats.",
+                metrics={"train/loss": "loss"},
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,69 @@
+"""What is refused because the settings of a stage do not go with those of the run."""
+
+from typing import Protocol
+
+from learner.config import OptimConfig, require_together
+from orchestrator.settings.loop import LoopConfig
+from orchestrator.settings.run_config import RunConfig
+from rollout.episodes.worker import RolloutConfig
+
+
+class Training(Protocol):
+    """What the settings of every training stage have."""
+
+    @property
+    def shares(self) -> dict[str, float]: ...
+
+    @property
+    def optim(self) -> OptimConfig: ...
+
+
+class Supervised(Training, Protocol):
+    """What those of a supervised one have beside it."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+
+def fit_training(part: Training, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` where a training stage, `name` in messages, names what the run does not have."""
+    require_together(part.optim, config.learner)
+    for env_id, share in part.shares.items():
+        if env_id not in config.envs:
+            raise ValueError(f"{name}.shares.{env_id}: not among the run's envs, {', '.join(config.envs)}")
+        if not share >= 0:
+            raise ValueError(f"{name}.shares.{env_id}={share} must be 0 or more")
+
+
+def fit_supervised(part: Supervised, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` where the batches of a supervised stage can't be shared by the ranks, or as `fit_training`."""
+    fit_training(part, config, name)
+    if part.batch_size % config.learner.ranks:
+        raise ValueError(
+            f"{name}.batch_size={part.batch_size} can't be shared by learner.ranks={config.learner.ranks}; "
+            f"take a multiple of the ranks"
+        )
+
+
+def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` where budgets do not fit into episodes or answers are fewer than ranks, or as `fit_training`."""
+    fit_training(part, config, name)
+    require_room(part.thinking.largest_budget if part.thinking.budget else None, config.rollout)
+    if part.answers_per_step < config.learner.ranks:
+        raise ValueError(
+            f"{name}: {part.answers_per_step} answers in a step can't be shared by learner.ranks={config.learner.ranks}"
+        )
+
+
+def require_room(budget: int | None, rollout: RolloutConfig) -> None:
+    """Raise `ValueError` where an episode's tokens do not hold the largest budget and an answer."""
+    if budget is None:
+        return
+    answer = rollout.thought.answer_tokens or rollout.limits.turn_tokens
+    needed = budget + rollout.thought.grace + answer
+    if needed > rollout.limits.total_tokens:
+        raise ValueError(
+            f"a thinking budget of {budget} tokens, {rollout.thought.grace} of grace and {answer} for "
+            f"the answer do not fit into rollout.limits.total_tokens={rollout.limits.total_tokens}; raise it, or lower "
+            f"the budget or rollout.thought.answer_tokens"
+        )

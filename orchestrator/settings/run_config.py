@@ -1,0 +1,78 @@
+"""The settings of a run but for those of its stages: what every stage may know."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from envs.core.setting import Kind, identity, required, running, scheduled
+from envs.sandbox.sandbox import SandboxConfig
+from envs.source import EnvConfig, env_named
+from learner.config import LearnerConfig
+from learner.models.fresh import FreshModelConfig
+from orchestrator.deadline import DeadlineConfig
+from rollout.episodes.worker import RolloutConfig
+
+USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model the run starts from."""
+
+    path: str | None = identity(None)
+    """A Hugging Face causal model directory; null makes a fresh small hybrid of the shape below."""
+    fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """The MLflow experiment."""
+
+    experiment: str = running("temper")
+    """Name of the experiment."""
+    uri: str | None = running(None)
+    """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
+    trajectories: bool = running(False)
+    """Whether the last files of trajectories, prompts and answers in full, are uploaded beside the report."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A run without the settings of its stages."""
+
+    name: str = field(metadata=required(Kind.RUNNING))
+    """Name of the run and of its folder."""
+    seed: int = identity(1)
+    """Everything random derives from it."""
+    runs_dir: str = running("runs")
+    """Folder that holds the runs."""
+    stages: list[Any] = scheduled(USUAL_STAGES)
+    """What the run does, in order. A stage may stand several times, with a name and settings of its own:
+    `- rl: {name: rl_tools, steps: 100}`, whose settings the command line calls rl_tools.steps and so on."""
+    envs: dict[str, EnvConfig] = field(default_factory=dict)
+    """The environments by id, with their shares and data."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
+
+    def __post_init__(self) -> None:
+        require_name(self.name)
+        if not self.envs:
+            raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
+        for name, env in self.envs.items():
+            env_named(name, env)
+
+    @property
+    def actors(self) -> int:
+        """How many processes generate and train."""
+        return self.rollout.workers + self.learner.ranks
+
+
+def require_name(name: str) -> None:
+    """Raise `ValueError` where a name would not be that of a folder inside of another one."""
+    if not name or name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")) or name != name.strip():
+        raise ValueError(
+            f"name={name!r} must be a plain folder name, such as demo-2: no path, no separator, not . or .."
+        )

@@ -1,0 +1,141 @@
+"""How an evaluation asks: the held-out tasks, put to the engines once without a limit, and again under limited thought."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TypeVar
+
+from envs.core.task import Task
+from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
+from envs.source import distinct, open_source
+from orchestrator.deadline import Deadline, beside, within
+from orchestrator.failure_watch import FailureWatch
+from orchestrator.reporting.budget_curve import (
+    BudgetPoint,
+    Condition,
+    budget_conditions,
+    budget_curve,
+    median_free_thought,
+)
+from orchestrator.settings.evaluation import EvalConfig
+from orchestrator.settings.run_config import RunConfig
+from orchestrator.stages.session import Run
+from rollout.episodes.pool import RolloutPool
+from rollout.trajectory import Group, Ticket
+
+T = TypeVar("T")
+FREE = Condition(thinking=UNLIMITED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """The tasks of the environments that think, answered once more under each of these conditions, all at once."""
+
+    name: str
+    conditions: dict[str, list[Condition]]
+
+    @property
+    def points(self) -> int:
+        """Most points of one environment."""
+        return max((len(conditions) for conditions in self.conditions.values()), default=0)
+
+    def tasks(self, plain: Iterable[Task]) -> list[Task]:
+        """Return the tasks under this pass's modes; conditions that share a mode share its answers."""
+        modes = {env: dict.fromkeys(one.thinking for one in conditions) for env, conditions in self.conditions.items()}
+        return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env, ())]
+
+
+def heldout_tasks(config: RunConfig, tasks: int) -> list[Task]:
+    """Return the tasks of an evaluation: the first `tasks` held-out ones of each environment, in the order of names.
+
+    None of them twice; fewer of an environment that does not have as many.
+    """
+    sources = [
+        open_source(env, conditions, split="heldout", seed=config.seed)
+        for env, conditions in sorted(config.envs.items())
+    ]
+    return [task for source in sources for task in distinct(source, tasks)]
+
+
+class Exam:
+    """Puts tasks to the engines. Every pass has a deadline and tickets of its own, and so other seeds."""
+
+    def __init__(self, run: Run, config: EvalConfig, pool: RolloutPool, *, label: str, first_ticket: int) -> None:
+        self.label = label
+        self._run = run
+        self._config = config
+        self._pool = pool
+        self._numbers = count(first_ticket)
+        self._watch = FailureWatch(config.max_failures, setting="eval.max_failures")
+
+    async def tasks(self) -> list[Task]:
+        """Make the held-out tasks, and say where an environment has fewer than are asked for."""
+        run, wanted = self._run, self._config.tasks
+        making = beside(heldout_tasks, run.config, wanted)
+        tasks = await run.stop.wait_or(self._in_time(making, waiting_for="held-out tasks to be made"))
+        for env in sorted(run.config.envs):
+            if (found := sum(task.env == env for task in tasks)) < wanted:
+                run.progress.note(f"eval-{self.label}: {env} has {found} held-out tasks, {wanted} were asked for")
+        return tasks
+
+    async def answers(self, tasks: list[Task], *, points: int = 1) -> list[Group]:
+        """Return the groups of answers to the tasks.
+
+        Raise `StuckError` after `points` times the deadline of an evaluation, `TooManyFailures` where too many fail.
+        """
+        run, config = self._run, self._config
+        tickets = [Ticket(number=next(self._numbers), task=task, admitted=run.version) for task in tasks]
+        calls = (self._pool.run_group(ticket, config.samples) for ticket in tickets)
+        answering = asyncio.gather(*(self._watch.on(call) for call in calls))
+        waiting = self._in_time(answering, points=points, waiting_for="held-out answers")
+        groups = await run.stop.wait_or(waiting)
+        self._watch.conclude()
+        return groups
+
+    async def _in_time(self, work: Awaitable[T], *, waiting_for: str, points: int = 1) -> T:
+        limit = Deadline(seconds=points * self._config.timeout_s, setting="eval.timeout_s")
+        return await within(limit, work, stage=f"eval of {self.label}", waiting_for=lambda: waiting_for)
+
+
+async def thinking_passes(
+    run: Run, config: EvalConfig, exam: Exam, tasks: list[Task], free: list[Group]
+) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
+    """Ask in further passes; returns their groups, and the curve of every environment that thinks."""
+    scope = run.config.rollout.thought.scope
+    thinking = sorted({task.env for task in tasks if task.thinking == UNLIMITED})
+    medians = {env: median_free_thought(of_env(free, env), scope=scope) for env in thinking}
+    known = {env: value for env, value in medians.items() if value is not None}
+    for env in sorted(set(run.config.envs) - set(known)):
+        why = "no answer has a score" if env in medians else "its tasks are answered without a thought"
+        run.progress.note(f"eval-{exam.label}: no curve for {env}: {why}")
+    passes = further_passes(config, known) if known else []
+    further: list[Group] = []
+    for one in passes:
+        run.progress.note(f"eval-{exam.label}: {one.name}")
+        further += await exam.answers(one.tasks(tasks), points=one.points)
+    conditions = {env: [FREE, *(condition for one in passes for condition in one.conditions[env])] for env in known}
+    groups = [*free, *further]
+    return further, {env: budget_curve(of_env(groups, env), conditions[env], scope=scope) for env in known}
+
+
+def further_passes(config: EvalConfig, medians: dict[str, float]) -> list[Pass]:
+    """Return what is asked for beside unlimited thought, by kind; `medians` has each environment's free thought in tokens."""
+    passes = []
+    if config.no_thought:
+        passes.append(Pass(name="thinking off", conditions={env: [Condition(thinking=OFF)] for env in medians}))
+    if config.low_effort:
+        passes.append(Pass(name="low effort", conditions={env: [Condition(thinking=LOW_EFFORT)] for env in medians}))
+    if config.budgets or config.budget_shares:
+        conditions = {
+            env: budget_conditions(config.budgets, config.budget_shares, free_thought=value)
+            for env, value in medians.items()
+        }
+        budgets = {env: ", ".join(str(one.thinking.budget) for one in asked) for env, asked in conditions.items()}
+        listed = "; ".join(f"{env} {numbers}" for env, numbers in budgets.items())
+        passes.append(Pass(name=f"budgets in tokens: {listed}", conditions=conditions))
+    return passes
+
+
+def of_env(groups: list[Group], env: str) -> list[Group]:
+    return [group for group in groups if group.ticket.task.env == env]

@@ -1,0 +1,17 @@
+"""The one list of stages. It is light: `python -m orchestrator --help` reads it, and importing the stages takes 10 s.
+
+To add a stage, write `orchestrator/stages/NAME.py` with a value `STAGE` (`orchestrator/stages/stage.py` says what it
+holds), and add a line here. Its command, `make NAME`, its section of the configuration, its checks and its figures follow.
+"""
+
+HELP = {
+    "init": "make a fresh model, or take the one that model.path names",
+    "sft": "supervised fine-tuning",
+    "self_sft": "supervised fine-tuning on the model's own right answers",
+    "dpo": "direct preference optimisation on pairs of answers",
+    "rl": "reinforcement learning",
+    "distill": "on-policy distillation from a teacher",
+    "eval": "evaluate the newest model on held-out tasks",
+    "report": "write report.html and report.json",
+}
+"""What the command line says of each stage; its name is that of its module in this folder."""

@@ -1,0 +1,24 @@
+"""`report`: the report of a run from what its folder holds, which the tracker keeps too."""
+
+from functools import partial
+
+from orchestrator.deadline import beside
+from orchestrator.reporting.report import write_report
+from orchestrator.stages.session import Run
+from orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
+
+
+async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
+    """Write the report, with the figures of every stage that the run has gone through."""
+    paths = await beside(partial(write_report, run.folder.root, all_figures()))
+    run.tracker.artifact(paths.html)
+    run.tracker.artifact(paths.json)
+    if paths.curves is not None:
+        run.tracker.artifact(paths.curves)
+    if run.config.tracking.trajectories:
+        for path in sorted(run.folder.trajectories.glob("*.jsonl"))[-3:]:
+            run.tracker.artifact(path)
+    run.progress.note(f"{instance.name}: {paths.html}")
+
+
+STAGE = Stage(name="report", role=Role.REPORT, run=run_report)

@@ -1,0 +1,140 @@
+"""What a stage is: one value says all of it, and what the list of stages decides elsewhere is read from these values."""
+
+import hashlib
+import importlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from envs.core.thinking_mode import ThinkingMix
+from orchestrator.mixture import Mixture, open_mixture
+from orchestrator.reporting.stage_figures import NO_FIGURES, StageFigures
+from orchestrator.settings.run_config import RunConfig
+from orchestrator.stages.registry import HELP
+from orchestrator.stages.session import Run
+
+S = TypeVar("S")
+"""The settings of a stage; None for a stage without any."""
+TICKETS = 10**9
+"""Distance between the first tickets of stages: the seeds of an episode derive from its ticket, and no two share any."""
+
+
+class Role(Enum):
+    """What a stage is to a run."""
+
+    BEGIN = "begin"  # makes the first model: stands first, once
+    TRAIN = "train"  # makes a new model of the newest one, in steps
+    EVALUATE = "evaluate"  # measures the newest model, whose name is part of its own
+    REPORT = "report"  # writes what is known, again after whatever was added; needs no model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartCheck:
+    """What is known of a run before its first stage, for a stage to check what it will need."""
+
+    config: RunConfig
+    name: str
+    """The instance that is checked, for messages."""
+    tokenizer: PreTrainedTokenizerBase
+    longest: int | None
+    """Positions that the model's configuration names."""
+
+    def training_tasks(self, shares: dict[str, float]) -> Mixture:
+        """Open the mixture over the training tasks, which reads every row of data."""
+        return open_mixture(self.config.envs, shares, split="train", seed=self.config.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage(Generic[S]):
+    """A kind of stage. An entry of `stages` in the configuration makes an instance of it."""
+
+    name: str
+    """That of its module, of its line in the registry, and of its section of the configuration."""
+    role: Role
+    run: "Callable[[Run, S, StageInstance], Awaitable[Path | None]]"
+    """Does the work with the settings of an instance; the model that it leaves becomes the newest one of the run."""
+    settings: type[S] | None = None
+    """The dataclass of its settings, which has `steps` and `optim` where the stage trains."""
+    first_ticket: int | None = None
+    """Where the tickets of its episodes begin, a multiple of `TICKETS` of its own; None where it never plays any."""
+    plays: Callable[[S], bool] = lambda settings: False
+    """Whether it plays episodes, for which it needs the engines."""
+    limits_thoughts: Callable[[S], bool] = lambda settings: False
+    """Whether it closes thoughts at a budget."""
+    leaves_thoughts_out: Callable[[S], bool] = lambda settings: False
+    """Whether it switches thinking off."""
+    files: Callable[[S], dict[str, str | None]] = lambda settings: {}
+    """The settings that name a file or a model directory, whose content belongs to what a run is."""
+    fits: Callable[[S, RunConfig, str], None] = lambda settings, config, name: None
+    """Raises `ValueError` where its settings do not go with the rest of the configuration; also where it is not to run."""
+    requires: Callable[[S], object] = lambda settings: None
+    """Raises `ValueError` where it could not run with its settings; only where it is to run."""
+    check: Callable[[S, StartCheck], object] = lambda settings, start: None
+    """Reads what it will read. Raises `FileNotFoundError` or `ValueError` where that is missing or malformed."""
+    figures: StageFigures = NO_FIGURES
+    """What a report draws of its metrics."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it makes a new model of the newest one."""
+        return self.role is Role.TRAIN
+
+    @property
+    def makes(self) -> bool:
+        """Whether it leaves a model."""
+        return self.role in (Role.BEGIN, Role.TRAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInstance:
+    """An entry of `stages`: a stage, under a name and with settings of its own where it has some."""
+
+    stage: Stage[Any]
+    name: str
+    """What its files and metrics are called."""
+    given: Mapping[str, Any]
+    """The settings that its entry gives, over those of its stage."""
+    about: str | None = None
+    """Of an evaluation that has no name of its own: the instance whose model it evaluates."""
+
+    def mixture(self, config: RunConfig, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
+        """Open the mixture over the training tasks with the shares and modes of thinking of this instance."""
+        return open_mixture(config.envs, shares, split="train", seed=self.seed(config.seed), thinking=thinking)
+
+    def seed(self, seed: int) -> int:
+        """Derive its seed from the run's: a further instance of the same stage sees other tasks in another order."""
+        if self.name == self.stage.name:
+            return seed
+        return int.from_bytes(hashlib.sha256(f"{seed}/{self.name}".encode()).digest()[:6], "big")
+
+    @property
+    def first_ticket(self) -> int:
+        """Where the tickets of its episodes begin."""
+        assert self.stage.first_ticket is not None, f"the stage {self.stage.name} declares no first_ticket"
+        return self.stage.first_ticket
+
+
+@cache
+def all_stages() -> dict[str, Stage[Any]]:
+    """Return the stages by name, in the order of the registry."""
+    stages = {name: _declared(name) for name in HELP}
+    tickets = [stage.first_ticket for stage in stages.values() if stage.first_ticket is not None]
+    assert len(set(tickets)) == len(tickets), f"two stages have the same first_ticket: {sorted(tickets)}"
+    return stages
+
+
+def all_figures() -> dict[str, StageFigures]:
+    """Return what a report draws of each stage, by name."""
+    return {name: stage.figures for name, stage in all_stages().items()}
+
+
+def _declared(name: str) -> Stage[Any]:
+    stage = vars(importlib.import_module(f"orchestrator.stages.{name}")).get("STAGE")
+    assert isinstance(stage, Stage), f"orchestrator/stages/{name}.py declares no STAGE"
+    assert stage.name == name, f"orchestrator/stages/{name}.py declares a stage {stage.name}"
+    return stage
