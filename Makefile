@@ -4,13 +4,17 @@ ARGS ?=
 SEED ?= 1
 PY := .venv/bin/python
 PACKAGES := rewards envs rollout learner orchestrator
+# A target for each line of the list of stages.
+STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo budget-demo sft self_sft dpo rl distill eval report ui submit test test-long check bench bench-growth \
+.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long check bench bench-growth \
 	bench-envs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@sed -nE 's/^    "([a-z_]+)": "(.*)",$$/\1:\2/p' orchestrator/stages/registry.py \
+	  | awk -F ':' '{printf "  make %-12s a stage of CONFIG: %s\n", $$1, $$2}'
 
 setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stack
 	@bash requirements/install.sh
@@ -26,16 +30,8 @@ budget-demo: setup  ## train under thinking budgets and without, SEED=1, and com
 	@$(PY) -m orchestrator compare --runs "under budgets=runs/budgets-$(SEED)" \
 	  --runs "without=runs/free-$(SEED)" --out runs/budget-demo-$(SEED).html
 
-sft rl self_sft dpo distill eval report: setup
+$(STAGES): setup
 	@$(PY) -m orchestrator $@ $(CONFIG) $(ARGS)
-
-sft:  ## run the supervised stage of CONFIG
-self_sft:  ## train on the model's own right answers
-dpo:  ## train on preferred answers against others
-distill:  ## train on what a teacher makes of the model's answers
-rl:  ## run the reinforcement learning stage of CONFIG
-eval:  ## evaluate the checkpoints of CONFIG
-report:  ## write report.html and report.json of CONFIG
 
 ui: setup  ## open MLflow's pages on http://127.0.0.1:5000
 	@mkdir -p runs
