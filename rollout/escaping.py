@@ -43,11 +43,11 @@ class Escaper:
         self._turns, self._turn_ids = _any_of(turns), frozenset(vocabulary[tag] for tag in turns & vocabulary.keys())
 
     def text(self, text: str) -> str:
-        """A text in which no tag is left. Raises `ValueError` where the tokenizer finds one all the same."""
+        """Return a text in which no tag is left. Raises `ValueError` where the tokenizer finds one all the same."""
         return self._safe(text, self._tags, self._tag_ids)
 
-    def spoken(self, text: str) -> str:
-        """The same of an assistant's own text, which may contain thoughts and calls but no turns."""
+    def assistant_text(self, text: str) -> str:
+        """Return an assistant's own text without tags of turns; thoughts and calls may stay in it."""
         return self._safe(text, self._turns, self._turn_ids)
 
     def _safe(self, text: str, tags: re.Pattern[str], ids: frozenset[int]) -> str:
@@ -60,7 +60,7 @@ class Escaper:
         return apart
 
     def messages(self, messages: Any) -> Any:
-        """Messages as JSON data, alone or in lists, with every text in them escaped; assistants keep what is their own.
+        """Return messages as JSON data, alone or in lists, with every text in them escaped; assistants keep what is their own.
 
         That is their content, in one piece or in parts. What else has a `role` somewhere inside is no message.
         """
@@ -71,7 +71,7 @@ class Escaper:
         escaped = self.data(messages)
         content = messages.get("content")
         if isinstance(content, str):
-            return {**escaped, "content": self.spoken(content)}
+            return {**escaped, "content": self.assistant_text(content)}
         if isinstance(content, list):
             return {**escaped, "content": self._parts([self._own_part(part) for part in content])}
         return escaped
@@ -94,10 +94,10 @@ class Escaper:
 
     def _own_part(self, part: Any) -> Any:
         if isinstance(part, str):
-            return self.spoken(part)
+            return self.assistant_text(part)
         escaped = self.data(part)
         if isinstance(part, dict) and part.get("type") in TEXT_PARTS and isinstance(part.get("text"), str):
-            return {**escaped, "text": self.spoken(part["text"])}
+            return {**escaped, "text": self.assistant_text(part["text"])}
         return escaped
 
     def _arguments(self, text: str) -> str:
@@ -109,25 +109,25 @@ class Escaper:
         return self.text(text) if escaped == given else json.dumps(escaped, ensure_ascii=False)
 
     def _parts(self, parts: list[Any]) -> list[Any]:
-        """Parts that make up one text: a tag that begins in one of them is not completed by the next."""
-        said, joined = "", []
+        """Return the parts of one text so that a tag which begins in one of them is not completed by the next."""
+        before, joined = "", []
         for part in parts:
             text = part.get("text") if isinstance(part, dict) else part
             if isinstance(text, str):
-                if self._completes(said, text):
+                if self._completes(before, text):
                     text = BREAK + text
                     part = {**part, "text": text} if isinstance(part, dict) else text
-                said = (said + text)[-self._longest :]
+                before = (before + text)[-self._longest :]
             joined.append(part)
         return joined
 
-    def _completes(self, said: str, text: str) -> bool:
-        """Whether a tag lies across the border of two texts."""
-        near = said + text[: self._longest]
-        return any(found.start() < len(said) < found.end() for found in self._tags.finditer(near))
+    def _completes(self, before: str, text: str) -> bool:
+        """Return whether a tag lies across the border of two texts."""
+        near = before + text[: self._longest]
+        return any(found.start() < len(before) < found.end() for found in self._tags.finditer(near))
 
     def _encoded(self, text: str) -> Iterable[int]:
-        """The ids of a text; those of short ones are remembered, since keys and roles are in every message."""
+        """Return the ids of a text; those of short ones are remembered, since keys and roles are in every message."""
         known = self._short.get(text)
         if known is not None:
             return known
@@ -140,12 +140,12 @@ class Escaper:
 
 
 def _any_of(tags: Iterable[str]) -> re.Pattern[str]:
-    """What finds each of the tags, the longest first."""
+    """Return a pattern that finds each of the tags, the longest first."""
     return re.compile("|".join(re.escape(tag) for tag in sorted(tags, key=len, reverse=True)))
 
 
 def _broken(text: str, tags: re.Pattern[str]) -> str:
-    """A text without the tags; breaking one may leave a shorter one in it."""
+    """Return a text without the tags; breaking one may leave a shorter one in it."""
     while tags.search(text):
         text = tags.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)
     return text

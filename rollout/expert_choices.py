@@ -12,13 +12,13 @@ UNPROCESSED = -1
 
 
 def padded(choices: Choices, *, ids: int) -> Choices:
-    """The choices for so many ids, the last of which the engine may not have processed; what goes beyond is left out."""
+    """Return the choices for so many ids, the last of which the engine may not have processed; what goes beyond is left out."""
     missing = max(0, ids - len(choices))
     return np.pad(choices[:ids], ((0, missing), (0, 0), (0, 0)), constant_values=UNPROCESSED).astype(np.int16)
 
 
-def first_heard(parts: Sequence[tuple[int, Choices]]) -> Choices:
-    """The choices of parts, each with the position that it begins at, in the order in which an engine computed them.
+def first_recorded(parts: Sequence[tuple[int, Choices]]) -> Choices:
+    """Join parts of choices, each with the position that it begins at, in the order in which an engine computed them.
 
     A position that was computed several times, as after a preemption, has its first choices: the token after it was sampled
     under those.
@@ -31,14 +31,14 @@ def first_heard(parts: Sequence[tuple[int, Choices]]) -> Choices:
 
 
 def to_json(choices: Choices | None) -> dict[str, Any] | None:
-    """As plain JSON data: the shape, and the little-endian 16-bit integers in base64."""
+    """Return choices as plain JSON data: the shape, and the little-endian 16-bit integers in base64."""
     if choices is None:
         return None
     return {"shape": list(choices.shape), "int16": base64.b64encode(choices.astype("<i2").tobytes()).decode("ascii")}
 
 
 def from_json(data: dict[str, Any] | None) -> Choices | None:
-    """What `to_json` wrote."""
+    """Return what `to_json` wrote."""
     if data is None:
         return None
     return np.frombuffer(base64.b64decode(data["int16"]), dtype="<i2").reshape(data["shape"]).astype(np.int16)

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 
 def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model directory.
+    """Return the tokenizer of a model directory.
 
     Raises `FileNotFoundError` where there is no such directory and `ValueError` where it holds no tokenizer, no chat
     template or no end-of-turn token.
@@ -29,5 +29,5 @@ def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id that fills up short sequences: the padding token, else the end of a turn."""
+    """Return the id that fills up short sequences: the padding token, else the end of a turn."""
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)

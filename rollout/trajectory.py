@@ -223,7 +223,7 @@ class Group:
     retried: tuple[Failure, ...] = ()
 
     def merged_with_retry(self, again: "Group") -> "Group":
-        """This group with another attempt in the place of the failed episodes for which one is worth making."""
+        """Return this group with another attempt in the place of the failed episodes for which one is worth making."""
         lost = tuple(t for t in self.failed if not t.worth_retrying)
         return Group(
             ticket=self.ticket,

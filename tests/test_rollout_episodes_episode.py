@@ -86,7 +86,7 @@ def demonstration(index: int = 0) -> tuple[Task, Recording]:
         if number:
             seen = (*seen, *RENDERER.observation_ids(observed, thinks=True))
             observed = []
-        ids = RENDERER.answer_ids(message, thinks=True)
+        ids = RENDERER.encode(RENDERER.answer_text(message, thinks=True))
         recording[seen] = [
             Completion(token_ids=ids, logprobs_T=(-1.0,) * len(ids), versions_T=(0,) * len(ids), finished=True)
         ]

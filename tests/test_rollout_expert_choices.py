@@ -10,7 +10,7 @@ from test_rollout_episodes_episode import demonstration, play
 
 from learner.batches.batch import make_batch, sequences_from_groups
 from rollout.engines.protocol import Completion
-from rollout.expert_choices import Choices, first_heard, from_json, padded, to_json
+from rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
 from rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
 from rollout.trajectory_json import group_lines
 
@@ -67,8 +67,8 @@ def test_a_trajectory_file_holds_choices_that_a_replayed_episode_has_again(tmp_p
 
 def test_a_position_that_was_computed_again_keeps_the_choices_under_which_its_next_token_was_sampled():
     before, after = np.full((3, 1, 1), 1, dtype=np.int16), np.full((5, 1, 1), 2, dtype=np.int16)
-    assert first_heard([(0, before), (0, after)])[:, 0, 0].tolist() == [1, 1, 1, 2, 2]
-    assert first_heard([(2, before)])[:, 0, 0].tolist() == [-1, -1, 1, 1, 1]
+    assert first_recorded([(0, before), (0, after)])[:, 0, 0].tolist() == [1, 1, 1, 2, 2]
+    assert first_recorded([(2, before)])[:, 0, 0].tolist() == [-1, -1, 1, 1, 1]
 
 
 def test_episodes_without_choices_stay_without():

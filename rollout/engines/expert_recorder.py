@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
-from rollout.expert_choices import first_heard
+from rollout.expert_choices import first_recorded
 
 KEPT = 4
 """Requests whose choices are kept until somebody takes them, as a multiple of those that run at once."""
 
 
 class ExpertRecorder:
-    """Listens to the routers of a model. Raises `ValueError` where they can not be heard."""
+    """Records what the routers of a model choose. Raises `ValueError` where that can't be captured."""
 
     def __init__(self, model_runner: Any) -> None:
         self._runner = model_runner
@@ -29,23 +29,23 @@ class ExpertRecorder:
         if not layers:
             raise ValueError("the model has no expert layers")
         if not model_runner.model_config.enforce_eager:
-            raise ValueError("vLLM replays recorded graphs, in which no router is heard")
+            raise ValueError("vLLM replays recorded graphs, in which no router is captured")
         for number, layer in enumerate(layers):
             if not isinstance(layer.router, BaseRouter) or layer._quant_method.is_monolithic:
                 raise ValueError(f"{type(layer.router).__name__} chooses experts inside of a kernel")
-            layer.router.set_capture_fn(partial(self._hear, number))
+            layer.router.set_capture_fn(partial(self._record, number))
         self._layers = len(layers)
         self._room = KEPT * model_runner.max_num_reqs
         self._pass = np.empty((0, self._layers, 0), dtype=np.int16)
-        self._heard: dict[str, list[tuple[int, NDArray[np.int16]]]] = {}
+        self._recorded: dict[str, list[tuple[int, NDArray[np.int16]]]] = {}
 
     def take(self, request: str) -> NDArray[np.int16]:
-        """The choices of a request, by the id that its client gave it, and forget them; a row for each position."""
-        name = next(name for name in self._heard if name.rpartition("-")[0] == request or name == request)
-        return first_heard(self._heard.pop(name))
+        """Return the choices of a request, by the id that its client gave it, and forget them; a row for each position."""
+        name = next(name for name in self._recorded if name.rpartition("-")[0] == request or name == request)
+        return first_recorded(self._recorded.pop(name))
 
-    def _hear(self, layer: int, chosen: torch.Tensor) -> None:
-        """The choices (tokens, K) of one layer. All layers are heard in their order in every pass."""
+    def _record(self, layer: int, chosen: torch.Tensor) -> None:
+        """Take the choices (tokens, K) of one layer. In every pass the layers follow each other in their order."""
         if layer == 0:
             self._pass = np.empty((chosen.shape[0], self._layers, chosen.shape[1]), dtype=np.int16)
         self._pass[:, layer] = chosen.to("cpu", torch.int16).numpy()
@@ -58,6 +58,6 @@ class ExpertRecorder:
         bounds = self._runner.query_start_loc.np
         for place, name in enumerate(batch.req_ids):
             own = self._pass[bounds[place] : bounds[place + 1]].copy()
-            self._heard.setdefault(name, []).append((int(batch.num_computed_tokens_cpu[place]), own))
-        while len(self._heard) > self._room:  # of requests that were aborted
-            del self._heard[next(iter(self._heard))]
+            self._recorded.setdefault(name, []).append((int(batch.num_computed_tokens_cpu[place]), own))
+        while len(self._recorded) > self._room:  # of requests that were aborted
+            del self._recorded[next(iter(self._recorded))]

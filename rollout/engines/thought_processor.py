@@ -30,7 +30,7 @@ class ThoughtProcessor(AdapterLogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raises `ValueError` for a budget or a grace that is no number of tokens, and for a closing."""
+        """Raise `ValueError` for a budget or a grace that is no number of tokens, and for a closing."""
         check_extra_args(sampling_params.extra_args or {})
 
     def is_argmax_invariant(self) -> bool:
@@ -38,7 +38,7 @@ class ThoughtProcessor(AdapterLogitsProcessor):
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> "_Request | None":
-        """The state of a new request; None without a limit."""
+        """Return the state of a new request; None without a limit."""
         given = params.extra_args or {}
         if BUDGET not in given:
             return None
@@ -63,20 +63,20 @@ class _Request:
         self._tags = tags
         self._limit = limit
         self._over = False
-        self._forcing: ForcedClose | None = None
+        self._forced_close: ForcedClose | None = None
 
     def __call__(self, ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         if self._over or len(ids) < self._limit.tokens:
             return logits
-        if self._forcing is None:
-            self._forcing = self._tags.forced_close(ids, self._limit)
-            if self._forcing is None:
+        if self._forced_close is None:
+            self._forced_close = self._tags.forced_close(ids, self._limit)
+            if self._forced_close is None:
                 self._over = self._tags.close_of(ids) is not None
                 return logits
-        place = len(ids) - self._forcing.start
-        if place >= len(self._forcing.ids):
+        place = len(ids) - self._forced_close.start
+        if place >= len(self._forced_close.ids):
             self._over = True
             return logits
         only = torch.full_like(logits, float("-inf"))
-        only[self._forcing.ids[place]] = 0.0
+        only[self._forced_close.ids[place]] = 0.0
         return only

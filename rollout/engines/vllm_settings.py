@@ -31,14 +31,14 @@ def prepare_environment() -> None:
 
 
 def limit_cpu(*, threads: int, memory_gib: int) -> None:
-    """The threads of the next engine on a CPU, and the size of its key-value cache; nothing on a GPU."""
+    """Set the threads of the next engine on a CPU, and the size of its key-value cache; nothing on a GPU."""
     if ON_CPU:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(memory_gib)
 
 
 def engine_arguments(*, eager: bool = False) -> dict[str, Any]:
-    """The arguments that every engine gets; their names are the fields of vLLM's `AsyncEngineArgs`."""
+    """Return the arguments that every engine gets; their names are the fields of vLLM's `AsyncEngineArgs`."""
     return {
         "enforce_eager": ON_CPU or eager,
         "enable_prefix_caching": False,

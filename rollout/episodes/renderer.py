@@ -14,7 +14,7 @@ from rollout.budget.config import ThoughtConfig
 from rollout.escaping import Escaper
 
 MARK = "temper-mark"
-"""Stands for the assistant's own words where only what follows them is wanted."""
+"""Stands for the text of the assistant where only what follows it is wanted."""
 
 
 def _calling(name: str) -> Message:
@@ -52,7 +52,7 @@ class Renderer:
         self._escaper = Escaper(tokenizer)
 
     def prompt_ids(self, task: Task) -> tuple[int, ...]:
-        """The ids of a task's prompt: its mode at the end of the last user message, then the opening of the turn.
+        """Return the ids of a task's prompt: its mode at the end of the last user message, then the opening of the turn.
 
         Those of the last task are remembered: the answers to one task ask for them one after the other.
         """
@@ -64,7 +64,7 @@ class Renderer:
         return last[1]
 
     def observation_ids(self, messages: Sequence[Message], *, thinks: bool) -> tuple[int, ...]:
-        """The ids that follow the end of the assistant's turn: the observation and the opening of the next turn."""
+        """Return the ids that follow the end of the assistant's turn: the observation and the opening of the next turn."""
         before: list[Message] = [{"role": "user", "content": "-"}, {"role": "assistant", "content": MARK}]
         text = self._render([*before, *messages], thinks=thinks)
         tail = text[text.index(MARK) + len(MARK) :]
@@ -72,31 +72,27 @@ class Renderer:
             raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}, but {tail[:40]!r}")
         return self.encode(tail.removeprefix(self._end))
 
-    def answer_ids(self, message: Message, *, thinks: bool) -> tuple[int, ...]:
-        """The ids that a model would have to sample to say `message`, the end of its turn included."""
-        return self.encode(self.answer_text(message, thinks=thinks))
-
     def answer_text(self, message: Message, *, thinks: bool) -> str:
-        """The text of `answer_ids`: thought, closing, answer, the end of the turn."""
+        """Return the text that a model would have to sample for `message`: thought, closing, answer, the end of the turn."""
         question: list[Message] = [{"role": "user", "content": "-"}]
         if thinks not in self._openings:
             self._openings[thinks] = self._render(question, thinks=thinks)
         opening = self._openings[thinks]
-        spoken = dict(message) if thinks else {k: v for k, v in message.items() if k != "reasoning_content"}
-        whole = self._render([*question, spoken], thinks=thinks, open_turn=False)
+        given = dict(message) if thinks else {k: v for k, v in message.items() if k != "reasoning_content"}
+        whole = self._render([*question, given], thinks=thinks, open_turn=False)
         if not whole.startswith(opening):
             raise ValueError(
                 f"the chat template opens a turn with {opening[-40:]!r} but renders a message as {whole[-80:]!r}; "
                 f"a demonstration can't follow the opening (is its thought missing?)"
             )
-        spoken_text = whole.removeprefix(opening)
-        end = spoken_text.rfind(self._end)
+        sampled_text = whole.removeprefix(opening)
+        end = sampled_text.rfind(self._end)
         if end < 0:
-            raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}: {spoken_text!r}")
-        return spoken_text[: end + len(self._end)]
+            raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}: {sampled_text!r}")
+        return sampled_text[: end + len(self._end)]
 
     def check_modes(self) -> None:
-        """Raises `ValueError` where the chat template opens a turn alike with and without thinking."""
+        """Raise `ValueError` where the chat template opens a turn alike with and without thinking."""
         question: list[Message] = [{"role": "user", "content": "-"}]
         if self._render(question, thinks=True) == self._render(question, thinks=False):
             raise ValueError(
@@ -106,12 +102,12 @@ class Renderer:
             )
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids, without the end of the turn; tags of thoughts and tool calls stay visible."""
+        """Return the text of sampled ids, without the end of the turn; tags of thoughts and tool calls stay visible."""
         kept = [token for token in ids if token != self._end_id]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
     def drops(self, part: str) -> bool:
-        """Whether the chat template leaves a part of a conversation out in silence: one of `PARTS`."""
+        """Return whether the chat template leaves a part of a conversation out in silence: one of `PARTS`."""
         if part not in self._dropped:
             messages, tools = PARTS[part]
             try:
@@ -121,7 +117,7 @@ class Renderer:
         return self._dropped[part]
 
     def breaks_tags(self, messages: Sequence[Message]) -> bool:
-        """Whether messages contain tags of the chat template, which are broken wherever they are rendered."""
+        """Return whether messages contain tags of the chat template, which are broken wherever they are rendered."""
         given = list(messages)
         return bool(self._escaper.messages(given) != given)
 
@@ -148,12 +144,12 @@ class Renderer:
             raise ValueError(f"the chat template can't render messages of the roles {roles}: {error}") from error
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of a text as it stands."""
+        """Return the ids of a text as it stands."""
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
-    """The messages with a notice at the end of the last one that the user wrote, as text or as a list of parts.
+    """Return the messages with a notice at the end of the last one that the user wrote, as text or as a list of parts.
 
     Where the user wrote none, it stands at the end of the last message.
     """
@@ -162,5 +158,5 @@ def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
     of_user = (number for number, message in enumerate(messages) if message.get("role") == "user")
     last = max(of_user, default=len(messages) - 1)
     content = messages[last]["content"]
-    said = [*content, {"type": "text", "text": notice}] if isinstance(content, list) else f"{content}\n{notice}"
-    return [*messages[:last], {**messages[last], "content": said}, *messages[last + 1 :]]
+    noted = [*content, {"type": "text", "text": notice}] if isinstance(content, list) else f"{content}\n{notice}"
+    return [*messages[:last], {**messages[last], "content": noted}, *messages[last + 1 :]]

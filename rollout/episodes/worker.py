@@ -103,8 +103,8 @@ class RolloutWorker:
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample one turn for each prompt, without episodes or environments; returns the tokens. For measurement."""
-        saying = (self._started.generate(ids, max_tokens=max_tokens, seed=n) for n, ids in enumerate(prompts))
-        return sum(len(said.token_ids) for said in await asyncio.gather(*saying))
+        turns = (self._started.generate(ids, max_tokens=max_tokens, seed=n) for n, ids in enumerate(prompts))
+        return sum(len(completion.token_ids) for completion in await asyncio.gather(*turns))
 
     async def load_weights(self, manifest: WeightManifest, payload: np.ndarray | None = None) -> WeightVersion:
         """Serve the pushed weights, whose bytes are `payload` where no file on this host holds them.

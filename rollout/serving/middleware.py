@@ -49,7 +49,7 @@ class ThinkingMiddleware:
         await self._app({**scope, "headers": _headers(scope, len(content))}, receive_prepared, send)
 
     def _prepared(self, content: bytes, path: str) -> bytes:
-        """The body that vLLM gets."""
+        """Return the body that vLLM gets."""
         body = read_conversation(content, self._escaper)
         if body is None:
             return content
@@ -57,7 +57,7 @@ class ThinkingMiddleware:
 
 
 async def _content(receive: Receive) -> bytes | None:
-    """The whole body of a request; None where the client is gone."""
+    """Return the whole body of a request; None where the client is gone."""
     content = bytearray()
     while True:
         message = await receive()
@@ -69,13 +69,13 @@ async def _content(receive: Receive) -> bytes | None:
 
 
 def _headers(scope: Scope, length: int) -> list[tuple[bytes, bytes]]:
-    """The request's headers for a body of this many bytes."""
+    """Return the request's headers for a body of this many bytes."""
     kept = [(name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")]
     return [*kept, (b"content-length", str(length).encode("ascii"))]
 
 
 async def _refuse(send: Send, refused: RefusedRequest) -> None:
-    """A status with an error object as vLLM gives it."""
+    """Return a status with an error object as vLLM gives it."""
     about = {
         "message": str(refused),
         "type": f"{refused.status.phrase.title().replace(' ', '')}Error",

@@ -40,7 +40,7 @@ class ThinkingRules:
 
 
 def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -> ThinkingRules:
-    """What a model can do, by its tokenizer and its chat template. Raises `ValueError` for a closing without the tag."""
+    """Return what a model can do, by its tokenizer and its chat template. Raises `ValueError` for a closing without the tag."""
     closing = no_budget = no_switch = ""
     try:
         closing = ThoughtTags(tokenizer, closing=thought.closing).closing
@@ -56,12 +56,12 @@ def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -
 
 
 def _reason(error: ValueError) -> str:
-    """What is wrong, without the advice, which is for a run's configuration."""
+    """Return what is wrong, without the advice, which is for a run's configuration."""
     return str(error).partition(";")[0]
 
 
 def rewritten(body: Body, rules: ThinkingRules) -> Body:
-    """The body in vLLM's words; the same object where it says nothing about thinking.
+    """Return the body in vLLM's words; the same object where it says nothing about thinking.
 
     Raises `RefusedRequest` for a value that means nothing, and for what the model can't do.
     """
@@ -87,7 +87,7 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
 
 
 def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
-    """The extra arguments that limit the thought; None without a budget. The plain keys go before vLLM's `vllm_xargs`."""
+    """Return the extra arguments that limit the thought; None without a budget. Plain keys go before vLLM's `vllm_xargs`."""
     given = _mapping(body, "vllm_xargs")
     plain = {name: body[name] for name in (BUDGET, GRACE) if body.get(name) is not None}
     limit: dict[str, Any] = {GRACE: rules.thought.grace}
@@ -103,7 +103,7 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
 
 
 def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None) -> None:
-    """Raises `RefusedRequest` where there is no thought that could be limited."""
+    """Raise `RefusedRequest` where there is no thought that could be limited."""
     switched = _mapping(body, "chat_template_kwargs").get("enable_thinking", body.get("reasoning_effort") != "none")
     if not (switched if thinks is None else thinks):
         raise RefusedRequest(
@@ -121,7 +121,7 @@ def _mapping(body: Body, key: str) -> Mapping[str, Any]:
 
 
 def _noted(messages: Any, notice: str) -> Any:
-    """The messages with a notice at the end of the last one of the user, whose content may be text or a list of parts."""
+    """Return the messages with a notice at the end of the user's last one, whose content may be text or a list of parts."""
     if not notice or not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         return messages
     users = [number for number, message in enumerate(messages) if message.get("role") == "user"]

@@ -24,7 +24,7 @@ READS = ("GET", "HEAD", "OPTIONS")
 
 
 def require_served(method: str, path: str, *, raw_prompts: bool) -> None:
-    """Raises `RefusedRequest` for a raw prompt where those are not answered, and for a path that is none of the above.
+    """Raise `RefusedRequest` for a raw prompt where those are not answered, and for a path that is none of the above.
 
     Among the latter are those by which vLLM is administered, some of which ask for no key.
     """
@@ -40,7 +40,7 @@ def require_served(method: str, path: str, *, raw_prompts: bool) -> None:
 
 
 def read_conversation(content: bytes, escaper: Escaper) -> dict[str, Any] | None:
-    """The body of a conversation with the tags in its texts broken; None for what is no JSON object, which vLLM refuses.
+    """Return the body of a conversation with the tags in its texts broken; None for what is no JSON object, which vLLM refuses.
 
     Raises `RefusedRequest` for what can't be read or made harmless.
     """

@@ -85,7 +85,7 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
 
 
 def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name: str) -> Namespace:
-    """The arguments of vLLM's server."""
+    """Return the arguments of vLLM's server."""
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     values = {
         **engine_arguments(),
@@ -149,7 +149,7 @@ async def _run_until_asked(app: Starlette, asked: asyncio.Event, line: str) -> N
 
 
 def _ready_line(name: str, address: str, *, budgets: bool) -> str:
-    """Where the server is, and a request to try."""
+    """Return where the server is, and a request to try."""
     limit = ', "thinking_budget": 64' if budgets else ""
     body = f'{{"messages": [{{"role": "user", "content": "2+2=?"}}]{limit}}}'
     return f"{name} at {address}/v1: curl {address}{CHAT} -H 'Content-Type: application/json' -d '{body}'"
