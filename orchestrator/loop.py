@@ -29,6 +29,7 @@ from orchestrator.buffer import Buffer, Dropped, Occupancy, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture
 from orchestrator.step_times import Phase, StepClock, StepTimes
+from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
@@ -41,6 +42,8 @@ class Rollouts(Protocol):
     async def run_group(self, ticket: Ticket, samples: int) -> Group: ...
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion: ...
+
+    async def engine_stats(self) -> EngineStats: ...
 
 
 class Learner(Protocol):
@@ -67,6 +70,7 @@ class StepReport:
     pushed_share: float
     times: StepTimes
     occupancy: Occupancy
+    engine: EngineStats
 
 
 @dataclass(kw_only=True)
@@ -140,6 +144,8 @@ class Loop:
         self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
         dropped, occupancy = self.buffer.dropped, self.buffer.occupancy()
         await self.buffer.release()
+        times = clock.report()
+        stats = await self._within(step, "the engines' statistics", self.rollouts.engine_stats())
         return StepReport(
             step=step,
             groups=groups,
@@ -148,8 +154,9 @@ class Loop:
             lag_max=lag,
             pushed_bytes=manifest.sent_bytes,
             pushed_share=manifest.sent_bytes / manifest.nbytes,
-            times=clock.report(),
+            times=times,
             occupancy=occupancy,
+            engine=stats,
         )
 
     async def _groups(self, step: int) -> list[Group]:

@@ -23,6 +23,7 @@ from orchestrator.buffer import Dropped, Occupancy
 from orchestrator.loop import StepReport
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
+from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Stop, Ticket, WeightVersion
 from rollout.trajectory_json import group_lines
 
@@ -151,6 +152,7 @@ def report(groups: list[Group]) -> StepReport:
         pushed_share=1.0,
         times=StepTimes(seconds={Phase.WAIT: 3.0}),
         occupancy=Occupancy(slots=1, held={}),
+        engine=EngineStats(),
     )
 
 

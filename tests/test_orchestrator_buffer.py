@@ -14,6 +14,7 @@ from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
+from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 
@@ -195,6 +196,7 @@ def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
                 pushed_share=0.0,
                 times=StepTimes(seconds={Phase.WAIT: 1.0}),
                 occupancy=buffer.occupancy(),
+                engine=EngineStats(),
             )
             steps.append(step_metrics(report))
             await buffer.release()

@@ -31,7 +31,8 @@ from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.session import Run
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from rollout.engines.protocol import EngineStats
+from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
 SLOW_S = 0.4
@@ -45,6 +46,7 @@ TURN = Turn(
     text="an answer",
     observation=(),
 )
+TIMES = Times(queue_s=0.25, generate_s=0.5, step_s=0.125)
 
 
 class SlowSource:
@@ -76,11 +78,17 @@ class Rollouts:
             raise
         finally:
             self.running -= 1
-        answers = (Trajectory(task=ticket.task, turns=(TURN,), stop=Stop.ENV, reward=reward) for reward in (0.0, 1.0))
+        answers = (
+            Trajectory(task=ticket.task, turns=(TURN,), stop=Stop.ENV, reward=reward, seconds=1.0 + reward, times=TIMES)
+            for reward in (0.0, 1.0)
+        )
         return Group(ticket=ticket, trajectories=tuple(answers))
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         return manifest.weight_version
+
+    async def engine_stats(self) -> EngineStats:
+        return EngineStats(passes=3)
 
 
 class Learner:
@@ -233,6 +241,14 @@ def test_the_phases_of_a_step_add_up_to_the_time_from_one_report_to_the_next(max
     assert sum(metrics[f"buffer/{name}"] for name in ("free", "making", "generating", "ready", "training")) == (
         pytest.approx(metrics["buffer/slots"])
     )
+
+
+def test_a_step_says_what_episodes_waited_for_and_what_the_engines_did() -> None:
+    reports, _ = asyncio.run(timed_steps(1, max_lag=0))
+    metrics = step_metrics(reports[0])
+    episode = {name.removeprefix("episode/"): value for name, value in metrics.items() if name.startswith("episode/")}
+    assert episode == {"s": 1.5, "queue_s": 0.25, "generate_s": 0.5, "step_s": 0.125, "rest_s": 0.625, "longest_s": 2.0}
+    assert (metrics["engine/passes"], metrics["env/math/step_s"]) == (3.0, 0.125)
 
 
 class ToldRun(Run):

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 import numpy as np
 
 from envs.core.task import Task
+from rollout.engines.protocol import EngineStats
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
@@ -48,6 +49,9 @@ class Worker:
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         return max_tokens * len(prompts)
+
+    async def engine_stats(self) -> EngineStats:
+        return EngineStats(passes=2, running=3.0, cache_use=0.5, sampled_tokens=10)
 
     async def isolation(self) -> str:
         return "level 2"
@@ -148,3 +152,8 @@ def test_weights_go_to_every_worker_whole_to_one_that_lacks_the_base_and_all_con
 
 def test_bare_turns_are_shared_among_the_workers() -> None:
     assert asyncio.run(RolloutPool([Worker(), Worker()], retries=0).sample_bare([(1,), (2,), (3,)], max_tokens=5)) == 15
+
+
+def test_engine_statistics_are_those_of_all_workers() -> None:
+    stats = asyncio.run(RolloutPool([Worker(), Worker()], retries=0).engine_stats())
+    assert (stats.passes, stats.running, stats.cache_use, stats.sampled_tokens) == (4, 6.0, 0.5, 20)

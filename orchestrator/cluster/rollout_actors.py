@@ -9,6 +9,7 @@ import numpy as np
 import ray
 
 from orchestrator.cluster.actors import await_actor, close_actor, ended_on_failure, gpu_share
+from rollout.engines.protocol import EngineStats
 from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -69,6 +70,11 @@ class RolloutActor:
         """Return what the worker says about its sandbox."""
         line: str = await self._answer(self._actor.isolation.remote())
         return line
+
+    async def engine_stats(self) -> EngineStats:
+        """Return what the engine did since it was last asked."""
+        stats: EngineStats = await self._answer(self._actor.engine_stats.remote())
+        return stats
 
     async def load_weights(
         self, manifest: WeightManifest, payload: Awaitable[np.ndarray] | None = None

@@ -1,6 +1,7 @@
 """The metrics of one reinforcement-learning step, from what the step returned."""
 
 from collections import Counter
+from dataclasses import asdict
 from statistics import fmean
 
 from orchestrator.loop import StepReport
@@ -27,6 +28,8 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "push/share": report.pushed_share,
     }
     metrics |= report.times.metrics()
+    metrics |= {f"engine/{name}": float(value) for name, value in asdict(report.engine).items()}
+    metrics |= _episode_metrics([*report.groups, *report.dropped.groups])
     metrics |= {f"buffer/{state.value}": slots for state, slots in report.occupancy.held.items()}
     metrics |= {"buffer/free": report.occupancy.free, "buffer/slots": float(report.occupancy.slots)}
     trained, answered = _by_env(report.groups), _by_env([*report.groups, *report.dropped.groups])
@@ -37,6 +40,21 @@ def step_metrics(report: StepReport) -> dict[str, float]:
             measured["reward_trained"] = fmean(rewards)
         metrics |= {f"env/{env}/{name}": value for name, value in measured.items()}
     return metrics
+
+
+def _episode_metrics(groups: list[Group]) -> dict[str, float]:
+    """Return the mean seconds of an episode, failed ones included, by what it waited for; they add up to `episode/s`."""
+    episodes = [t for group in groups for t in (*group.trajectories, *group.failed)]
+    seconds = fmean(t.seconds for t in episodes)
+    by_wait = {
+        "queue_s": fmean(t.times.queue_s for t in episodes),
+        "generate_s": fmean(t.times.generate_s for t in episodes),
+        "step_s": fmean(t.times.step_s for t in episodes),
+    }
+    measured = {"s": seconds, **by_wait, "rest_s": seconds - sum(by_wait.values())}
+    return {f"episode/{name}": value for name, value in measured.items()} | {
+        "episode/longest_s": max(t.seconds for t in episodes)
+    }
 
 
 def _by_env(groups: list[Group]) -> dict[str, list[Group]]:
@@ -61,6 +79,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "reward": fmean(reward for group in groups for reward in group.rewards_G),
             "tokens": fmean(t.sampled_tokens for t in scored),
             "turns": fmean(len(t.turns) for t in scored),
+            "step_s": fmean(t.times.step_s for t in scored),
             "truncated": fmean(t.truncated for t in scored),
             "policy_faults": fmean(t.verdict.outcome is Outcome.POLICY_FAULT for t in scored),
             "cut_off": fmean(t.verdict.outcome is Outcome.CUT for t in scored),

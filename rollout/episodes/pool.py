@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Delivery, InPlace
 from rollout.weights.manifest import WeightManifest
@@ -20,6 +21,8 @@ class PoolWorker(Protocol):
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int: ...
 
     async def isolation(self) -> str: ...
+
+    async def engine_stats(self) -> EngineStats: ...
 
     async def load_weights(
         self, manifest: WeightManifest, payload: Awaitable[np.ndarray] | None = None
@@ -71,6 +74,10 @@ class RolloutPool:
     async def isolation(self) -> set[str]:
         """Return what the workers say about their sandboxes, each line once."""
         return set(await asyncio.gather(*(worker.isolation() for worker in self._workers)))
+
+    async def engine_stats(self) -> EngineStats:
+        """Return what the engines did since they were last asked."""
+        return EngineStats.together(await asyncio.gather(*(worker.engine_stats() for worker in self._workers)))
 
     async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
         """Push to every worker, whole to one that lacks a delta's base; returns the version that all of them confirm."""
