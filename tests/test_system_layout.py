@@ -75,6 +75,7 @@ HOMES = {
     "vllm": (
         "rollout/engines/vllm_engine.py",
         "rollout/engines/vllm_worker.py",
+        "rollout/engines/vllm_stats.py",
         "rollout/engines/expert_recorder.py",
         "rollout/engines/thought_processor.py",
         "rollout/serving/server.py",

@@ -49,7 +49,7 @@ STAGE = Stage(
         curves=(
             Curve(
                 title="Throughput in RL",
-                note="Tokens sampled per second of the whole step: waiting, learning and pushing weights included.",
+                note="Tokens sampled per second of the whole step: waiting, learning, weights and checkpoints included.",
                 metrics={"rollout/tokens_per_s": "tokens/s"},
             ),
             Curve(
