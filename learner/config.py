@@ -1,15 +1,17 @@
 """What the learner can be told: the optimiser, and how it is spread over ranks. For the loss: `learner/losses/config.py`."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from envs.core.bounds import not_negative, one_of, positive
 from envs.core.setting import identity, running, scheduled
 
-OPTIMIZERS = ("adamw", "muon")
-SCHEDULES = ("constant", "linear", "cosine")
-WIRE_DTYPES = ("float32", "bfloat16", "float16")
-OFFLOADS = ("none", "cpu", "nvme")
-RECOMPUTED = ("none", "selective", "full")
+Optimizer = Literal["adamw", "muon"]
+Schedule = Literal["constant", "linear", "cosine"]
+WireDtype = Literal["float32", "bfloat16", "float16"]
+ZeroStage = Literal[0, 1, 2, 3]
+Offload = Literal["none", "cpu", "nvme"]
+Recomputed = Literal["none", "selective", "full"]
 CARRIERS = ("shared_memory", "ray", "broadcast", "cuda_ipc")
 
 
@@ -17,7 +19,7 @@ CARRIERS = ("shared_memory", "ray", "broadcast", "cuda_ipc")
 class OptimConfig:
     """The optimiser, its learning-rate schedule, and gradient clipping."""
 
-    kind: str = identity("adamw")
+    kind: Optimizer = identity("adamw")
     """adamw, or muon: Muon for the matrices inside the layers, AdamW for embeddings, output layer and vectors."""
     learning_rate: float = scheduled(3e-4)
     """Highest learning rate of AdamW."""
@@ -28,7 +30,7 @@ class OptimConfig:
     """Decay of Muon's running mean of the gradient."""
     warmup_steps: int = scheduled(10)
     """Optimiser steps over which the learning rate rises linearly from 0."""
-    schedule: str = scheduled("constant")
+    schedule: Schedule = scheduled("constant")
     """After the warm-up: constant, linear (to `final_fraction` at the last step) or cosine (likewise)."""
     final_fraction: float = scheduled(0.0)
     """Learning rate at the last step as a fraction of the highest; without effect when constant."""
@@ -44,8 +46,6 @@ class OptimConfig:
     """Largest norm of the whole gradient; 0 turns clipping off."""
 
     def __post_init__(self) -> None:
-        one_of("optim.kind", self.kind, OPTIMIZERS)
-        one_of("optim.schedule", self.schedule, SCHEDULES)
         positive("optim.learning_rate", self.learning_rate)
         positive("optim.muon_learning_rate", self.muon_learning_rate)
         positive("optim.eps", self.eps)
@@ -79,11 +79,11 @@ class LearnerConfig:
 
     ranks: int = running(1)
     """Processes that share each batch, one per GPU or CPU share."""
-    zero_stage: int = running(0)
+    zero_stage: ZeroStage = running(0)
     """What DeepSpeed partitions over the ranks: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too."""
     bf16: bool = identity(False)
     """Whether to compute in bfloat16 (with float32 master weights); needs zero_stage 1, 2 or 3."""
-    offload: str = running("none")
+    offload: Offload = running("none")
     """Where ZeRO keeps what it partitions between its uses: none (on the device), cpu (in main memory) or nvme (in files
     under offload_dir); cpu needs zero_stage 1, 2 or 3, nvme needs 3."""
     offload_dir: str | None = running(None)
@@ -95,7 +95,7 @@ class LearnerConfig:
     """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""
     logit_tokens: int = running(4096)
     """Tokens whose logits exist at once: with more of them in a pass they are computed in pieces, twice."""
-    recompute: str = running("none")
+    recompute: Recomputed = running("none")
     """What is computed again in the backward pass instead of kept: none, selective (the insides of Mamba-2 scans; fused
     attention keeps none) or full (whole layers; needs shared_prompts=false)."""
     threads: int = running(1)
@@ -108,7 +108,7 @@ class LearnerConfig:
     """Whether the routers of expert layers are trained; else they stay as they were loaded."""
     router_replay: bool = identity(False)
     """Whether expert layers use the experts that the engine chose, as its routers recorded them."""
-    wire_dtype: str = identity("float32")
+    wire_dtype: WireDtype = identity("float32")
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
     carrier: str = running("shared_memory")
     """What a weight push travels by: shared_memory (engines on this host), ray (Ray's object store: several hosts), broadcast
@@ -134,11 +134,19 @@ class LearnerConfig:
             ("threads_beside", self.threads_beside),
         ):
             positive(f"learner.{name}", value)
-        if self.zero_stage not in (0, 1, 2, 3):
-            raise ValueError(f"learner.zero_stage={self.zero_stage}: must be 0, 1, 2 or 3")
+        self._check_partitioning()
+        self._check_passes()
+        one_of("learner.carrier", self.carrier, CARRIERS)
+        if self.sparse_push and self.carrier not in ("shared_memory", "ray"):
+            raise ValueError(
+                f"learner.sparse_push=true with learner.carrier={self.carrier}: changes are found in main memory; set "
+                f"learner.carrier to shared_memory or ray"
+            )
+
+    def _check_partitioning(self) -> None:
+        """Raise `ValueError` where the ZeRO stage can't do what is asked of it."""
         if self.bf16 and self.zero_stage == 0:
             raise ValueError("learner.bf16=true with learner.zero_stage=0: set zero_stage to 1, 2 or 3")
-        one_of("learner.offload", self.offload, OFFLOADS)
         least = {"none": 0, "cpu": 1, "nvme": 3}[self.offload]
         if self.zero_stage < least:
             raise ValueError(
@@ -149,28 +157,23 @@ class LearnerConfig:
                 f"learner.offload_dir={self.offload_dir} with learner.offload={self.offload}: name a folder for nvme, "
                 f"and none otherwise"
             )
+
+    def _check_passes(self) -> None:
+        """Raise `ValueError` where forward and backward passes can't be as asked for."""
         if self.lora.rank and self.frozen:
             raise ValueError(
                 f"learner.lora.rank={self.lora.rank} with learner.frozen={self.frozen}: adapters freeze all else; set "
                 f"learner.frozen=[]"
             )
-        one_of("learner.recompute", self.recompute, RECOMPUTED)
         if self.recompute == "full" and self.shared_prompts:
             raise ValueError(
                 "learner.recompute=full with learner.shared_prompts=true: a layer that runs again would add to the "
                 "prompt's cache again; set learner.shared_prompts=false, or recompute=selective"
             )
-        one_of("learner.wire_dtype", self.wire_dtype, WIRE_DTYPES)
-        one_of("learner.carrier", self.carrier, CARRIERS)
-        if self.sparse_push and self.carrier not in ("shared_memory", "ray"):
-            raise ValueError(
-                f"learner.sparse_push=true with learner.carrier={self.carrier}: changes are found in main memory; set "
-                f"learner.carrier to shared_memory or ray"
-            )
 
 
 def require_together(optim: OptimConfig, learner: LearnerConfig) -> None:
-    """Raises `ValueError` where the optimiser can't run on a learner spread like this."""
+    """Raise `ValueError` where the optimiser can't run on a learner spread like this."""
     if optim.kind == "muon" and learner.zero_stage:
         raise ValueError(
             f"optim.kind=muon with learner.zero_stage={learner.zero_stage}: above stage 0 DeepSpeed clips Muon's update "

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from learner.batches.batch import TrainBatch
+from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from rollout.trajectory import WeightVersion
@@ -25,7 +25,7 @@ class TrainerRank(WeightSender, Protocol):
 
     async def use_threads(self, threads: int) -> None: ...
 
-    async def train(self, batches: Sequence[TrainBatch], *, loss: LossConfig, epochs: int) -> dict[str, float]: ...
+    async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]: ...
 
     async def publish(self, version: int) -> WeightManifest | None: ...
 
@@ -66,8 +66,15 @@ class TrainerGroup:
         await self._call_all(lambda rank: rank.use_threads(threads))
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
-        """Update from each of these mini-batches, `epochs` times over; the metrics are over all of them."""
-        return (await self._call_all(lambda rank: rank.train(batches, loss=self._loss, epochs=epochs)))[0]
+        """Update from each of these mini-batches, `epochs` times over; the metrics are over all of them.
+
+        Each rank is given its own share of them.
+        """
+        calls = [
+            rank.train([batch.share(number) for batch in batches], loss=self._loss, epochs=epochs)
+            for number, rank in enumerate(self._ranks)
+        ]
+        return (await asyncio.gather(*calls))[0]
 
     async def publish(self, version: WeightVersion) -> WeightManifest:
         """Write the weights where the engines can read them, or have them ready in rank 0."""

@@ -13,26 +13,31 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import logging as transformers_logging
 
-from learner.batches.batch import TrainBatch, TrainingSample
-from learner.batches.expert_routes import Routes
-from learner.batches.updates import over_updates
+from learner.batches.micro_batches import BatchShare
+from learner.batches.pass_experts import PassExperts
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.engine.frozen_model import FrozenModel
 from learner.engine.optimizer import freeze, learning_rate
-from learner.engine.sums import means, sum_over_ranks
-from learner.forward import micro_batch_loss
 from learner.losses.config import LossConfig
 from learner.models.adapters import add_adapters, load_adapters
-from learner.models.expert_replay import Routing
+from learner.models.expert_replay import ExpertReplay
 from learner.models.experts import prepare_routers
-from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer
-from learner.models.recompute import recompute
+from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer, recompute
 from learner.models.scorer import Scorer
-from learner.preparation import NOTHING_FIXED, Fixed, prepare
 from learner.publishing.publisher import WeightPublisher
 from learner.publishing.transports import open_carrier, require_carrier
 from learner.training_state import STATE_FOLDER, CheckpointFacts
+from learner.update import (
+    NOTHING_FIXED,
+    Fixed,
+    fixed_before_updates,
+    means,
+    micro_batch_loss,
+    over_updates,
+    sum_over_ranks,
+)
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import Seat, WeightGroup
 
@@ -59,7 +64,7 @@ class TrainerWorker:
         self.steps = 0  # updates done, which is what the schedule counts
         self.needed_bytes = 0
         self.engine: DeepSpeedEngine | None = None
-        self.routing: Routing | None = None
+        self.replay: ExpertReplay | None = None
         self.reference: FrozenModel | None = None
         self.publisher: WeightPublisher | None = None
         self.group: WeightGroup | None = None
@@ -96,74 +101,74 @@ class TrainerWorker:
             map(len, self.tokenizer_files.values())
         )
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
-        self.routing = Routing(model, replay=self.config.router_replay, device=self.engine.device)
+        self.replay = ExpertReplay(model, replay=self.config.router_replay, device=self.engine.device)
 
     def use_threads(self, threads: int) -> None:
         """Compute with this many CPU threads from now on."""
         torch.set_num_threads(threads)
 
-    def train(self, batches: Sequence[TrainBatch], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
-        """An update from each of these mini-batches, `epochs` times over; metrics of all: see `over_updates`.
+    def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
+        """Make an update from this rank's share of each mini-batch, `epochs` times over; for metrics see `over_updates`.
 
         Before the first one the old policy's log-probabilities are taken, where there is another after it.
         """
         start = time.monotonic()
-        several = len(batches) * epochs > 1
-        fixed: list[list[Fixed]] | list[None] = [None] * len(batches)
+        several = len(shares) * epochs > 1
+        fixed: list[list[Fixed]] | list[None] = [None] * len(shares)
         if loss.normalises_divergence or (several and loss.is_sampled):
-            shares = [batch.micro_batches[self.rank] for batch in batches]
+            own = [share.micro_batches for share in shares]
             reference = self._reference() if loss.needs_reference else None
-            fixed = prepare(self._engine(), self._routing(), shares, loss=loss, reference=reference)
+            fixed = fixed_before_updates(self._engine(), self._replay(), own, loss=loss, reference=reference)
         updates = [
-            self.train_step(batch, loss=loss, fixed=known)
+            self.train_step(share, loss=loss, fixed=known)
             for _ in range(epochs)
-            for batch, known in zip(batches, fixed, strict=True)
+            for share, known in zip(shares, fixed, strict=True)
         ]
         seconds = time.monotonic() - start
-        tokens = epochs * sum(batch.tokens for batch in batches)
+        tokens = epochs * sum(share.tokens for share in shares)
         return over_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
 
     def train_step(
-        self, batch: TrainBatch, *, loss: LossConfig, fixed: Sequence[Fixed] | None = None
+        self, share: BatchShare, *, loss: LossConfig, fixed: Sequence[Fixed] | None = None
     ) -> dict[str, float]:
-        """One update from this rank's share of the batch; returns metrics over the whole batch, the same on every rank.
+        """Make one update from this rank's share of a batch; returns metrics of the whole batch, the same on every rank.
 
         `skipped` is 1 where loss or gradient was not finite, or nothing is to be trained; nothing was changed then.
         """
-        if not batch.trained_tokens:
+        if not share.trained_tokens:
             return {"skipped": 1.0}
-        engine, routing = self._engine(), self._routing()
+        engine, replay = self._engine(), self._replay()
         engine.train(True)
         reference = self._reference() if loss.needs_reference else None
         totals: dict[str, torch.Tensor] = {}
-        mine = batch.micro_batches[self.rank]
-        for micro_batch, known in zip(mine, fixed or [NOTHING_FIXED] * len(mine), strict=True):
-            routing.follow(micro_batch.routes)
+        own = share.micro_batches
+        for micro_batch, known in zip(own, fixed or [NOTHING_FIXED] * len(own), strict=True):
+            replay.follow(micro_batch.experts)
             result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference, fixed=known)
-            engine.backward(result.total / batch.denominator)
+            engine.backward(result.total / share.denominator)
             for name, value in result.sums.items():
                 totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
-        metrics = means(sum_over_ranks(totals), denominator=batch.denominator) | routing.metrics()
+        metrics = means(sum_over_ranks(totals), denominator=share.denominator) | replay.metrics()
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 
-    def logprobs(self, sequences: list[TrainingSample]) -> list[list[float]]:
-        """The trainer's log-probability of each token of each sequence (0 for the first), one sequence at a time."""
-        engine, routing = self._engine(), self._routing()
+    def logprobs(self, samples: list[TrainingSample]) -> list[list[float]]:
+        """Compute the trainer's log-probability of each token of each sample (0 for the first), one sample at a time."""
+        engine, replay = self._engine(), self._replay()
         engine.train(False)
         values = []
         with torch.no_grad():
-            for sequence in sequences:
-                ids_BT = torch.tensor([sequence.ids], device=engine.device)
-                routing.follow([Routes.uncounted(sequence.experts, length=len(sequence.ids))])
+            for sample in samples:
+                ids_BT = torch.tensor([sample.ids], device=engine.device)
+                replay.follow([PassExperts.uncounted(sample.experts, length=len(sample.ids))])
                 scores = engine.scorer(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
                 values.append(scores.logprobs_BT[0].tolist())
         return values
 
     def checkpoint_bytes(self) -> int:
-        """What `save` writes, at the most."""
+        """Return the bytes that `save` writes, at the most."""
         return self.needed_bytes
 
     def save(self, directory: str) -> None:
@@ -237,7 +242,7 @@ class TrainerWorker:
     def close(self) -> None:
         """Free the model and the weights held for a push. The rank can `load` again."""
         self._close_publisher()
-        self.routing = None
+        self.replay = None
         if self.engine is not None:
             self.engine.close()
             self.engine = None
@@ -271,6 +276,6 @@ class TrainerWorker:
             raise ValueError("no model is loaded; call load first")
         return self.engine
 
-    def _routing(self) -> Routing:
-        assert self.routing is not None  # beside the engine
-        return self.routing
+    def _replay(self) -> ExpertReplay:
+        assert self.replay is not None  # beside the engine
+        return self.replay

@@ -22,7 +22,7 @@ from enum import Enum
 from time import monotonic
 from typing import Any
 
-from learner.losses.batch_advantages import differ
+from learner.losses.advantages import differ
 from orchestrator.deadline import beside
 from orchestrator.mixture import Draw, Mixture
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from learner.batches.batch import TrainBatch
+from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, Dropped, Occupancy, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, beside, within
 from orchestrator.mixture import Mixture

@@ -1,4 +1,7 @@
-"""The experts that an engine chose: arrays of shape (ids, expert layers, experts of a token), -1 for an id not processed."""
+"""The experts that an engine chose: arrays of shape (ids, expert layers, experts of a token).
+
+The expert layers of a model are in order; -1 stands where none is recorded, as for an id that was not processed.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -8,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Choices = NDArray[np.int16]
-UNPROCESSED = -1
+UNRECORDED = -1
+"""The expert of a token for which none is recorded: the trainer's router decides."""
 
 
 def padded(choices: Choices, *, ids: int) -> Choices:
     """Return the choices for so many ids, the last of which the engine may not have processed; what goes beyond is left out."""
     missing = max(0, ids - len(choices))
-    return np.pad(choices[:ids], ((0, missing), (0, 0), (0, 0)), constant_values=UNPROCESSED).astype(np.int16)
+    return np.pad(choices[:ids], ((0, missing), (0, 0), (0, 0)), constant_values=UNRECORDED).astype(np.int16)
 
 
 def first_recorded(parts: Sequence[tuple[int, Choices]]) -> Choices:
@@ -24,7 +28,7 @@ def first_recorded(parts: Sequence[tuple[int, Choices]]) -> Choices:
     under those.
     """
     longest = max(start + len(own) for start, own in parts)
-    choices = np.full((longest, *parts[0][1].shape[1:]), UNPROCESSED, dtype=np.int16)
+    choices = np.full((longest, *parts[0][1].shape[1:]), UNRECORDED, dtype=np.int16)
     for start, own in reversed(parts):
         choices[start : start + len(own)] = own
     return choices

@@ -95,7 +95,7 @@ def test_a_run_goes_on_with_what_made_it_stop_changed_but_not_as_another_run(tmp
     with_checkpoint(folder, "rl")
     raised = ["rl.timeout_s=900", "rollout.engine.memory_gib=2", "rl.checkpoint_every=5", "rl.optim.learning_rate=1e-5"]
     check_continuation(load_config(DEMO, raised), folder)
-    with pytest.raises(ValueError, match=r"rl.loss.advantage: loo -> grpo"):
+    with pytest.raises(ValueError, match=r"rl.loss.advantage: rloo -> grpo"):
         check_continuation(load_config(DEMO, ["rl.loss.advantage=grpo"]), folder)
     folder.close()
 
@@ -139,13 +139,13 @@ def test_the_settings_of_a_stage_that_has_not_begun_may_change(folder: RunDir) -
     check_continuation(load_config(DEMO, []), folder)
     with_checkpoint(folder, "sft")
     more = "stages=[init,sft,rl,{rl: {name: rl_tools, loss: {advantage: grpo}}}]"
-    check_continuation(load_config(DEMO, ["rl.loss.advantage=mean", more]), folder)
+    check_continuation(load_config(DEMO, ["rl.loss.advantage=dr_grpo", more]), folder)
     (row,) = events(folder)
     assert row.event is not None
     assert set(row.event["what"]) == {"stages", "rl.loss.advantage"}
     with_checkpoint(folder, "rl_tools")
-    with pytest.raises(ValueError, match=r"rl_tools.loss.advantage: grpo -> loo"):
-        check_continuation(load_config(DEMO, [more, "rl_tools.loss.advantage=loo"]), folder)
+    with pytest.raises(ValueError, match=r"rl_tools.loss.advantage: grpo -> rloo"):
+        check_continuation(load_config(DEMO, [more, "rl_tools.loss.advantage=rloo"]), folder)
     with pytest.raises(ValueError, match=r"sft.batch_size: 32 -> 16"):
         check_continuation(load_config(DEMO, [more, "sft.batch_size=16"]), folder)
 

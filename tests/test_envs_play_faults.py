@@ -18,7 +18,8 @@ from envs.core.errors import EnvError
 from envs.core.failure import FailureKind, failure_of
 from envs.core.task import Task
 from envs.source import EnvConfig, GeneratedSource
-from learner.batches.batch import make_batch, sequences_from_groups
+from learner.batches.micro_batches import make_batch
+from learner.batches.samples import samples_from_groups
 from orchestrator.buffer import Dropped, Occupancy
 from orchestrator.loop import StepReport
 from orchestrator.stages.step_metrics import step_metrics
@@ -169,8 +170,8 @@ def test_a_batch_is_made_of_the_answers_beside_a_prompt_that_is_too_long() -> No
     assert (group.rewards_G, [one.stop for one in group.failed]) == ([1.0, 0.0], [Stop.PROMPT_TOO_LONG])
     lost = replace(group, trajectories=(), failed=group.failed * 2)
     assert step_metrics(report([group, lost]))["env/own/failures/prompt_too_long"] == 3.0
-    sequences = sequences_from_groups([group, lost], advantage="mean")
-    assert make_batch(sequences, ranks=1, micro_batch_tokens=512, pad_id=0).sequences == 2
+    sequences = samples_from_groups([group, lost], advantage="dr_grpo")
+    assert make_batch(sequences, ranks=1, micro_batch_tokens=512, pad_id=0).samples == 2
 
 
 class Generator:

@@ -1,8 +1,8 @@
 """The builder of batches: what the learner's settings say is what a batch has, for samples and for pairs."""
 
-from learner.batches.batch import TrainingSample
 from learner.batches.builder import BatchBuilder
 from learner.batches.pairs import Pair
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig
 
 
@@ -23,4 +23,4 @@ def test_a_batch_of_pairs_counts_pairs() -> None:
     batch = builder.of_pairs(
         [Pair(chosen=sample(1, 2, 3), rejected=sample(1, 4)), Pair(chosen=sample(5, 6), rejected=sample(5, 7))]
     )
-    assert (batch.denominator, batch.sequences) == (2.0, 4)
+    assert (batch.denominator, batch.samples) == (2.0, 4)

@@ -9,10 +9,11 @@ import tiny_models
 import torch
 from transformers import PreTrainedModel
 
-from learner.batches.batch import MicroBatch, TrainBatch, TrainingSample
+from learner.batches.micro_batches import MicroBatch, TrainBatch
 from learner.batches.pairs import Pair, make_pair_batch
+from learner.batches.samples import TrainingSample
 from learner.losses.dpo import pair_loss
-from learner.losses.policy import token_logprobs
+from learner.models.logprobs import token_logprobs
 
 PAD = 0
 BETA = 0.3
@@ -134,7 +135,7 @@ def test_the_two_answers_of_a_pair_are_neighbours_in_a_micro_batch_within_the_bu
             assert chosen[:4].tolist() == rejected[:4].tolist()
             seen.append((int(np.count_nonzero(chosen)) - 4, int(np.count_nonzero(rejected)) - 4))
     assert sorted(seen) == sorted(LENGTHS)
-    assert (made.denominator, made.sequences) == (5.0, 10)
+    assert (made.denominator, made.samples) == (5.0, 10)
     assert made.tokens == sum(8 + chosen + rejected for chosen, rejected in LENGTHS)
     assert made.trained_tokens == sum(map(sum, LENGTHS))
 
@@ -161,7 +162,7 @@ def cut(sequence: TrainingSample) -> TrainingSample:
 def test_a_pair_that_lost_an_answer_is_left_out(lost: Callable[[Pair], Pair]):
     first, *others = pairs()
     made = make_pair_batch([lost(first), *others], ranks=1, micro_batch_tokens=10**6, pad_id=PAD)
-    assert (made.denominator, made.sequences) == (4.0, 8)
+    assert (made.denominator, made.samples) == (4.0, 8)
     few = make_pair_batch([lost(first), others[0]], ranks=2, micro_batch_tokens=10**6, pad_id=PAD)
     assert [sum(map(real, share)) for share in few.micro_batches] == [1, 0]
     assert few.micro_batches[1][0].ids_BT.shape == (2, 2)

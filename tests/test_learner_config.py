@@ -1,25 +1,33 @@
+from typing import get_args
+
 import pytest
 
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses import advantages, kl, surrogates
 from learner.losses import config as loss_config
 from learner.losses.config import LossConfig
+from orchestrator.settings.text import typed
 
 
 @pytest.mark.parametrize(
     ("kind", "field", "value", "named"),
     [
-        (OptimConfig, "schedule", "cosinus", "constant, linear, cosine"),
+        (
+            OptimConfig,
+            "schedule",
+            "cosinus",
+            "schedule: Invalid value 'cosinus', expected one of .*constant.*linear.*cosine",
+        ),
         (OptimConfig, "learning_rate", 0.0, "optim.learning_rate=0.0"),
         (OptimConfig, "learning_rate", float("nan"), "optim.learning_rate=nan"),
         (OptimConfig, "beta2", 1.0, "optim.beta2=1.0"),
-        (LossConfig, "advantage", "rloo", "loo, mean, grpo"),
+        (LossConfig, "advantage", "loo", "rloo, dr_grpo, grpo"),
         (LossConfig, "beta", 0.0, "loss.beta=0.0"),
         (LossConfig, "dual_clip", 0.5, "above 1, or 0"),
         (LossConfig, "importance_floor", 3.0, "loss.importance_cap=2.0"),
-        (LossConfig, "objective", "sft", "policy, nll, distill, dpo"),
+        (LossConfig, "objective", "sft", "'policy', 'nll', 'distill', 'dpo'"),
         (LossConfig, "surrogate", "trpo", "ppo, gspo, cispo, decoupled, reinforce"),
-        (LossConfig, "old_policy", "engine", "trainer, rollout"),
+        (LossConfig, "old_policy", "engine", "'trainer', 'rollout'"),
         (LossConfig, "aggregation", "constant", "loss.constant_length=0 with loss.aggregation=constant"),
         (LossConfig, "constant_length", 96, "loss.constant_length=96 with loss.aggregation=token"),
         (LossConfig, "clip_low", 1.5, "loss.clip_low=1.5"),
@@ -28,27 +36,27 @@ from learner.losses.config import LossConfig
         (LossConfig, "token_range", [5.0, 0.5], "loss.token_range=.*the lowest and the highest"),
         (LossConfig, "sequence_range", [1.0], "loss.sequence_range=.*the lowest and the highest"),
         (LossConfig, "negative_guard", -0.5, "loss.negative_guard=-0.5"),
-        (LossConfig, "kl", "k4", "k1, k2, k3"),
-        (LossConfig, "kl_in", "advantage", "loss, reward"),
+        (LossConfig, "kl", "k4", "'k1', 'k2', 'k3'"),
+        (LossConfig, "kl_in", "advantage", "'loss', 'reward'"),
         (LossConfig, "kl_coefficient", -0.1, "loss.kl_coefficient=-0.1"),
         (LossConfig, "entropy_bonus", float("nan"), "loss.entropy_bonus=nan"),
-        (LearnerConfig, "zero_stage", 4, "0, 1, 2 or 3"),
+        (LearnerConfig, "zero_stage", 4, "expected one of .0, 1, 2, 3"),
         (LearnerConfig, "ranks", 0, "learner.ranks=0"),
-        (LearnerConfig, "wire_dtype", "int8", "float32, bfloat16, float16"),
+        (LearnerConfig, "wire_dtype", "int8", "'float32', 'bfloat16', 'float16'"),
         (LearnerConfig, "bf16", True, "set zero_stage to 1, 2 or 3"),
     ],
 )
 def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind, field, value, named):
     with pytest.raises(ValueError, match=named):
-        kind(**{field: value})
+        typed(kind, {field: value})
 
 
 def test_the_names_of_the_configuration_are_those_of_the_functions():
-    assert set(loss_config.USUAL_CLIPS) == set(surrogates.SURROGATES)
+    for name in surrogates.SURROGATES:
+        assert loss_config.LossConfig(surrogate=name).surrogate == name
     for name in advantages.ADVANTAGES:
         assert loss_config.LossConfig(advantage=name).advantage == name
-    for name in kl.ESTIMATES:
-        assert loss_config.LossConfig(kl=name).kl == name
+    assert set(kl.ESTIMATES) == set(get_args(kl.KlEstimate))
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,25 @@ import math
 
 import pytest
 
-from learner.losses.advantages import ADVANTAGES, batch_normalised, grpo, leave_one_out, mean_centred
-from learner.losses.batch_advantages import batch_advantages, has_signal
+from learner.losses.advantages import ADVANTAGES, batch_advantages, batch_normalised, dr_grpo, grpo, has_signal, rloo
 
 EVEN = [[5, 5], [5, 5]]
 """Trained tokens of two answers in two groups."""
 
 
 def test_leave_one_out_subtracts_the_mean_of_the_others():
-    assert leave_one_out([1.0, 0.0, 0.0, 1.0]) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
-    assert leave_one_out([3.0, 1.0]) == pytest.approx([2.0, -2.0])
+    assert rloo([1.0, 0.0, 0.0, 1.0]) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
+    assert rloo([3.0, 1.0]) == pytest.approx([2.0, -2.0])
 
 
 def test_a_lone_answer_has_no_leave_one_out_advantage():
-    assert leave_one_out([1.0]) == [0.0]
-    assert leave_one_out([]) == []
+    assert rloo([1.0]) == [0.0]
+    assert rloo([]) == []
 
 
 def test_mean_centred_subtracts_the_groups_mean():
-    assert mean_centred([1.0, 0.0, 0.0, 1.0]) == pytest.approx([0.5, -0.5, -0.5, 0.5])
-    assert mean_centred([]) == []
+    assert dr_grpo([1.0, 0.0, 0.0, 1.0]) == pytest.approx([0.5, -0.5, -0.5, 0.5])
+    assert dr_grpo([]) == []
 
 
 def test_grpo_divides_by_the_population_deviation():
@@ -53,8 +52,8 @@ def test_reinforce_pp_with_a_baseline_compares_within_the_group_and_scales_over_
 
 
 def test_rules_within_a_group_do_not_see_the_other_groups():
-    together = batch_advantages([[1.0, 0.0], [9.0, 5.0, 1.0]], [[1, 2], [3, 4, 5]], kind="loo", clip=20.0)
-    assert together == [leave_one_out([1.0, 0.0]), leave_one_out([9.0, 5.0, 1.0])]
+    together = batch_advantages([[1.0, 0.0], [9.0, 5.0, 1.0]], [[1, 2], [3, 4, 5]], kind="rloo", clip=20.0)
+    assert together == [rloo([1.0, 0.0]), rloo([9.0, 5.0, 1.0])]
 
 
 @pytest.mark.parametrize("kind", ADVANTAGES)
@@ -66,7 +65,7 @@ def test_equal_rewards_have_no_advantage_by_any_rule(kind):
 
 
 def test_advantages_are_clipped_on_both_sides():
-    assert batch_advantages([[100.0, 0.0], [1.0, 0.0]], EVEN, kind="loo", clip=20.0) == [[20.0, -20.0], [1.0, -1.0]]
+    assert batch_advantages([[100.0, 0.0], [1.0, 0.0]], EVEN, kind="rloo", clip=20.0) == [[20.0, -20.0], [1.0, -1.0]]
 
 
 def test_an_answer_counts_as_often_as_it_has_tokens():
@@ -81,7 +80,7 @@ def test_what_is_normalised_later_is_left_as_it_is():
     assert raw == [[100.0, 0.0]]
 
 
-@pytest.mark.parametrize(("kind", "kept"), [("loo", False), ("grpo", False), ("reinforce_pp", True)])
+@pytest.mark.parametrize(("kind", "kept"), [("rloo", False), ("grpo", False), ("reinforce_pp", True)])
 def test_a_group_of_equal_rewards_teaches_where_it_is_compared_with_the_batch(kind, kept):
     assert has_signal([1.0, 1.0], kind=kind) is kept
     assert has_signal([1.0, 0.0], kind=kind)

@@ -9,13 +9,14 @@ import tiny_models
 import torch
 from transformers import PreTrainedModel
 
-from learner.batches.batch import TrainingSample, make_batch
+from learner.batches.micro_batches import make_batch
+from learner.batches.samples import TrainingSample
 from learner.losses.config import LossConfig
 from learner.losses.corrections import Correction, kept_weights
 from learner.losses.dpo import dpo_loss
-from learner.losses.objective import objective
-from learner.losses.policy import Loss, policy_loss, token_entropies, token_logprobs
+from learner.losses.policy import Loss, PolicyTerms, policy_loss
 from learner.models.fresh import byte_tokenizer
+from learner.models.logprobs import token_entropies, token_logprobs
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("trl") is None, reason="TRL is not installed; requirements/dev.txt has it"
@@ -117,7 +118,7 @@ def ours(model: PreTrainedModel, answers: Answers, config: LossConfig) -> tuple[
         torch.from_numpy(micro.weights_BT),
         torch.from_numpy(micro.advantages_BT),
         torch.from_numpy(micro.behaviour_BT),
-        objective=objective(config),
+        terms=PolicyTerms.of(config),
         ref_BT=answers.ref_BT[order] if config.kl_coefficient else None,
         entropy_BT=token_entropies(logits_BTV) if config.entropy_bonus else None,
     )

@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from learner.batches.batch import TrainingSample, make_batch
+from learner.batches.micro_batches import make_batch
+from learner.batches.samples import TrainingSample
 from learner.losses.config import LossConfig
 from learner.losses.corrections import Correction
 from learner.losses.dpo import dpo_loss
 from learner.losses.kl import distillation_advantages, k1, k2, k3
-from learner.losses.objective import objective
-from learner.losses.policy import KlPenalty, Loss, Objective, policy_loss
+from learner.losses.policy import KlPenalty, Loss, PolicyTerms, policy_loss
 from learner.losses.surrogates import SURROGATES, Clip, Surrogate, Tokens
 
 NAN = float("nan")
@@ -34,7 +34,7 @@ def surrogate(
         advantages_BT=tensor(advantages),
         trained_BT=torch.ones_like(logprobs_BT, dtype=torch.bool),
     )
-    return SURROGATES[name](tokens, clip=clip), logprobs_BT
+    return SURROGATES[name].function(tokens, clip=clip), logprobs_BT
 
 
 def gradient(total: torch.Tensor, of: torch.Tensor) -> list[float]:
@@ -84,7 +84,7 @@ def test_the_ratio_of_a_sequence_is_over_its_trained_tokens():
         advantages_BT=torch.ones(2, 3, dtype=torch.float64),
         trained_BT=torch.tensor([[False, True, True], [False, False, False]]),
     )
-    ratios = SURROGATES["gspo"](tokens, clip=FREE).ratio_BT
+    ratios = SURROGATES["gspo"].function(tokens, clip=FREE).ratio_BT
     assert ratios[0].tolist() == pytest.approx([math.exp(0.1)] * 3)  # (0.5 - 0.3) / 2
     assert ratios[1].tolist() == [1.0, 1.0, 1.0]
 
@@ -106,7 +106,7 @@ def test_reinforce_weighs_by_the_ratio_without_a_bound():
 
 
 def loss_of(
-    goal: Objective, *, gaps: list[float], advantages: list[float] | None = None, **known: torch.Tensor
+    goal: PolicyTerms, *, gaps: list[float], advantages: list[float] | None = None, **known: torch.Tensor
 ) -> Loss:
     """The policy loss of one sequence whose tokens have log pi = -1 and log pi - log mu = `gaps`, after an untrained one."""
     count = len(gaps)
@@ -115,7 +115,7 @@ def loss_of(
         tensor([0.0, *[1.0] * count]),
         tensor([0.0, *(advantages or [1.0] * count)]),
         tensor([NAN, *[-1.0 - gap for gap in gaps]]),
-        objective=goal,
+        terms=goal,
         **known,
     )
 
@@ -132,7 +132,7 @@ def loss_of(
 )
 def test_tokens_are_weighed_by_pi_over_mu_within_bounds_or_a_range(correction, factors, truncated):
     gaps = [math.log(w) for w in (0.1, 0.9, 3.0, 6.0)]
-    loss = loss_of(Objective(surrogate="reinforce", clip=FREE, correction=correction), gaps=gaps)
+    loss = loss_of(PolicyTerms(surrogate="reinforce", clip=FREE, correction=correction), gaps=gaps)
     assert loss.total.item() == pytest.approx(-sum(factors))
     assert loss.sums["importance_truncated"].item() == truncated
     assert loss.sums["importance"].item() == pytest.approx(0.1 + 0.9 + 3.0 + 6.0)
@@ -141,9 +141,9 @@ def test_tokens_are_weighed_by_pi_over_mu_within_bounds_or_a_range(correction, f
 def test_a_token_range_is_icepops_rule_unless_a_cap_is_asked_for_beside_it():
     # M(w) = w where 0.5 <= w <= 5, else 0: Zhao et al., 2025
     gaps = [math.log(w) for w in (0.1, 0.9, 3.0, 4.9, 6.0)]
-    icepop = objective(LossConfig(token_range=[0.5, 5.0], error_guard=0.0))
+    icepop = PolicyTerms.of(LossConfig(token_range=[0.5, 5.0], error_guard=0.0))
     assert loss_of(icepop, gaps=gaps).total.item() == pytest.approx(-(0.9 + 3.0 + 4.9))
-    capped = objective(LossConfig(token_range=[0.5, 5.0], importance_cap=2.0, error_guard=0.0))
+    capped = PolicyTerms.of(LossConfig(token_range=[0.5, 5.0], importance_cap=2.0, error_guard=0.0))
     assert loss_of(capped, gaps=gaps).total.item() == pytest.approx(-(0.9 + 2.0 + 2.0))
 
 
@@ -163,21 +163,21 @@ def test_a_token_range_is_icepops_rule_unless_a_cap_is_asked_for_beside_it():
     ],
 )
 def test_sequences_are_left_out_as_a_whole_each_rule_by_itself(correction, gaps, advantage, kept):
-    goal = Objective(surrogate="reinforce", clip=FREE, correction=correction)
+    goal = PolicyTerms(surrogate="reinforce", clip=FREE, correction=correction)
     loss = loss_of(goal, gaps=gaps, advantages=[advantage] * 2)
     assert loss.total.item() == pytest.approx(-2 * advantage if kept else 0.0)
     assert loss.sums["guarded"].item() == (0.0 if kept else 2.0)
 
 
 def test_only_the_sequence_that_breaks_a_rule_is_left_out():
-    goal = Objective(surrogate="reinforce", clip=FREE, correction=Correction(error_guard=2.0))
+    goal = PolicyTerms(surrogate="reinforce", clip=FREE, correction=Correction(error_guard=2.0))
     ones = torch.ones(2, 2, dtype=torch.float64)
-    loss = policy_loss(0 * ones, ones, tensor([1.0, 1.0], [3.0, 3.0]), tensor([0.9, 0.9], [0.1, 0.1]), objective=goal)
+    loss = policy_loss(0 * ones, ones, tensor([1.0, 1.0], [3.0, 3.0]), tensor([0.9, 0.9], [0.1, 0.1]), terms=goal)
     assert loss.total.item() == pytest.approx(-6.0)
 
 
 def test_where_turns_have_advantages_of_their_own_the_negative_guard_takes_those_below_zero():
-    goal = Objective(surrogate="reinforce", clip=FREE, correction=Correction(negative_guard=0.5))
+    goal = PolicyTerms(surrogate="reinforce", clip=FREE, correction=Correction(negative_guard=0.5))
     assert loss_of(goal, gaps=[-0.6, -0.6], advantages=[3.0, -5.0]).total.item() == pytest.approx(-3.0)
 
 
@@ -193,12 +193,12 @@ def test_where_turns_have_advantages_of_their_own_the_negative_guard_takes_those
 )
 def test_a_lost_logprob_is_hidden_by_no_correction(correction):
     # with a ratio against the engine the loss itself reads it; where nothing else does, a factor must
-    goal = Objective(correction=correction, against_rollout=True)
+    goal = PolicyTerms(correction=correction, against_rollout=True)
     assert math.isnan(loss_of(goal, gaps=[0.0, NAN], advantages=[-1.0, -1.0]).total.item())
 
 
 def test_decoupled_weighs_by_pi_over_mu_and_drops_tokens_over_five():
-    goal = objective(LossConfig(surrogate="decoupled"))
+    goal = PolicyTerms.of(LossConfig(surrogate="decoupled"))
     weights = [math.exp(0.5), 4.0, 6.0]  # of the trainer that formed the batch; the guard is for another test
     logs = [math.log(weight) for weight in weights]
     loss = policy_loss(
@@ -206,7 +206,7 @@ def test_decoupled_weighs_by_pi_over_mu_and_drops_tokens_over_five():
         tensor([1.0, 1.0, 1.0]),
         tensor([1.0, 1.0, 1.0]),
         tensor([-1.0 - log for log in logs]),
-        objective=Objective(
+        terms=PolicyTerms(
             surrogate=goal.surrogate,
             clip=goal.clip,
             correction=Correction(cap=goal.correction.cap, token_range=goal.correction.token_range),
@@ -217,19 +217,19 @@ def test_decoupled_weighs_by_pi_over_mu_and_drops_tokens_over_five():
 
 
 def test_against_the_rollout_the_ratio_is_pi_over_mu_and_is_not_weighed_twice():
-    goal = objective(LossConfig(old_policy="rollout", error_guard=0.0))
+    goal = PolicyTerms.of(LossConfig(old_policy="rollout", error_guard=0.0))
     loss = loss_of(goal, gaps=[math.log(1.5), math.log(1.1), math.log(0.9)])
     assert loss.total.item() == pytest.approx(-(1.28 + 1.1 + 0.9))
     assert loss.sums["ratio"].item() == pytest.approx(1.5 + 1.1 + 0.9)
     assert loss.sums["importance_truncated"].item() == 0.0
-    masked = objective(LossConfig(old_policy="rollout", error_guard=0.0, token_range=[0.95, 1.2]))
+    masked = PolicyTerms.of(LossConfig(old_policy="rollout", error_guard=0.0, token_range=[0.95, 1.2]))
     assert loss_of(masked, gaps=[math.log(1.5), math.log(1.1), math.log(0.9)]).total.item() == pytest.approx(-1.1)
 
 
 def test_gspo_and_cispo_are_against_the_rollout_unless_told_otherwise():
-    usual = {name: objective(LossConfig(surrogate=name)).against_rollout for name in SURROGATES}
+    usual = {name: PolicyTerms.of(LossConfig(surrogate=name)).against_rollout for name in SURROGATES}
     assert usual == {"ppo": False, "gspo": True, "cispo": True, "decoupled": False, "reinforce": False}
-    assert not objective(LossConfig(surrogate="gspo", old_policy="trainer")).against_rollout
+    assert not PolicyTerms.of(LossConfig(surrogate="gspo", old_policy="trainer")).against_rollout
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_gspo_and_cispo_are_against_the_rollout_unless_told_otherwise():
     [("ppo", 0.2, 0.28), ("gspo", 3e-4, 4e-4), ("cispo", 1.0, 4.0), ("decoupled", 0.2, 0.28)],
 )
 def test_each_surrogate_has_its_own_usual_bounds(surrogate, low, high):
-    usual = objective(LossConfig(surrogate=surrogate)).clip
+    usual = PolicyTerms.of(LossConfig(surrogate=surrogate)).clip
     assert (usual.low, usual.high) == (low, high)
-    told = objective(LossConfig(surrogate=surrogate, clip_high=0.5)).clip
+    told = PolicyTerms.of(LossConfig(surrogate=surrogate, clip_high=0.5)).clip
     assert (told.low, told.high) == (low, 0.5)
 
 
@@ -260,8 +260,8 @@ def test_the_default_loss_is_the_clipped_one_with_truncated_weights_and_the_guar
     kept = torch.where((error.exp() > 2.0)[:, None], 0.0, weights)
     expected = (kept * gap.exp().clamp(0.0, 2.0) * -bounded).sum()
 
-    loss = policy_loss(ours, weights, advantages, behaviour, objective=objective(LossConfig()))
-    assert Objective() == objective(LossConfig())
+    loss = policy_loss(ours, weights, advantages, behaviour, terms=PolicyTerms.of(LossConfig()))
+    assert PolicyTerms() == PolicyTerms.of(LossConfig())
     assert torch.equal(loss.total, expected)
     assert 0 < kept.sum() < weights.sum()
     assert gradient(loss.total, ours) == gradient(expected, written)
@@ -301,7 +301,7 @@ def test_in_the_loss_the_divergence_is_a_term_of_each_trained_token(name, value,
         tensor([0.0, 2.0]),
         tensor([0.0, 0.0]),
         tensor([NAN, -1.5]),
-        objective=Objective(kl=KlPenalty(estimate=name, coefficient=0.1)),
+        terms=PolicyTerms(kl=KlPenalty(estimate=name, coefficient=0.1)),
         ref_BT=tensor([NAN, -1.0]),
     )
     assert loss.total.item() == pytest.approx(0.2 * value)
@@ -311,8 +311,8 @@ def test_in_the_loss_the_divergence_is_a_term_of_each_trained_token(name, value,
 
 def test_in_the_reward_each_token_pays_for_the_divergence_still_to_come():
     # k1 = log pi - log ref: 0.4, -0.1, 0.3 on the trained tokens; still to come from each: 0.6, 0.2, 0.3
-    goal = Objective(surrogate="reinforce", clip=FREE, correction=NONE)
-    paying = Objective(
+    goal = PolicyTerms(surrogate="reinforce", clip=FREE, correction=NONE)
+    paying = PolicyTerms(
         surrogate="reinforce", clip=FREE, correction=NONE, kl=KlPenalty(estimate="k1", coefficient=0.5, in_reward=True)
     )
     ref = tensor([NAN, -1.4, -0.9, -1.3])
@@ -324,7 +324,7 @@ def test_in_the_reward_each_token_pays_for_the_divergence_still_to_come():
 
 def test_the_entropy_is_a_bonus():
     entropy = tensor([NAN, 0.3, 0.5]).requires_grad_()
-    goal = Objective(correction=NONE, entropy_bonus=0.1)
+    goal = PolicyTerms(correction=NONE, entropy_bonus=0.1)
     loss = loss_of(goal, gaps=[0.0, 0.0], advantages=[0.0, 0.0], entropy_BT=entropy)
     assert loss.total.item() == pytest.approx(-0.08)
     assert loss.sums["policy_entropy"].item() == pytest.approx(0.8)

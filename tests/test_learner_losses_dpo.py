@@ -10,7 +10,7 @@ import tiny_models
 from test_learner_batches_pairs import LENGTHS, pair, pairs
 from test_learner_worker import in_processes
 
-from learner.batches.batch import TrainBatch
+from learner.batches.micro_batches import TrainBatch
 from learner.batches.pairs import make_pair_batch
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
@@ -37,12 +37,12 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig, tokens: i
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
     given, saved = batch(ranks=config.ranks, tokens=tokens), f"{folder}/{config.ranks}/2"
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
-    steps = [learner.train_step(given, loss=DPO) for _ in range(STEPS - 1)]
+    steps = [learner.train_step(given.share(learner.rank), loss=DPO) for _ in range(STEPS - 1)]
     learner.save(saved)
-    steps.append(learner.train_step(given, loss=DPO))
+    steps.append(learner.train_step(given.share(learner.rank), loss=DPO))
     learner.load(saved, optim=OPTIM, total_steps=STEPS)
     learner.restore(saved)
-    again = learner.train_step(given, loss=DPO)
+    again = learner.train_step(given.share(learner.rank), loss=DPO)
     learner.close()
     return {"steps": steps, "again": again}
 
@@ -53,7 +53,7 @@ def with_long_prompts(rank: int, port: int, folder: str) -> dict[str, Any]:
     found = {}
     for name, given in (("in full", long_batch(shared=False)), ("shared", long_batch(shared=True))):
         learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
-        found[name] = [learner.train_step(given, loss=DPO) for _ in range(STEPS)]
+        found[name] = [learner.train_step(given.share(learner.rank), loss=DPO) for _ in range(STEPS)]
     learner.close()
     return found
 

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from learner.losses.corrections import Correction
-from learner.losses.policy import Objective, nll_loss, policy_loss, token_entropies, token_logprobs
+from learner.losses.policy import PolicyTerms, nll_loss, policy_loss
 from learner.losses.surrogates import Clip
+from learner.models.logprobs import token_entropies, token_logprobs
 
 NAN = float("nan")
-PLAIN = Objective(clip=Clip(low=0.2, high=0.28), correction=Correction(cap=2.0))
-GUARDED = Objective(correction=Correction(cap=2.0, error_guard=2.0))
+PLAIN = PolicyTerms(clip=Clip(low=0.2, high=0.28), correction=Correction(cap=2.0))
+GUARDED = PolicyTerms(correction=Correction(cap=2.0, error_guard=2.0))
 
 
 def tensor(*rows: list[float]) -> torch.Tensor:
@@ -47,7 +48,7 @@ def test_policy_loss_with_old_logprobs_by_hand():
         tensor([0.0, 1.0, 1.0]),
         tensor([0.0, 1.0, 1.0]),
         tensor([NAN, -1.0, -3.0]),
-        objective=PLAIN,
+        terms=PLAIN,
         old_BT=tensor([NAN, -1.0, -2.0]),
     )
     assert loss.total.item() == pytest.approx(-1.28 - 2.0 * 0.5)
@@ -64,7 +65,7 @@ def test_without_old_logprobs_the_gradient_is_that_of_weighted_reinforce():
         tensor([0.0, 1.0, 1.0]),
         tensor([0.0, 2.0, -1.0]),
         tensor([NAN, -1.5, -2.0 - math.log(10.0)]),
-        objective=PLAIN,
+        terms=PLAIN,
     )
     loss.total.backward()
     assert logprobs.grad is not None
@@ -74,7 +75,7 @@ def test_without_old_logprobs_the_gradient_is_that_of_weighted_reinforce():
 def test_importance_weights_keep_their_floor():
     loss = policy_loss(
         tensor([0.0, -3.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1.0]),
-        objective=Objective(correction=Correction(cap=2.0, floor=0.5)),
+        terms=PolicyTerms(correction=Correction(cap=2.0, floor=0.5)),
     )  # fmt: skip
     assert loss.total.item() == pytest.approx(-0.5)
 
@@ -86,7 +87,7 @@ def test_untrained_nan_reaches_neither_loss_nor_gradient():
         tensor([0.0, 1.0, 0.0]),
         tensor([1.0, 1.0, 1.0]),
         tensor([NAN, -1.0, NAN]),
-        objective=PLAIN,
+        terms=PLAIN,
     )
     loss.total.backward()
     assert loss.total.item() == pytest.approx(-1.0)
@@ -97,15 +98,13 @@ def test_untrained_nan_reaches_neither_loss_nor_gradient():
 def test_a_trained_token_without_a_logprob_makes_the_loss_nan():
     loss = policy_loss(
         tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, NAN]),
-        objective=GUARDED,
+        terms=GUARDED,
     )  # fmt: skip
     assert math.isnan(loss.total.item())
 
 
 def test_huge_log_ratios_stay_finite():
-    loss = policy_loss(
-        tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1e6]), objective=PLAIN
-    )
+    loss = policy_loss(tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1e6]), terms=PLAIN)
     assert loss.total.item() == pytest.approx(-2.0)
     assert loss.sums["importance"].item() == pytest.approx(math.exp(20.0))
 
@@ -113,6 +112,6 @@ def test_huge_log_ratios_stay_finite():
 def test_a_weightless_batch_has_no_loss_and_a_zero_gradient():
     logprobs = tensor([-1.0, -2.0]).requires_grad_()
     zeros = torch.zeros(1, 2)
-    policy_loss(logprobs, zeros, zeros, tensor([NAN, NAN]), objective=GUARDED).total.backward()
+    policy_loss(logprobs, zeros, zeros, tensor([NAN, NAN]), terms=GUARDED).total.backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [[0.0, 0.0]]

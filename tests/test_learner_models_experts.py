@@ -15,13 +15,22 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from learner.batches.batch import MicroBatch, TrainingSample, make_batch
-from learner.batches.expert_routes import Choices, Routes, Row, joined
+from learner.batches.micro_batches import MicroBatch, make_batch
+from learner.batches.pass_experts import PassExperts, PassRow, joined_choices
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig
-from learner.models.expert_load import load_entropy, load_max, unused
-from learner.models.expert_replay import Routing
-from learner.models.experts import find_routers, prepare_routers, sigmoid_gates, softmax_gates
+from learner.models.expert_replay import ExpertReplay
+from learner.models.experts import (
+    find_routers,
+    load_entropy,
+    load_max,
+    prepare_routers,
+    sigmoid_router_weights,
+    softmax_router_weights,
+    unused,
+)
 from learner.models.shared_prompt import causal_logits
+from rollout.expert_choices import Choices
 
 MAKERS = [tiny_models.nemotron_h_moe, tiny_models.qwen3_moe]
 LAYERS, EXPERTS, CHOSEN = 2, 8, 2
@@ -45,35 +54,37 @@ def test_a_layer_that_saw_no_token_has_no_load():
 
 def test_the_weights_of_chosen_experts_by_hand():
     logits_NE, choices_NK = torch.tensor([[0.0, math.log(3), -50.0]]), torch.tensor([[1, 0]])
-    assert sigmoid_gates(logits_NE, choices_NK, normalised=True, scale=2.0).tolist() == [
+    assert sigmoid_router_weights(logits_NE, choices_NK, normalised=True, scale=2.0).tolist() == [
         pytest.approx([2 * 0.75 / 1.25, 2 * 0.5 / 1.25])
     ]
-    assert sigmoid_gates(logits_NE, choices_NK, normalised=False, scale=1.0).tolist() == [pytest.approx([0.75, 0.5])]
-    assert softmax_gates(logits_NE, choices_NK, normalised=False).tolist() == [pytest.approx([0.75, 0.25])]
+    assert sigmoid_router_weights(logits_NE, choices_NK, normalised=False, scale=1.0).tolist() == [
+        pytest.approx([0.75, 0.5])
+    ]
+    assert softmax_router_weights(logits_NE, choices_NK, normalised=False).tolist() == [pytest.approx([0.75, 0.25])]
     lone = torch.tensor([[0]])
-    assert softmax_gates(logits_NE, lone, normalised=True).tolist() == [[1.0]]
+    assert softmax_router_weights(logits_NE, lone, normalised=True).tolist() == [[1.0]]
 
 
 def test_rows_of_a_pass_are_padded_without_choices_and_without_weight():
     choices = np.arange(8, dtype=np.int16).reshape(2, LAYERS, CHOSEN)
-    rows = [Row(length=2, sequences=3, experts_TLK=choices), Row(length=3, sequences=1, experts_TLK=None)]
-    right, left = Routes.padded(rows), Routes.padded(rows, left=True)
-    assert right.sequences_BT.tolist() == [[3, 3, 0], [1, 1, 1]]
-    assert left.sequences_BT.tolist() == [[0, 3, 3], [1, 1, 1]]
+    rows = [PassRow(length=2, samples=3, experts_TLK=choices), PassRow(length=3, samples=1, experts_TLK=None)]
+    right, left = PassExperts.padded(rows), PassExperts.padded(rows, left=True)
+    assert right.samples_BT.tolist() == [[3, 3, 0], [1, 1, 1]]
+    assert left.samples_BT.tolist() == [[0, 3, 3], [1, 1, 1]]
     assert right.experts_BTLK is not None
     assert right.experts_BTLK[0].tolist() == [*choices.tolist(), [[-1, -1], [-1, -1]]]
     assert (right.experts_BTLK[1] == -1).all()
-    assert Routes.padded(rows[1:]).experts_BTLK is None
+    assert PassExperts.padded(rows[1:]).experts_BTLK is None
 
 
 def test_choices_of_parts_follow_each_other_and_must_be_alike():
     choices = np.ones((2, LAYERS, CHOSEN), dtype=np.int16)
-    both = joined([(2, choices), (1, None)])
+    both = joined_choices([(2, choices), (1, None)])
     assert both is not None
     assert both[:, 0, 0].tolist() == [1, 1, -1]
-    assert joined([(2, None)]) is None
+    assert joined_choices([(2, None)]) is None
     with pytest.raises(ValueError, match=r"differ in \(layers, experts of a token\): \[\(1, 2\), \(2, 2\)\]"):
-        joined([(2, choices), (2, choices[:, :1])])
+        joined_choices([(2, choices), (2, choices[:, :1])])
     with pytest.raises(ValueError, match="experts has 2 entries for 3 ids"):
         TrainingSample(
             ids=(1, 2, 3), trained_T=(False,) * 3, advantages_T=(0.0,) * 3, behaviour_T=(0.0,) * 3, experts=choices
@@ -229,8 +240,8 @@ def test_choices_recorded_from_other_weights_give_what_forcing_them_by_hand_give
     by_hand = gradients(after, whole(expected))
     only = micro_batch(sequences, shared=shared)
     free = answer_logits(after, only, sequences)
-    routing = Routing(after, replay=True, device=torch.device("cpu"))
-    routing.follow(only.routes)
+    replay = ExpertReplay(after, replay=True, device=torch.device("cpu"))
+    replay.follow(only.experts)
     found = answer_logits(after, only, sequences)
     assert max(gap(a, b) for a, b in zip(free, expected, strict=True)) > 1e-2  # routed freely it is another model
     assert max(gap(a, b) for a, b in zip(found, expected, strict=True)) < 1e-5
@@ -247,10 +258,10 @@ def test_replaying_the_models_own_choices_changes_nothing(tmp_path: Path, make: 
     model = loaded(make, tmp_path)
     sequences = answers(model)
     only = micro_batch(sequences, shared=shared)
-    routing = Routing(model, replay=True, device=torch.device("cpu"))
+    replay = ExpertReplay(model, replay=True, device=torch.device("cpu"))
     with torch.no_grad():
         free = answer_logits(model, only, sequences)
-        routing.follow(only.routes)
+        replay.follow(only.experts)
         found = answer_logits(model, only, sequences)
         again = answer_logits(model, only, sequences)  # no pass is announced any more
     assert max(gap(a, b) for a, b in zip(free, found, strict=True)) < 1e-6
@@ -263,10 +274,10 @@ def test_tokens_without_a_recorded_choice_route_freely(tmp_path: Path):
     ids = tuple(tokens(12, seed=3))
     choices = recorded(before, ids)
     choices[:6] = -1
-    routing = Routing(after, replay=True, device=torch.device("cpu"))
+    replay = ExpertReplay(after, replay=True, device=torch.device("cpu"))
     with torch.no_grad():
         free = after(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-        routing.follow([Routes.uncounted(choices, length=12)])
+        replay.follow([PassExperts.uncounted(choices, length=12)])
         mixed = after(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
     assert gap(free[:6], mixed[:6]) < 1e-6
     assert gap(free[6:], mixed[6:]) > 1e-3
@@ -274,7 +285,7 @@ def test_tokens_without_a_recorded_choice_route_freely(tmp_path: Path):
 
 def test_choices_for_another_number_of_layers_are_refused(tmp_path: Path):
     model = loaded(tiny_models.nemotron_h_moe, tmp_path)
-    routing = Routing(model, replay=True, device=torch.device("cpu"))
-    routing.follow([Routes.uncounted(np.zeros((4, 3, CHOSEN), dtype=np.int16), length=4)])
+    replay = ExpertReplay(model, replay=True, device=torch.device("cpu"))
+    replay.follow([PassExperts.uncounted(np.zeros((4, 3, CHOSEN), dtype=np.int16), length=4)])
     with pytest.raises(ValueError, match="experts of 3 layers were recorded, the model has 2"):
         model(input_ids=torch.tensor([[1, 2, 3, 4]]))

@@ -1,5 +1,7 @@
 """Log-probabilities and entropies without the logits of a whole pass, against plain computations."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from tiny_models import llama, nemotron_h, qwen3
@@ -7,10 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, PreTrainedModel
 
 from learner.batches.shared_prefixes import Prompts
-from learner.losses.policy import token_entropies, token_logprobs
+from learner.config import Recomputed
 from learner.models import mamba_scan
-from learner.models.logprobs import vocabulary_scores
-from learner.models.recompute import recompute
+from learner.models.loading import recompute
+from learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from learner.models.scorer import Scorer
 from learner.models.shared_prompt import causal_logits
 
@@ -130,7 +132,7 @@ def test_a_scorer_has_the_scores_of_all_logits_and_their_gradients(family, share
     assert model(input_ids=ids_BT, use_cache=False).logits.shape == (5, 12, model.config.vocab_size)
 
 
-def kept(model: PreTrainedModel, ids_BT: torch.Tensor, kind: str) -> tuple[float, int]:
+def kept(model: PreTrainedModel, ids_BT: torch.Tensor, kind: Recomputed) -> tuple[float, int]:
     """The loss of a batch after its backward pass, and the bytes that the forward pass kept for it."""
     recompute(model, kind)
     own = {parameter.data_ptr() for parameter in model.parameters()}
@@ -147,10 +149,13 @@ def kept(model: PreTrainedModel, ids_BT: torch.Tensor, kind: str) -> tuple[float
 
 
 @pytest.mark.parametrize(("family", "kind"), [("nemotron_h", "selective"), *((name, "full") for name in FAMILIES)])
-def test_recomputed_activations_change_no_gradient_and_take_less_memory(family, kind, tmp_path):
+def test_recomputed_activations_change_no_gradient_and_take_less_memory(
+    family: str, kind: Recomputed, tmp_path: Path
+) -> None:
     ids_BT = torch.randint(0, 200, (4, 96), generator=torch.Generator().manual_seed(2))
-    models = {what: model_of(family, tmp_path).train() for what in ("none", kind)}
-    found = {what: kept(model, ids_BT, what) for what, model in models.items()}
+    ways: tuple[Recomputed, ...] = ("none", kind)
+    models = {what: model_of(family, tmp_path).train() for what in ways}
+    found = {what: kept(models[what], ids_BT, what) for what in ways}
     assert found[kind][0] == pytest.approx(found["none"][0], rel=1e-6)
     assert found[kind][1] < 0.8 * found["none"][1]
     plain = gradients(models["none"])

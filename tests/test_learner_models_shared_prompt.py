@@ -19,14 +19,15 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from learner.batches.batch import MicroBatch, TrainBatch, TrainingSample, make_batch
-from learner.batches.packing import cheapest_plan, pack_tokens, plain_plan, plan_cost
-from learner.batches.shared_prefixes import Family, Prompts, shared_length
+from learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
+from learner.batches.packing import batch_cost, cheapest_plan, micro_batch_tokens, plain_plan
+from learner.batches.samples import TrainingSample
+from learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
-from learner.losses.policy import token_logprobs
 from learner.models import mamba_scan
 from learner.models.fresh import FreshModelConfig, make_model
+from learner.models.logprobs import token_logprobs
 from learner.models.prompt_cache import require_shareable
 from learner.models.shared_prompt import causal_logits
 from learner.worker import TrainerWorker
@@ -191,20 +192,20 @@ def test_sequences_without_a_group_run_in_full():
 
 def test_a_group_of_very_unlike_answers_is_cut_where_padding_costs_more_than_the_prompt():
     lengths = [1100] * 4 + [110] * 4
-    (packs,) = cheapest_plan(lengths, [Family(rows=tuple(range(8)), prompt=100)], ranks=1, budget=LONGEST)
-    assert [[piece.rows for piece in pack] for pack in packs] == [[(0, 1, 2, 3)], [(4, 5, 6, 7)]]
-    assert [pack_tokens(pack) for pack in packs] == [100 + 4 * 1000, 100 + 4 * 10]
+    (plans,) = cheapest_plan(lengths, [SharedPrefix(rows=tuple(range(8)), prompt=100)], ranks=1, budget=LONGEST)
+    assert [[item.rows for item in plan] for plan in plans] == [[(0, 1, 2, 3)], [(4, 5, 6, 7)]]
+    assert [micro_batch_tokens(plan) for plan in plans] == [100 + 4 * 1000, 100 + 4 * 10]
 
 
 def test_a_plan_is_never_dearer_than_the_one_without_prompts():
     for ranks in (1, 2, 4):
         lengths = [len(sequence.ids) for sequence in GROUPS]
         first = [(0, 6, 69), (6, 11, 49), (12, 16, 65), (16, 20, 69)]
-        families = [Family(rows=tuple(range(start, stop)), prompt=prompt) for start, stop, prompt in first]
-        plan = cheapest_plan(lengths, families, ranks=ranks, budget=500)
-        assert plan_cost(plan) <= plan_cost(plain_plan(lengths, ranks=ranks, budget=500))
+        prefixes = [SharedPrefix(rows=tuple(range(start, stop)), prompt=prompt) for start, stop, prompt in first]
+        plan = cheapest_plan(lengths, prefixes, ranks=ranks, budget=500)
+        assert batch_cost(plan) <= batch_cost(plain_plan(lengths, ranks=ranks, budget=500))
         assert all(plan)
-        assert sorted(row for packs in plan for pack in packs for piece in pack for row in piece.rows) == list(
+        assert sorted(row for share in plan for packed in share for item in packed for row in item.rows) == list(
             range(20)
         )
 
@@ -308,7 +309,7 @@ def trained(learner: TrainerWorker, model: str, *, shared: bool, tokens: int) ->
     metrics = []
     for _ in range(STEPS):
         step = batch(GROUPS, shared=shared, ranks=learner.config.ranks, tokens=tokens)
-        metrics.append(learner.train_step(step, loss=LOSS))
+        metrics.append(learner.train_step(step.share(learner.rank), loss=LOSS))
     weights = weights_of(learner)
     learner.close()
     return {"metrics": metrics, "weights": weights}

@@ -23,10 +23,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from learner.batches.batch import TrainBatch, TrainingSample, make_batch
-from learner.config import LearnerConfig, OptimConfig
+from learner.batches.micro_batches import TrainBatch, make_batch
+from learner.batches.samples import TrainingSample
+from learner.config import LearnerConfig, OptimConfig, ZeroStage
 from learner.losses.config import LossConfig
-from learner.losses.policy import token_logprobs
+from learner.models.logprobs import token_logprobs
 from learner.worker import TrainerWorker
 from rollout.weights.manifest import WeightManifest, read_weights
 
@@ -140,7 +141,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
     """Policy steps with a broken batch among them, a checkpoint in mid-way, and the same steps again from it."""
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
-    learner.train_step(batch(ranks=config.ranks), loss=POLICY)
+    learner.train_step(batch(ranks=config.ranks).share(learner.rank), loss=POLICY)
     learner.close()
     left_bytes = tensor_bytes()
 
@@ -150,20 +151,23 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
     for step in range(STEPS):
         if step == STEPS // 2:
             before = weights_of(learner)
-            broken = learner.train_step(broken_batch(ranks=config.ranks), loss=POLICY)
+            broken = learner.train_step(broken_batch(ranks=config.ranks).share(learner.rank), loss=POLICY)
             after = weights_of(learner)
             learner.save(checkpoint)
-        metrics.append(learner.train_step(batch(ranks=config.ranks, seed=step), loss=POLICY))
+        metrics.append(learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY))
     final = weights_of(learner)
 
     learner.load(checkpoint, optim=OPTIM, total_steps=STEPS)
     resumed_at = learner.restore(checkpoint)
-    again = [learner.train_step(batch(ranks=config.ranks, seed=step), loss=POLICY) for step in range(STEPS // 2, STEPS)]
+    again = [
+        learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY)
+        for step in range(STEPS // 2, STEPS)
+    ]
     resumed = weights_of(learner)
     logprobs = learner.logprobs(policy_sequences(seed=5))
     learner.save(f"{checkpoint}-final")
     lonely = [make_batch(rows, ranks=config.ranks, micro_batch_tokens=70, pad_id=0) for rows in few_sequences()]
-    few = [learner.train_step(rows, loss=POLICY) for rows in lonely]
+    few = [learner.train_step(rows.share(learner.rank), loss=POLICY) for rows in lonely]
     learner.close()
     return {
         "few": few,
@@ -290,11 +294,13 @@ def summed_gradient(folder: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return {name: tensor.float() for name, tensor in total.items()}
 
 
-def first_gradient(rank: int, port: int, folder: str, zero_stage: int) -> dict[str, torch.Tensor]:
+def first_gradient(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[str, torch.Tensor]:
     """The gradient of the same micro-batches as the first step saw it: Adam's running mean starts with a tenth of it."""
     learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=zero_stage, bf16=True))
     learner.load(f"{folder}/llama", optim=OptimConfig(beta1=0.9, grad_clip=0.0), total_steps=1)
-    learner.train_step(make_batch(many_sequences(), ranks=1, micro_batch_tokens=12, pad_id=0), loss=NLL)
+    learner.train_step(
+        make_batch(many_sequences(), ranks=1, micro_batch_tokens=12, pad_id=0).share(learner.rank), loss=NLL
+    )
     learner.save(f"{folder}/gradient-{zero_stage}")
     learner.close()
     state = load_file(f"{folder}/gradient-{zero_stage}/learner/optimizer-00000.safetensors")
@@ -306,7 +312,7 @@ def after_a_broken_batch(rank: int, port: int, folder: str) -> list[float]:
     learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2, bf16=True, offload="cpu"))
     learner.load(f"{folder}/llama", optim=OPTIM, total_steps=STEPS)
     batches = (batch(ranks=1), broken_batch(ranks=1), batch(ranks=1, seed=1))
-    skipped = [learner.train_step(given, loss=POLICY)["skipped"] for given in batches]
+    skipped = [learner.train_step(given.share(learner.rank), loss=POLICY)["skipped"] for given in batches]
     learner.close()
     return skipped
 
@@ -317,17 +323,17 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for tokens in (10**6, 20):
         learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
-        metrics = learner.train_step(batch(ranks=1, micro_batch_tokens=tokens), loss=POLICY)
+        metrics = learner.train_step(batch(ranks=1, micro_batch_tokens=tokens).share(learner.rank), loss=POLICY)
         results[f"micro_batch_tokens {tokens}"] = (metrics, weights_of(learner))
     for name in ("llama", "qwen3"):
         learner.load(f"{folder}/{name}", optim=OPTIM, total_steps=20)
-        losses = [learner.train_step(batch(ranks=1), loss=NLL)["loss"] for _ in range(20)]
+        losses = [learner.train_step(batch(ranks=1).share(learner.rank), loss=NLL)["loss"] for _ in range(20)]
         manifest = learner.publish(3)
         learner.save(f"{folder}/{name}-trained")
         results[name] = (losses, manifest.to_json() if manifest else None)
     half = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2, bf16=True))
     half.load(f"{folder}/model", optim=OPTIM, total_steps=20)
-    results["bf16"] = [half.train_step(batch(ranks=1), loss=NLL)["loss"] for _ in range(20)]
+    results["bf16"] = [half.train_step(batch(ranks=1).share(half.rank), loss=NLL)["loss"] for _ in range(20)]
     half.close()
     results |= {f"float32 sums {stage}": first_gradient(rank, port, folder, stage) for stage in (1, 2, 3)}
     results["offload"] = after_a_broken_batch(rank, port, folder)
@@ -335,7 +341,7 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
         with pytest.raises(ValueError, match="is not a model directory"):
             learner.load(nothing, optim=OPTIM, total_steps=1)
     with pytest.raises(ValueError, match="call load first"):
-        learner.train_step(batch(ranks=1), loss=NLL)
+        learner.train_step(batch(ranks=1).share(learner.rank), loss=NLL)
     learner.close()
     return results
 

@@ -11,7 +11,7 @@ from test_learner_models_shared_prompt import LONGEST, OPTIM, assert_trained_ali
 from test_learner_worker import in_processes, weights_of
 from transformers import AutoModelForCausalLM
 
-from learner.batches.batch import TrainingSample
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig
 from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
@@ -35,7 +35,7 @@ def trained(learner: TrainerWorker, model: str, *, shared: bool, tokens: int = L
     rows = sequences(model)
     learner.load(model, optim=OPTIM, total_steps=STEPS)
     step = batch(rows, shared=shared, ranks=learner.config.ranks, tokens=tokens)
-    metrics = [learner.train_step(step, loss=POLICY) for _ in range(STEPS)]
+    metrics = [learner.train_step(step.share(learner.rank), loss=POLICY) for _ in range(STEPS)]
     weights = weights_of(learner)
     learner.close()
     return {"metrics": metrics, "weights": weights}
@@ -46,7 +46,7 @@ def learns(learner: TrainerWorker, model: str) -> dict[str, Any]:
     learner.load(model, optim=OPTIM, total_steps=LEARNING_STEPS)
     rows = [TrainingSample.supervised(ids=s.ids, trained_T=s.trained_T) for s in sequences(model)]
     step = batch(rows, shared=False)
-    metrics = [learner.train_step(step, loss=NLL) for _ in range(LEARNING_STEPS)]
+    metrics = [learner.train_step(step.share(learner.rank), loss=NLL) for _ in range(LEARNING_STEPS)]
     learner.save(f"{model}-{learner.config.train_router}")
     weights = weights_of(learner)
     learner.close()

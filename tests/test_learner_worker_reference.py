@@ -8,7 +8,8 @@ import pytest
 import tiny_models
 from test_learner_worker import in_processes, tensor_bytes
 
-from learner.batches.batch import TrainBatch, TrainingSample, make_batch
+from learner.batches.micro_batches import TrainBatch, make_batch
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
@@ -41,20 +42,20 @@ def story(folder: Path) -> Runs:
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     runs: Runs = {}
     rank.load(str(folder / "run/model"), optim=OPTIM, total_steps=4)
-    runs["near"] = [rank.train_step(batch(), loss=NEAR) for _ in range(2)]
+    runs["near"] = [rank.train_step(batch().share(rank.rank), loss=NEAR) for _ in range(2)]
     rank.save(str(folder / "run/rl/000002.writing"))
-    runs["near"] += [rank.train_step(batch(), loss=NEAR) for _ in range(2)]
+    runs["near"] += [rank.train_step(batch().share(rank.rank), loss=NEAR) for _ in range(2)]
     (folder / "run/rl/000002.writing").rename(folder / "run/rl/000002")
     moved = (folder / "run").rename(folder / "moved")
     rank.load(str(moved / "rl/000002"), optim=OPTIM, total_steps=4)
     rank.restore(str(moved / "rl/000002"))
     rank.load_reference()
     away = (moved / "model").rename(moved / "away")  # its first step reads nothing any more
-    runs["continued"] = [rank.train_step(batch(), loss=NEAR) for _ in range(2)]
+    runs["continued"] = [rank.train_step(batch().share(rank.rank), loss=NEAR) for _ in range(2)]
     away.rename(moved / "model")
     for name, loss in (("free", LossConfig()), ("paid", PAID)):
         rank.load(str(moved / "model"), optim=OPTIM, total_steps=4)
-        runs[name] = [rank.train_step(batch(), loss=loss) for _ in range(4)]
+        runs[name] = [rank.train_step(batch().share(rank.rank), loss=loss) for _ in range(4)]
     rank.close()
     assert rank.reference is None
     return runs
@@ -97,7 +98,7 @@ def spread(rank: int, port: int, model: str, config: LearnerConfig) -> tuple[lis
     """Steps near the reference, and the bytes of tensors left after closing."""
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
     learner.load(model, optim=OPTIM, total_steps=4)
-    metrics = [learner.train_step(batch(ranks=config.ranks), loss=NEAR) for _ in range(3)]
+    metrics = [learner.train_step(batch(ranks=config.ranks).share(learner.rank), loss=NEAR) for _ in range(3)]
     learner.close()
     return metrics, tensor_bytes()
 

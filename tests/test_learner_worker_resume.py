@@ -24,7 +24,7 @@ def part(rank: int, port: int, config: LearnerConfig, source: str, target: str, 
         learner.restore(source)
         learner.save(f"{target}-start")
     for step in range(first, last):
-        learner.train_step(batch(ranks=config.ranks, seed=step), loss=POLICY)
+        learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY)
     learner.save(target)
     weights = weights_of(learner)
     learner.close()
@@ -88,12 +88,12 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
         for step in range(STEPS):
             if step == 2:
                 learner.save(checkpoint)
-            learner.train_step(batch(ranks=1, seed=step), loss=POLICY)
+            learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
         found[name] = [weights_of(learner)]
         learner.load(checkpoint, optim=optim, total_steps=STEPS)
         learner.restore(checkpoint)
         for step in range(2, STEPS):
-            learner.train_step(batch(ranks=1, seed=step), loss=POLICY)
+            learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
         found[name].append(weights_of(learner))
         learner.close()
     other = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2))

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from learner.config import LearnerConfig, LoraConfig, OptimConfig
 from learner.engine.optimizer import freeze
-from learner.losses.policy import token_logprobs
 from learner.models.adapters import add_adapters
 from learner.models.loading import HEADERS_BYTES
+from learner.models.logprobs import token_logprobs
 from learner.models.mamba_scan import match_engine
 from learner.training_state import STATE_FOLDER
 from learner.worker import TrainerWorker
@@ -48,7 +48,7 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
             if step == 2:
                 learner.save(f"{folder}/{name}")
                 sizes = size_of(Path(folder) / name), learner.checkpoint_bytes()
-            losses.append(learner.train_step(batch(ranks=1, seed=step), loss=POLICY)["loss"])
+            losses.append(learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)["loss"])
         found[name] = {"losses": losses, "weights": weights_of(learner), "sizes": sizes}
         if config.lora.rank:
             found[name]["logprobs"] = learner.logprobs(policy_sequences(seed=5))
@@ -56,7 +56,7 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
             learner.load(f"{folder}/{name}", optim=OPTIM, total_steps=STEPS)
             learner.restore(f"{folder}/{name}")
             for step in range(2, STEPS):
-                learner.train_step(batch(ranks=1, seed=step), loss=POLICY)
+                learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
             found[name]["resumed"] = weights_of(learner)
         learner.close()
     return found
@@ -78,11 +78,13 @@ def from_files(rank: int, port: int, folder: str) -> dict[str, list[float]]:
         for step in range(STEPS):
             if step == 2:
                 learner.save(f"{folder}/{name}")
-            found[name].append(learner.train_step(batch(ranks=1, seed=step), loss=POLICY)["loss"])
+            found[name].append(learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)["loss"])
         learner.load(f"{folder}/{name}", optim=OPTIM, total_steps=STEPS)
         learner.restore(f"{folder}/{name}")
         steps = range(2, STEPS)
-        found[f"{name}, again"] = [learner.train_step(batch(ranks=1, seed=s), loss=POLICY)["loss"] for s in steps]
+        found[f"{name}, again"] = [
+            learner.train_step(batch(ranks=1, seed=s).share(learner.rank), loss=POLICY)["loss"] for s in steps
+        ]
         learner.close()
     found["bytes"] = [float(sum(path.stat().st_size for path in place.rglob("*") if path.is_file()))]
     return found

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from test_learner_worker import batch, broken_batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from learner.batches.batch import MicroBatch, TrainBatch, TrainingSample, make_batch
-from learner.batches.updates import mini_batches, over_updates
+from learner.batches.micro_batches import BatchShare, MicroBatch, TrainBatch, make_batch
+from learner.batches.samples import TrainingSample, mini_batches
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
-from learner.preparation import Fixed, with_divergence
+from learner.update import Fixed, over_updates, with_divergence
 from learner.worker import TrainerWorker
 from orchestrator.settings.distillation import DistillConfig
 from orchestrator.settings.loop import RlConfig
@@ -52,22 +52,26 @@ def halves(*, ranks: int, seed: int) -> list[TrainBatch]:
     ]
 
 
+def own(learner: TrainerWorker, batches: list[TrainBatch]) -> list[BatchShare]:
+    return [batch.share(learner.rank) for batch in batches]
+
+
 def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     """Two steps of two mini-batches, gone over twice, a checkpoint between them; the second again from it; then others."""
     learner = TrainerWorker(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=3))
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=2 * UPDATES)
-    first = learner.train(halves(ranks=2, seed=0), loss=PPO, epochs=EPOCHS)
+    first = learner.train(own(learner, halves(ranks=2, seed=0)), loss=PPO, epochs=EPOCHS)
     learner.save(f"{folder}/saved")
-    second = learner.train(halves(ranks=2, seed=1), loss=PPO, epochs=EPOCHS)
+    second = learner.train(own(learner, halves(ranks=2, seed=1)), loss=PPO, epochs=EPOCHS)
     weights = weights_of(learner)
     learner.load(f"{folder}/saved", optim=OPTIM, total_steps=2 * UPDATES)
     done = learner.restore(f"{folder}/saved")
-    learner.train(halves(ranks=2, seed=1), loss=PPO, epochs=EPOCHS)
+    learner.train(own(learner, halves(ranks=2, seed=1)), loss=PPO, epochs=EPOCHS)
     again = weights_of(learner)
-    once = learner.train(halves(ranks=2, seed=2)[:1], loss=PPO)
-    broken = learner.train([*halves(ranks=2, seed=3), broken_batch(ranks=2)], loss=PPO)
+    once = learner.train(own(learner, halves(ranks=2, seed=2)[:1]), loss=PPO)
+    broken = learner.train(own(learner, [*halves(ranks=2, seed=3), broken_batch(ranks=2)]), loss=PPO)
     paying = replace(PPO, advantage="reinforce_pp", kl_in="reward", kl="k1")
-    paid = learner.train([batch(ranks=2)], loss=paying)
+    paid = learner.train(own(learner, [batch(ranks=2)]), loss=paying)
     learner.close()
     return {
         "first": first, "second": second, "weights": weights, "again": again, "done": done, "once": once,

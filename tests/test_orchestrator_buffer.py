@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from envs.core.task import Task
-from learner.losses.batch_advantages import has_signal
+from learner.losses.advantages import has_signal
 from orchestrator.buffer import Buffer, SlotState, VersionCell
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
@@ -163,7 +163,7 @@ def test_the_advantage_says_which_groups_teach_anything() -> None:
         await buffer.put(group(await buffer.admit(source, version), [1.0, 1.0]))
         return buffer.dropped.no_signal
 
-    assert asyncio.run(dropped("loo")) == 1
+    assert asyncio.run(dropped("rloo")) == 1
     assert asyncio.run(dropped("reinforce_pp")) == 0  # compared with the whole batch
 
 

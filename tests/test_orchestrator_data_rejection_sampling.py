@@ -9,7 +9,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import ThinkingMix
 from envs.core.turn_text import CLOSE_THOUGHT
 from envs.source import EnvConfig
-from learner.batches.batch import TrainingSample
+from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.rejection_sampling import RejectionSampledData
 from orchestrator.data.self_answers import SelfAnswer, answer_lines, read_answers, sample_of, worth_imitating

@@ -11,7 +11,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from envs.core.turn_text import call_message
 from envs.source import EnvConfig
-from learner.batches.batch import TrainingSample
+from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import parse_chat

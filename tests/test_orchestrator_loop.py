@@ -12,7 +12,7 @@ import pytest
 from test_orchestrator_reporting_budget_curve import Tracked
 
 from envs.core.task import Task
-from learner.batches.batch import TrainBatch
+from learner.batches.micro_batches import TrainBatch
 from learner.models.fresh import byte_tokenizer
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, StuckError

@@ -81,7 +81,7 @@ def test_a_fork_goes_on_with_its_stage_and_says_where_it_comes_from(source: Path
     assert (event["stage"], event["step"], event["kind"]) == ("rl", 150, "forked")
     assert event["what"]["from"] == "rl/150"
     assert event["what"]["rl.optim.learning_rate"] == "0.00015 -> 1e-06"
-    assert event["what"]["rl.loss.advantage"] == "loo -> grpo"
+    assert event["what"]["rl.loss.advantage"] == "rloo -> grpo"
     folder = RunDir(run)
     folder.open()
     check_continuation(load_config(run / "config.yaml", []), folder)  # as the same command does

@@ -13,11 +13,12 @@ import torch
 from test_orchestrator_buffer import group, mixture
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from learner.batches.batch import TrainBatch, TrainingSample, make_batch
+from learner.batches.micro_batches import TrainBatch, make_batch
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
-from learner.forward import micro_batch_loss
 from learner.losses.config import LossConfig
 from learner.models.fresh import byte_tokenizer
+from learner.update import micro_batch_loss
 from learner.worker import TrainerWorker
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster.this_machine import free_port
@@ -106,12 +107,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = gradient(engine.model)
 
     rank.load(str(folder / "student"), optim=OPTIM, total_steps=9, teacher_dir=teacher)
-    steps = [rank.train_step(batch(plain), loss=DISTILL) for _ in range(2)]
+    steps = [rank.train_step(batch(plain).share(rank.rank), loss=DISTILL) for _ in range(2)]
     rank.save(str(folder / "saved"))
-    steps += [rank.train_step(batch(plain), loss=DISTILL) for _ in range(2)]
+    steps += [rank.train_step(batch(plain).share(rank.rank), loss=DISTILL) for _ in range(2)]
     rank.load(str(folder / "saved"), optim=OPTIM, total_steps=9, teacher_dir=teacher)
     rank.restore(str(folder / "saved"))
-    continued = [rank.train_step(batch(plain), loss=DISTILL) for _ in range(2)]
+    continued = [rank.train_step(batch(plain).share(rank.rank), loss=DISTILL) for _ in range(2)]
     rank.close()
     return {
         "plain": gradient(plain),

@@ -7,8 +7,8 @@ import pytest
 
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
-from learner.batches.batch import sequences_from_groups
-from learner.losses.batch_advantages import differ
+from learner.batches.samples import samples_from_groups
+from learner.losses.advantages import differ
 from learner.losses.config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
@@ -85,13 +85,13 @@ def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_oth
     good, bad = turn(), turn(thought=1, faults=(TurnFault.THOUGHT,))
     both = turn(faults=(TurnFault.THOUGHT, TurnFault.TOOL_CALL))
     told = group([(1.0, [good, bad]), (0.0, [both])])
-    first, second = sequences_from_groups(
-        [told], advantage="mean", overrides=LossConfig(malformed_thought=-5.0, invalid_call=-2.0).overrides
+    first, second = samples_from_groups(
+        [told], advantage="dr_grpo", overrides=LossConfig(malformed_thought=-5.0, invalid_call=-2.0).overrides
     )
     # rewards 1 and 0: advantages 0.5 and -0.5; context ids keep the trajectory's, they are not trained
     assert first.advantages_T == (*[0.5] * 5, 0.5, 0.5, -5.0, -5.0)
     assert second.advantages_T == (-0.5, -0.5, -5.0, -5.0, -5.0)
-    plain, _ = sequences_from_groups([told], advantage="mean", overrides=LossConfig().overrides)
+    plain, _ = samples_from_groups([told], advantage="dr_grpo", overrides=LossConfig().overrides)
     assert set(plain.advantages_T) == {0.5}
 
 

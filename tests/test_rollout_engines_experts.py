@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 from test_rollout_engines_vllm import CONFIG, TOLERANCE, Setup
 
-from learner.batches.batch import TrainingSample
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port

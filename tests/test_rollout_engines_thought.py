@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import tiny_models
 
-from learner.batches.batch import TrainingSample, make_batch
+from learner.batches.micro_batches import make_batch
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
@@ -78,7 +79,8 @@ async def story(model_dir: Path, *, forced: int) -> None:
         rows = [TrainingSample.supervised(ids=prompt, trained_T=[False, *[True] * (len(prompt) - 1)])]
         for _ in range(2):
             rank.train_step(
-                make_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0), loss=LossConfig(objective="nll")
+                make_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0).share(rank.rank),
+                loss=LossConfig(objective="nll"),
             )
         manifest = rank.publish(1)
         assert manifest is not None

@@ -11,7 +11,8 @@ import tiny_models
 import torch
 
 from envs.source import EnvConfig, open_source
-from learner.batches.batch import TrainingSample, make_batch
+from learner.batches.micro_batches import make_batch
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
@@ -45,7 +46,7 @@ class Setup:
         rows = [TrainingSample.supervised(ids=ids, trained_T=[False, *[True] * (len(ids) - 1)]) for ids in self.prompts]
         batch = make_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0)
         for _ in range(2):
-            self.rank.train_step(batch, loss=LossConfig(objective="nll"))
+            self.rank.train_step(batch.share(0), loss=LossConfig(objective="nll"))
 
     def publish(self, version: int) -> WeightManifest:
         manifest = self.rank.publish(version)

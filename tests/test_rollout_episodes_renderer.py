@@ -7,7 +7,7 @@ import pytest
 
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
-from learner.batches.batch import TrainingSample
+from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import parse_chat

@@ -8,7 +8,8 @@ import pytest
 from replay_engine import Recording, read_recording
 from test_rollout_episodes_episode import demonstration, play
 
-from learner.batches.batch import make_batch, sequences_from_groups
+from learner.batches.micro_batches import make_batch
+from learner.batches.samples import samples_from_groups
 from rollout.engines.protocol import Completion
 from rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
 from rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
@@ -43,7 +44,7 @@ def group(trajectory: Trajectory) -> Group:
 
 def test_each_turn_keeps_the_choices_for_its_own_ids_and_the_next_brings_that_of_the_last():
     trajectory, _ = recording()
-    (sequence,) = sequences_from_groups([group(trajectory)], advantage="mean")
+    (sequence,) = samples_from_groups([group(trajectory)], advantage="dr_grpo")
     assert sequence.experts is not None
     first, second, third = (len(turn.context_ids) + len(turn.sampled_ids) for turn in trajectory.turns)
     # the last id of a turn is processed when the next turn runs, by whose number its choice is marked
@@ -74,25 +75,25 @@ def test_a_position_that_was_computed_again_keeps_the_choices_under_which_its_ne
 def test_episodes_without_choices_stay_without():
     trajectory = play(*demonstration())
     assert [turn.experts for turn in trajectory.turns] == [None] * 3
-    (sequence,) = sequences_from_groups([group(trajectory)], advantage="mean")
+    (sequence,) = samples_from_groups([group(trajectory)], advantage="dr_grpo")
     assert sequence.experts is None
     assert all("experts" in line for line in group_lines(group(trajectory)))
 
 
 def test_choices_reach_the_micro_batch_of_their_sequence():
     trajectory, _ = recording()
-    (sequence,) = sequences_from_groups([group(trajectory)], advantage="mean")
+    (sequence,) = samples_from_groups([group(trajectory)], advantage="dr_grpo")
     longer = replace(sequence, ids=(*sequence.ids, 1), trained_T=(*sequence.trained_T, True),
                      advantages_T=(*sequence.advantages_T, 0.0), behaviour_T=(*sequence.behaviour_T, -1.0),
                      experts=None)  # fmt: skip
     (only,) = make_batch([sequence, longer], ranks=1, micro_batch_tokens=10**6, pad_id=0).micro_batches[0]
-    (routes,) = only.routes
+    (experts,) = only.experts
     assert sequence.experts is not None
     count = len(sequence.ids)
-    assert routes.sequences_BT.tolist() == [[1] * (count + 1), [1] * count + [0]]
-    assert routes.experts_BTLK is not None
-    assert (routes.experts_BTLK[0] == -1).all()
-    assert np.array_equal(routes.experts_BTLK[1, :count], sequence.experts)
+    assert experts.samples_BT.tolist() == [[1] * (count + 1), [1] * count + [0]]
+    assert experts.experts_BTLK is not None
+    assert (experts.experts_BTLK[0] == -1).all()
+    assert np.array_equal(experts.experts_BTLK[1, :count], sequence.experts)
 
 
 def test_a_cut_completion_keeps_the_choices_for_what_is_left():

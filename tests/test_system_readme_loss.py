@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from learner.losses.batch_advantages import batch_advantages, has_signal
+from learner.losses.advantages import batch_advantages, has_signal
 from learner.losses.config import LossConfig
-from learner.losses.objective import objective
-from learner.losses.policy import policy_loss
+from learner.losses.policy import PolicyTerms, policy_loss
 from orchestrator.pipeline.config import load_config
 from orchestrator.settings.loop import RlConfig
 
@@ -47,7 +46,7 @@ def rl_of(text: str, folder: Path) -> RlConfig:
 
 def test_the_algorithms_of_the_readme_load_and_its_token_range_is_icepop(tmp_path: Path) -> None:
     loss = rl_of(block("Algorithms", "yaml"), tmp_path).loss
-    correction = objective(loss).correction
+    correction = PolicyTerms.of(loss).correction
     assert (correction.token_range, correction.cap, correction.floor) == ((0.5, 5.0), 0.0, 0.0)
 
 
@@ -63,7 +62,7 @@ def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
         torch.tensor([[0.0, 1.0, 1.0]]),
         torch.tensor([[0.0, 2.0, -1.0]]),
         torch.tensor([[NAN, -1.0, -2.0]]),  # the engine's: every weight is 1
-        objective=objective(loss),
+        terms=PolicyTerms.of(loss),
         old_BT=torch.tensor([[NAN, -1.0, -2.0]]),
     )
     # r = 1: 4 sigmoid(0) = 2, whose derivative by log pi is 1

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from learner.batches.batch import TrainBatch, TrainingSample, make_batch
+from learner.batches.micro_batches import TrainBatch, make_batch
 from learner.batches.pairs import Pair, make_pair_batch
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig
+from learner.losses.config import Aggregation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +18,7 @@ class BatchBuilder:
     pad_id: int
 
     def of_samples(
-        self, samples: Sequence[TrainingSample], *, aggregation: str = "token", constant_length: int = 0
+        self, samples: Sequence[TrainingSample], *, aggregation: Aggregation = "token", constant_length: int = 0
     ) -> TrainBatch:
         """Return the batch of one update; see `make_batch`."""
         return make_batch(

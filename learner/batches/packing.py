@@ -1,13 +1,13 @@
-"""Which sequences run together: micro-batches within a token budget, prompts that run once, and the split over ranks.
+"""Which samples run together: micro-batches within a token budget, prompts that run once, and the split over ranks.
 
-A plan has a list of packs for each rank; a pack is a list of pieces, and becomes one micro-batch. A sequence is named by
-its place in the list of all sequences.
+A batch's plan has a list of micro-batches for each rank; a micro-batch is a list of items. A sample is named by its place in
+the list of all samples.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from learner.batches.shared_prefixes import Family
+from learner.batches.shared_prefixes import SharedPrefix
 
 PASS_TOKENS = 96
 """What a pass through the model costs beside its tokens, in tokens: operations take time however small they are. Measured
@@ -17,105 +17,151 @@ MARGIN = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Sequences whose first `prompt` tokens run once; `length` is the longest rest. Without a prompt: one sequence."""
+class PackItem:
+    """Samples whose first `prompt` tokens run once; `length` is the longest rest. Without a prompt: one sample."""
 
     rows: tuple[int, ...]
     prompt: int
     length: int
 
 
-Pack = list[Piece]
-Plan = list[list[Pack]]
+MicroBatchPlan = list[PackItem]
+BatchPlan = list[list[MicroBatchPlan]]
+"""The micro-batches of each rank."""
 
 
-def pack_tokens(pack: Pack) -> int:
-    """Tokens that a pack's passes process, padding included: each prompt once, and the rest of each sequence."""
-    rows = sum(len(piece.rows) for piece in pack)
-    return len(pack) * max(piece.prompt for piece in pack) + rows * max(piece.length for piece in pack)
+def micro_batch_tokens(plan: MicroBatchPlan) -> int:
+    """Return the tokens that the passes process, padding included: each prompt once, and the rest of each sample."""
+    rows = sum(len(item.rows) for item in plan)
+    return len(plan) * max(item.prompt for item in plan) + rows * max(item.length for item in plan)
 
 
-def pack_cost(pack: Pack) -> int:
-    """What a pack costs in tokens: those that it processes, and a pass; with prompts one more, and as much for the cache."""
-    return pack_tokens(pack) + PASS_TOKENS * (3 if pack[0].prompt else 1)
+def micro_batch_cost(plan: MicroBatchPlan) -> int:
+    """Return the cost in tokens: those processed, and a pass; with prompts one more, and as much for the cache."""
+    return micro_batch_tokens(plan) + PASS_TOKENS * (3 if plan[0].prompt else 1)
 
 
-def plan_cost(plan: Plan) -> int:
-    """The cost of the rank that has most to do."""
-    return max(sum(pack_cost(pack) for pack in packs) for packs in plan)
+def batch_cost(plan: BatchPlan) -> int:
+    """Return the cost of the rank that has most to do."""
+    return max(sum(micro_batch_cost(micro_batch) for micro_batch in share) for share in plan)
 
 
-def cheapest_plan(lengths: Sequence[int], families: Sequence[Family], *, ranks: int, budget: int) -> Plan:
-    """The plan that costs least, of one without shared prompts and several with; `budget` is in tokens of a pack."""
+def cheapest_plan(lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, ranks: int, budget: int) -> BatchPlan:
+    """Return the plan that costs least, of one without shared prompts and several with them.
+
+    `budget` is the most tokens of a micro-batch.
+    """
     best = plain_plan(lengths, ranks=ranks, budget=budget)
-    if not families:
+    if not prefixes:
         return best
-    lowest = MARGIN * plan_cost(best)
-    largest = max(len(family.rows) for family in families)
+    lowest = MARGIN * batch_cost(best)
+    largest = max(len(prefix.rows) for prefix in prefixes)
     sizes = [largest] if ranks == 1 else [-(-largest // 2**halvings) for halvings in range(largest.bit_length())]
     for most_rows in sizes:
-        for piece_cost in (0, 2 * PASS_TOKENS):
-            pieces = _pieces(lengths, families, budget=budget, most_rows=most_rows, piece_cost=piece_cost)
-            if len(pieces) < ranks:
+        for item_cost in (0, 2 * PASS_TOKENS):
+            items = _items(lengths, prefixes, budget=budget, most_rows=most_rows, item_cost=item_cost)
+            if len(items) < ranks:
                 continue
-            plan = _spread(pieces, ranks=ranks, budget=budget)
-            if plan_cost(plan) < lowest:
-                best, lowest = plan, plan_cost(plan)
+            plan = balanced_plan(items, ranks=ranks, budget=budget)
+            if batch_cost(plan) < lowest:
+                best, lowest = plan, batch_cost(plan)
     return best
 
 
-def cheapest_pair_plan(lengths: Sequence[int], prompts: Sequence[int], *, ranks: int, budget: int) -> Plan:
-    """The cheaper plan of two for pairs of sequences, 0 and 1, 2 and 3 and so on, which always run in one pack.
+def cheapest_pair_plan(lengths: Sequence[int], prompts: Sequence[int], *, ranks: int, budget: int) -> BatchPlan:
+    """Return the cheaper plan of two for pairs of samples, 0 and 1, 2 and 3 and so on, which always run together.
 
     `prompts` says for each pair how many tokens could run once for both; 0 for none.
     """
     longest = [max(pair) for pair in zip(lengths[0::2], lengths[1::2], strict=True)]
-    in_full = [Piece(rows=(2 * n, 2 * n + 1), prompt=0, length=length) for n, length in enumerate(longest)]
-    best = dealt(in_full, ranks=ranks, budget=budget)
-    shared = [replace(p, prompt=shared, length=p.length - shared) for p, shared in zip(in_full, prompts, strict=True)]
-    plan = _spread(shared, ranks=ranks, budget=budget)
-    return plan if plan_cost(plan) < MARGIN * plan_cost(best) else best
+    in_full = [PackItem(rows=(2 * n, 2 * n + 1), prompt=0, length=length) for n, length in enumerate(longest)]
+    best = round_robin_plan(in_full, ranks=ranks, budget=budget)
+    shared = [replace(i, prompt=shared, length=i.length - shared) for i, shared in zip(in_full, prompts, strict=True)]
+    plan = balanced_plan(shared, ranks=ranks, budget=budget)
+    return plan if batch_cost(plan) < MARGIN * batch_cost(best) else best
 
 
-def plain_plan(lengths: Sequence[int], *, ranks: int, budget: int) -> Plan:
-    """Each sequence in full."""
-    pieces = [Piece(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths)]
-    return dealt(pieces, ranks=ranks, budget=budget)
+def plain_plan(lengths: Sequence[int], *, ranks: int, budget: int) -> BatchPlan:
+    """Plan each sample in full."""
+    items = [PackItem(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths)]
+    return round_robin_plan(items, ranks=ranks, budget=budget)
 
 
-def dealt(pieces: Iterable[Piece], *, ranks: int, budget: int) -> Plan:
-    """Pieces without prompts, like lengths together, dealt to and fro so that the ranks get nearly the same lengths."""
-    longest_first = sorted(pieces, key=lambda piece: -piece.length)
-    shares: list[list[Piece]] = [[] for _ in range(ranks)]
+def round_robin_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
+    """Plan items without prompts, like lengths together and dealt evenly over the ranks."""
+    return [pack(share, budget=budget) for share in round_robin(items, ranks=ranks)]
+
+
+def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
+    """Plan items with and without prompts, at least one for each rank: in a rank those with prompts run first."""
+    plan = []
+    for share in balance(items, ranks=ranks):
+        order = sorted(share, key=lambda item: (-item.length, -item.prompt))
+        with_prompt, without = [i for i in order if i.prompt], [i for i in order if not i.prompt]
+        plan.append([*pack(with_prompt, budget=budget), *pack(without, budget=budget)])
+    return plan
+
+
+def round_robin(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
+    """Deal items to the ranks, longest first, to and fro so that the ranks get nearly the same lengths."""
+    longest_first = sorted(items, key=lambda item: -item.length)
+    shares: list[list[PackItem]] = [[] for _ in range(ranks)]
     for start in range(0, len(longest_first), ranks):
         order = range(ranks) if (start // ranks) % 2 == 0 else range(ranks - 1, -1, -1)
-        for rank, piece in zip(order, longest_first[start : start + ranks]):  # noqa: B905 - the last row may be shorter
-            shares[rank].append(piece)
-    return [_filled(share, budget=budget) for share in shares]
+        for rank, item in zip(order, longest_first[start : start + ranks]):  # noqa: B905 - the last row may be shorter
+            shares[rank].append(item)
+    return shares
 
 
-def _pieces(
-    lengths: Sequence[int], families: Sequence[Family], *, budget: int, most_rows: int, piece_cost: int
-) -> list[Piece]:
-    """All sequences as pieces: families cut where that saves tokens, everything else by itself."""
-    pieces: list[Piece] = []
+def balance(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
+    """Give items to the ranks, the largest first, each to the rank that has least (Graham, 1969)."""
+    shares: list[list[PackItem]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for item in sorted(items, key=lambda item: -micro_batch_tokens([item])):
+        rank = loads.index(min(loads))
+        shares[rank].append(item)
+        loads[rank] += micro_batch_tokens([item])
+    return shares
+
+
+def pack(items: Iterable[PackItem], *, budget: int) -> list[MicroBatchPlan]:
+    """Join items (given longest first) within the budget; prompts together only if that is cheaper than apart."""
+    plans: list[MicroBatchPlan] = []
+    for item in items:
+        if plans:
+            longer = [*plans[-1], item]
+            cheaper = not item.prompt or micro_batch_cost(longer) <= micro_batch_cost(plans[-1]) + micro_batch_cost(
+                [item]
+            )
+            if cheaper and micro_batch_tokens(longer) <= budget:
+                plans[-1] = longer
+                continue
+        plans.append([item])
+    return plans
+
+
+def _items(
+    lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, budget: int, most_rows: int, item_cost: int
+) -> list[PackItem]:
+    """Make items of all samples: those with a shared prefix cut where that saves tokens, every other one by itself."""
+    items: list[PackItem] = []
     shared: set[int] = set()
-    for family in families:
-        rows = sorted(family.rows, key=lambda row: -lengths[row])
-        rests = [lengths[row] - family.prompt for row in rows]
-        cuts = _cuts(rests, prompt=family.prompt, budget=budget, most_rows=most_rows, piece_cost=piece_cost)
+    for prefix in prefixes:
+        rows = sorted(prefix.rows, key=lambda row: -lengths[row])
+        rests = [lengths[row] - prefix.prompt for row in rows]
+        cuts = _cuts(rests, prompt=prefix.prompt, budget=budget, most_rows=most_rows, item_cost=item_cost)
         for start, stop in cuts:
             if stop - start > 1:
-                pieces.append(Piece(rows=tuple(rows[start:stop]), prompt=family.prompt, length=rests[start]))
+                items.append(PackItem(rows=tuple(rows[start:stop]), prompt=prefix.prompt, length=rests[start]))
                 shared.update(rows[start:stop])
-    alone = [Piece(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths) if row not in shared]
-    return pieces + alone
+    alone = [PackItem(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths) if row not in shared]
+    return items + alone
 
 
-def _cuts(rests: Sequence[int], *, prompt: int, budget: int, most_rows: int, piece_cost: int) -> list[tuple[int, int]]:
-    """Where to cut a family, longest rest first, so that its pieces process the fewest tokens (dynamic programming).
+def _cuts(rests: Sequence[int], *, prompt: int, budget: int, most_rows: int, item_cost: int) -> list[tuple[int, int]]:
+    """Find where to cut samples with one prompt, longest rest first, so that the items process the fewest tokens.
 
-    More pieces run the prompt more often, fewer pad more. A piece of one sequence is that sequence in full.
+    By dynamic programming. More items run the prompt more often, fewer pad more. An item of one sample is that in full.
     """
     costs, starts = [0], [0]
     for stop in range(1, len(rests) + 1):
@@ -123,7 +169,7 @@ def _cuts(rests: Sequence[int], *, prompt: int, budget: int, most_rows: int, pie
         for start in range(max(0, stop - most_rows), stop):
             tokens = prompt + (stop - start) * rests[start]
             if tokens <= budget or stop - start == 1:
-                options.append((costs[start] + tokens + piece_cost, start))
+                options.append((costs[start] + tokens + item_cost, start))
         cost, start = min(options)
         costs.append(cost)
         starts.append(start)
@@ -132,42 +178,3 @@ def _cuts(rests: Sequence[int], *, prompt: int, budget: int, most_rows: int, pie
         cuts.append((starts[stop], stop))
         stop = starts[stop]
     return cuts[::-1]
-
-
-def _spread(pieces: Sequence[Piece], *, ranks: int, budget: int) -> Plan:
-    """At least one piece for each rank, with and without prompts."""
-    return [_packed(share, budget=budget) for share in _balanced(pieces, ranks=ranks)]
-
-
-def _balanced(pieces: Sequence[Piece], *, ranks: int) -> list[list[Piece]]:
-    """Pieces for each rank: the largest first, each to the rank that has least (Graham, 1969)."""
-    shares: list[list[Piece]] = [[] for _ in range(ranks)]
-    loads = [0] * ranks
-    for piece in sorted(pieces, key=lambda piece: -pack_tokens([piece])):
-        rank = loads.index(min(loads))
-        shares[rank].append(piece)
-        loads[rank] += pack_tokens([piece])
-    return shares
-
-
-def _packed(pieces: Sequence[Piece], *, budget: int) -> list[Pack]:
-    """Packs of one rank: those with prompts first, then those without."""
-    order = sorted(pieces, key=lambda piece: (-piece.length, -piece.prompt))
-    return [
-        *_filled([piece for piece in order if piece.prompt], budget=budget),
-        *_filled([piece for piece in order if not piece.prompt], budget=budget),
-    ]
-
-
-def _filled(pieces: Iterable[Piece], *, budget: int) -> list[Pack]:
-    """Runs of pieces (given longest first) within the budget; prompts together only if that is cheaper than apart."""
-    packs: list[Pack] = []
-    for piece in pieces:
-        if packs:
-            longer = [*packs[-1], piece]
-            cheaper = not piece.prompt or pack_cost(longer) <= pack_cost(packs[-1]) + pack_cost([piece])
-            if cheaper and pack_tokens(longer) <= budget:
-                packs[-1] = longer
-                continue
-        packs.append([piece])
-    return packs

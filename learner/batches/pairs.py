@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from learner.batches.batch import TrainBatch, TrainingSample, filled_up, micro_batch
+from learner.batches.micro_batches import TrainBatch, planned_batch
 from learner.batches.packing import cheapest_pair_plan
+from learner.batches.samples import TrainingSample
 from learner.batches.shared_prefixes import shared_length
 
 
@@ -30,7 +31,7 @@ class Pair:
 def make_pair_batch(
     pairs: Sequence[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int, shared_prompts: bool = False
 ) -> TrainBatch:
-    """One step's batch of pairs; its denominator is the number of pairs.
+    """Make one step's batch of pairs; its denominator is the number of pairs.
 
     In a micro-batch a pair's rows follow each other, the preferred answer first. Pairs of like length run together, at
     most `micro_batch_tokens` with padding at once; a pair over that runs alone. They are dealt evenly over the ranks, and
@@ -39,13 +40,7 @@ def make_pair_batch(
     ranks have no micro-batch at all.
     """
     used = [pair for pair in pairs if pair.usable]
-    rows = [sequence for pair in used for sequence in (pair.chosen, pair.rejected)]
+    answers = [answer for pair in used for answer in (pair.chosen, pair.rejected)]
     prompts = [pair.shared_prompt if shared_prompts else 0 for pair in used]
-    plan = cheapest_pair_plan([len(row.ids) for row in rows], prompts, ranks=ranks, budget=micro_batch_tokens)
-    return TrainBatch(
-        micro_batches=filled_up([[micro_batch(pack, rows, pad_id=pad_id) for pack in packs] for packs in plan], rows=2),
-        denominator=float(len(used)),
-        sequences=len(rows),
-        tokens=sum(len(sequence.ids) for sequence in rows),
-        trained_tokens=sum(sequence.trained_tokens for sequence in rows),
-    )
+    plan = cheapest_pair_plan([len(answer.ids) for answer in answers], prompts, ranks=ranks, budget=micro_batch_tokens)
+    return planned_batch(plan, answers, denominator=len(used), pad_id=pad_id, dummy_rows=2)

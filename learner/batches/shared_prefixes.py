@@ -1,6 +1,6 @@
-"""Prompts that several sequences begin with: where they end, and as the arrays of a micro-batch.
+"""Prompts that several samples begin with: where they end, and as the arrays of a micro-batch.
 
-Suffixes: `_G` sequence of a group, `_P` prompt, `_PS` prompt and token (padded on the left), `_B` row of a micro-batch.
+Suffixes: `_G` sample of a group, `_P` prompt, `_PS` prompt and token (padded on the left), `_B` row of a micro-batch.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """Sequences, by their places in a list, that begin with the same `prompt` tokens, none of them trained."""
+class SharedPrefix:
+    """Samples, by their places in a list, that begin with the same `prompt` tokens, none of them trained."""
 
     rows: tuple[int, ...]
     prompt: int
@@ -32,7 +32,7 @@ class Prompts:
 
     @classmethod
     def padded(cls, ids_P: Sequence[Sequence[int]], *, rows_P: Sequence[int], pad_id: int) -> "Prompts":
-        """The prompts with these ids; the first `rows_P[0]` rows have the first one, and so on."""
+        """Pad the prompts with these ids; the first `rows_P[0]` rows have the first one, and so on."""
         lengths = [len(ids) for ids in ids_P]
         ids_PS = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
         for place, ids in enumerate(ids_P):
@@ -45,23 +45,25 @@ class Prompts:
 
 
 def shared_length(ids_G: Sequence[tuple[int, ...]], first_trained_G: Sequence[int]) -> int:
-    """Tokens that all sequences begin with and that can run once: the last before a trained one runs in each."""
+    """Return how many tokens all samples begin with and can run once: the last before a trained one runs in each."""
     low, high = min(ids_G), max(ids_G)  # what these two have in common, all between them have too
     common = next((place for place, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
     return min(common, min(first_trained_G) - 1)
 
 
-def families(
+def shared_prefixes(
     groups: Sequence[int | None], ids: Sequence[tuple[int, ...]], first_trained: Sequence[int]
-) -> list[Family]:
-    """The groups whose prompt can run once; each argument has an entry per sequence, group None stands alone."""
+) -> list[SharedPrefix]:
+    """Return the groups whose prompt can run once; each argument has an entry per sample, group None stands alone."""
     rows_of: dict[int, list[int]] = {}
     for row, group in enumerate(groups):
         if group is not None:
             rows_of.setdefault(group, []).append(row)
     found = [
-        Family(rows=tuple(rows), prompt=shared_length([ids[row] for row in rows], [first_trained[row] for row in rows]))
+        SharedPrefix(
+            rows=tuple(rows), prompt=shared_length([ids[row] for row in rows], [first_trained[row] for row in rows])
+        )
         for rows in rows_of.values()
         if len(rows) > 1
     ]
-    return [family for family in found if family.prompt]
+    return [prefix for prefix in found if prefix.prompt]

@@ -134,7 +134,7 @@ class DeepSpeedEngine:
         return applied, float("nan") if norm is None or not applied else float(norm)
 
     def parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Whole parameters by name, a bucket at a time; tied ones once. Valid until the next bucket is asked for.
+        """Gather whole parameters by name, a bucket at a time; tied ones once. Valid until the next bucket is asked for.
 
         Adapters are added to the weights that they stand beside.
         """
@@ -143,7 +143,7 @@ class DeepSpeedEngine:
                 yield merged(self.model, bucket) if self.has_adapters else bucket
 
     def _gathered(self, parameters: dict[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
-        """These parameters whole, a bucket at a time at stage 3, else all at once."""
+        """Gather these parameters whole, a bucket at a time at stage 3, else all at once."""
         for bucket in self._buckets(parameters) if self.zero_stage == 3 else [parameters]:
             with deepspeed.zero.GatheredParameters(list(bucket.values()), enabled=self.zero_stage == 3):
                 yield {name: parameter.detach() for name, parameter in bucket.items()}
@@ -161,7 +161,7 @@ class DeepSpeedEngine:
         return buckets
 
     def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Like `parameters`, under the names and in the layout of a saved checkpoint, which engines load.
+        """Gather like `parameters`, under the names and in the layout of a saved checkpoint, which engines load.
 
         Buffers, such as the bias that balances a router, are not trained: engines keep those that they started with.
         """
@@ -169,7 +169,7 @@ class DeepSpeedEngine:
             yield revert_weight_conversion(self.model, bucket)
 
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each tensor that `checkpoint_parameters` yields."""
+        """Return the shape of each tensor that `checkpoint_parameters` yields."""
         shapes = {
             name: tuple(parameter.ds_shape) if self.zero_stage == 3 else tuple(parameter.shape)
             for name, parameter in merged_names(self.model)
@@ -218,13 +218,13 @@ def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -
 
 
 def _saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The buffers that a checkpoint holds, by name, such as the bias that balances a router."""
+    """Return the buffers that a checkpoint holds, by name, such as the bias that balances a router."""
     buffers = dict(model.named_buffers())
     return {name: buffers[name] for name in model.state_dict() if name in buffers}
 
 
 def _copied(buckets: Iterable[dict[str, torch.Tensor]], *, keep: bool) -> dict[str, torch.Tensor]:
-    """What the buckets hold, in main memory, where `keep` is set. Every rank walks through them: gathering is collective."""
+    """Copy what the buckets hold to main memory where `keep` is set. Every rank walks through them, for it is collective."""
     whole: dict[str, torch.Tensor] = {}
     for bucket in buckets:
         if keep:
@@ -272,17 +272,17 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
 
 
 def _offload(learner: LearnerConfig) -> dict[str, Any]:
-    """Where optimiser state, and at stage 3 parameters, are between their uses."""
+    """Say where optimiser state, and at stage 3 parameters, are between their uses."""
     if learner.offload == "none":
         return {}
-    place = {"device": learner.offload, "pin_memory": torch.cuda.is_available()}
+    place: dict[str, Any] = {"device": learner.offload, "pin_memory": torch.cuda.is_available()}
     if learner.offload_dir is not None:
         place["nvme_path"] = learner.offload_dir
     return {"offload_optimizer": place} | ({"offload_param": place} if learner.zero_stage == 3 else {})
 
 
 def _require_nvme() -> None:
-    """Raises `ValueError` where DeepSpeed has no asynchronous file access on this machine."""
+    """Raise `ValueError` where DeepSpeed has no asynchronous file access on this machine."""
     if not AsyncIOBuilder().is_compatible(verbose=False):
         raise ValueError(
             "learner.offload=nvme: DeepSpeed's async_io can't be built here; install libaio with its headers and a C++ "

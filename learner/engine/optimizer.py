@@ -66,7 +66,7 @@ def freeze(model: PreTrainedModel, patterns: list[str]) -> None:
 
 
 def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters; where there is weight decay, those with fewer than two axes in a group without it."""
+    """Return trainable parameters; where there is weight decay, those with fewer than two axes in a group without it."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not weight_decay:
         return [{"params": parameters, "weight_decay": 0.0}]
@@ -78,7 +78,7 @@ def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dic
 
 
 def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str, Any]]:
-    """The same for Muon: the matrices of linear layers but the output layer; then all else, as AdamW has it.
+    """Return the same for Muon: the matrices of linear layers but the output layer; then all else, as AdamW has it.
 
     `lr_scale` is a group's learning rate as a multiple of AdamW's. Raises `ValueError` where no matrix is left for Muon.
     """
@@ -105,12 +105,12 @@ def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str,
 
 
 def _ends(model: PreTrainedModel) -> list[torch.nn.Module]:
-    """The model's input embedding and output layer."""
+    """Return the model's input embedding and output layer."""
     return [end for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None]
 
 
 def learning_rate(step: int, *, optim: OptimConfig, total_steps: int) -> float:
-    """The learning rate of the step numbered `step` (from 0) of `total_steps`.
+    """Return the learning rate of the step numbered `step` (from 0) of `total_steps`.
 
     Cosine: Loshchilov and Hutter, "SGDR", eq. 5, 2017.
     """

@@ -60,7 +60,7 @@ class OptimizerState:
             self._load(directory, {name: file for file in files for name in file.keys()})  # noqa: SIM118 - not a mapping
 
     def _load(self, directory: Path, places: dict[str, Any]) -> None:
-        """`places` has the open file of each tensor."""
+        """Read the state; `places` has the open file of each tensor."""
         if STEP not in places:
             raise ValueError(f"{directory} holds no optimiser state; remove this checkpoint to use the one before")
         kinds = sorted({name.split("/", 1)[0] for name in places} - {STEP, MASTER})
@@ -79,13 +79,13 @@ class OptimizerState:
                 self._count(parameter, step)
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every whole tensor of the state; gathered one at a time."""
+        """Gather every whole tensor of the state, one at a time."""
         for name, parameter in self._trained.items():
             for kind in ([MASTER] if self._bf16 else []) + self._kinds(parameter):
                 yield f"{kind}/{name}", self._get(parameter, kind)
 
     def _kinds(self, parameter: torch.nn.Parameter) -> list[str]:
-        """What the optimiser keeps of a parameter's shape. Above stage 0 that is the same for all."""
+        """Return what the optimiser keeps of a parameter's shape. Above stage 0 that is the same for all."""
         state = self._optimizer.state
         held = state.get(parameter, {}) if self._zero is None else next(iter(state.values()), {})
         return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
@@ -109,7 +109,7 @@ class OptimizerState:
             safe_set_full_optimizer_state(parameter, value, kind)
 
     def _steps(self) -> float:
-        """Updates that the optimiser has counted, the same for every parameter with such a count."""
+        """Return the updates that the optimiser has counted, the same for every parameter with such a count."""
         counts = {float(state[STEP]) for state in self._optimizer.state.values() if STEP in state}
         assert len(counts) < 2, counts
         return max(counts, default=0.0)
@@ -124,7 +124,7 @@ class OptimizerState:
         self._link()
 
     def _partitions(self) -> list[torch.Tensor]:
-        """This rank's float32 weights, a flat tensor for each group, which the optimiser keeps its state by."""
+        """Return this rank's float32 weights, a flat tensor for each group, which the optimiser keeps its state by."""
         assert self._zero is not None
         if self._stage == 3:
             flat: list[torch.Tensor] = self._zero.fp32_partitioned_groups_flat
@@ -141,7 +141,7 @@ class OptimizerState:
             self._zero._lazy_init_hp_params_optimizer_state()
 
     def _count(self, parameter: torch.nn.Parameter, step: float) -> None:
-        """The number of updates, in the form in which each optimiser counts them: torch as a tensor, Muon's Adam as int."""
+        """Set the number of updates, in the form in which each optimiser counts them: torch as a tensor, Muon's Adam as int."""
         state = self._optimizer.state[parameter]
         if "exp_avg" in state:
             state[STEP] = torch.tensor(step) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)

@@ -1,18 +1,23 @@
-"""Advantages of answers, from their rewards alone.
+"""Advantages of answers, from their rewards alone, and which groups have any.
 
 Suffixes: `_G` one entry per answer of a group (the answers to one task), `_NG` per group of the batch and answer.
 """
 
+import math
 from collections.abc import Callable
+from typing import Any
+
+from learner.losses.own_functions import imported, is_own, tried
 
 WithinGroup = Callable[[list[float]], list[float]]
 """What is done to the rewards of one group."""
 EPSILON = 1e-6
 """Added to a deviation of rewards before it divides."""
+TRIAL_REWARDS = [1.0, 0.0, 0.5]
 
 
-def leave_one_out(rewards_G: list[float]) -> list[float]:
-    """Reward minus the mean of the *other* answers' rewards; 0 for a lone answer.
+def rloo(rewards_G: list[float]) -> list[float]:
+    """Return each reward minus the mean of the *other* answers' rewards; 0 for a lone answer.
 
     RLOO: Kool et al., "Buy 4 REINFORCE Samples, Get a Baseline for Free!", 2019; Ahmadian et al., "Back to Basics:
     Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs", 2024.
@@ -24,8 +29,8 @@ def leave_one_out(rewards_G: list[float]) -> list[float]:
     return [reward - (total - reward) / (count - 1) for reward in rewards_G]
 
 
-def mean_centred(rewards_G: list[float]) -> list[float]:
-    """Reward minus the group's mean.
+def dr_grpo(rewards_G: list[float]) -> list[float]:
+    """Return each reward minus the group's mean.
 
     Dr. GRPO: Liu et al., "Understanding R1-Zero-Like Training: A Critical Perspective", 2025.
     """
@@ -36,11 +41,11 @@ def mean_centred(rewards_G: list[float]) -> list[float]:
 
 
 def grpo(rewards_G: list[float]) -> list[float]:
-    """Reward minus the group's mean, divided by the group's (population) standard deviation plus 1e-6.
+    """Return each reward minus the group's mean, divided by the group's (population) standard deviation plus 1e-6.
 
     GRPO: Shao et al., "DeepSeekMath", section 4.1, 2024.
     """
-    centred_G = mean_centred(rewards_G)
+    centred_G = dr_grpo(rewards_G)
     if not centred_G:
         return []
     deviation = (sum(x * x for x in centred_G) / len(centred_G)) ** 0.5
@@ -48,7 +53,7 @@ def grpo(rewards_G: list[float]) -> list[float]:
 
 
 def batch_normalised(values_NG: list[list[float]], tokens_NG: list[list[int]]) -> list[list[float]]:
-    """Values minus their mean over the trained tokens of the batch, divided by their (population) deviation plus 1e-6.
+    """Return values minus their mean over the batch's trained tokens, divided by their (population) deviation plus 1e-6.
 
     Every token has its answer's value; `tokens_NG` says how many each answer has. REINFORCE++: Hu et al., "REINFORCE++",
     eq. 10, 2025. Its variant with a baseline has the mean of each group subtracted before.
@@ -71,12 +76,71 @@ def _unchanged(rewards_G: list[float]) -> list[float]:
 
 
 ADVANTAGES: dict[str, WithinGroup] = {
-    "loo": leave_one_out,
-    "mean": mean_centred,
+    "rloo": rloo,
+    "dr_grpo": dr_grpo,
     "grpo": grpo,
     "reinforce_pp": _unchanged,
-    "reinforce_pp_baseline": mean_centred,
+    "reinforce_pp_baseline": dr_grpo,
 }
 """What is done within each group, by the names of the configuration."""
 OVER_THE_BATCH = ("reinforce_pp", "reinforce_pp_baseline")
 """Those that are normalised over the whole batch after that: groups of equal rewards teach there too."""
+
+
+def batch_advantages(
+    rewards_NG: list[list[float]], tokens_NG: list[list[int]], *, kind: str, clip: float, normalise: bool = True
+) -> list[list[float]]:
+    """Return the advantages of all groups of a batch by the rule named `kind`, each clipped to +-`clip`.
+
+    `tokens_NG` are the trained tokens of each answer, which a normalisation over the batch counts. Without `normalise` what
+    such a rule normalises is left as it is, neither normalised nor clipped: it is done where more is known.
+    """
+    values_NG = [advantage_function(kind)(rewards_G) for rewards_G in rewards_NG]
+    if kind in OVER_THE_BATCH:
+        if not normalise:
+            return values_NG
+        values_NG = batch_normalised(values_NG, tokens_NG)
+    return [[max(-clip, min(clip, value)) for value in values_G] for values_G in values_NG]
+
+
+def has_signal(rewards_G: list[float], *, kind: str) -> bool:
+    """Say whether a group with these rewards teaches anything by the rule named `kind`.
+
+    Where the batch is the measure, one of equal rewards does; a rule of one's own is asked.
+    """
+    if is_own(kind):
+        return any(advantage_function(kind)(rewards_G))
+    return kind in OVER_THE_BATCH or differ(rewards_G)
+
+
+def differ(rewards_G: list[float]) -> bool:
+    """Say whether rewards differ: compared with each other, those that all are the same teach nothing."""
+    return len(set(rewards_G)) > 1
+
+
+def advantage_function(name: str) -> WithinGroup:
+    """Return what the advantage of this name does within a group. One of a user's own is checked at every call."""
+    if not is_own(name):
+        return ADVANTAGES[name]
+    function = imported("loss.advantage", name)
+    return lambda rewards_G: _checked(name, function(list(rewards_G)), rewards_G)
+
+
+def require_advantage(name: str) -> None:
+    """Raise `ValueError` where an advantage of one's own can't be imported or does not fit."""
+    result = tried("loss.advantage", name, "function(rewards_G)", lambda function: function(list(TRIAL_REWARDS)))
+    _checked(name, result, TRIAL_REWARDS)
+
+
+def _checked(name: str, result: Any, rewards_G: list[float]) -> list[float]:
+    """Return what a user's function gave as numbers. Raises `ValueError` where it is no finite one for each reward."""
+    try:
+        advantages_G = [float(value) for value in result]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"loss.advantage={name!r} returned {result!r}, which is no list of numbers") from error
+    if len(advantages_G) != len(rewards_G) or not all(map(math.isfinite, advantages_G)):
+        raise ValueError(
+            f"loss.advantage={name!r} returned {advantages_G} for the rewards {rewards_G}; it must give one finite number "
+            f"for each"
+        )
+    return advantages_G

@@ -1,26 +1,20 @@
 """What the learner is told to minimise."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from envs.core.bounds import not_negative, one_of, positive
 from envs.core.setting import identity
-from learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH
-from learner.losses.kl import ESTIMATES
-from learner.losses.own_functions import OWN, is_own, require_advantage, require_surrogate
+from learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH, require_advantage
+from learner.losses.kl import KlEstimate
+from learner.losses.own_functions import OWN, is_own
+from learner.losses.surrogates import SURROGATES, require_surrogate, usual_clip
 from rollout.trajectory import TurnFault
 
-OBJECTIVES = ("policy", "nll", "distill", "dpo")
-USUAL_CLIPS = {
-    "ppo": (0.2, 0.28),
-    "gspo": (3e-4, 4e-4),
-    "cispo": (1.0, 4.0),
-    "decoupled": (0.2, 0.28),
-    "reinforce": (1.0, float("inf")),
-}
-"""The surrogates, and where each bounds the policy ratio unless told otherwise: 1 - the first to 1 + the second."""
-OLD_POLICIES = ("trainer", "rollout")
-AGGREGATIONS = ("token", "sequence", "constant")
-KL_PLACES = ("loss", "reward")
+Objective = Literal["policy", "nll", "distill", "dpo"]
+Aggregation = Literal["token", "sequence", "constant"]
+OldPolicy = Literal["trainer", "rollout"]
+KlPlace = Literal["loss", "reward"]
 DECOUPLED_RANGE = (0.0, 5.0)
 """The range of trainer / rollout outside of which decoupled drops a token."""
 
@@ -33,13 +27,13 @@ class LossConfig:
     policy ratio. DAPO is ppo with aggregation token, rl.shaping.overlong_buffer, and groups without signal dropped.
     """
 
-    objective: str = identity("policy")
+    objective: Objective = identity("policy")
     """policy (reinforcement learning), nll (supervised: minus the log-probability of each trained token), distill (policy
     with the advantage log pi_teacher - log pi of each token) or dpo (preferred answers against others)."""
     beta: float = identity(0.1)
     """Of dpo: what an answer's log pi - log pi_ref is multiplied by; the smaller, the further pi may go from the reference."""
-    advantage: str = identity("loo")
-    """Reward minus a baseline: loo (mean of the other answers, RLOO), mean (mean of the group, Dr. GRPO), grpo (likewise,
+    advantage: str = identity("rloo")
+    """Reward minus a baseline: rloo (mean of the other answers), dr_grpo (mean of the group), grpo (likewise,
     divided by the group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++),
     reinforce_pp_baseline (mean of the group, divided by the batch's deviation; both over its tokens, and after what
     kl_in reward takes), or module.function of one's own, from a group's rewards to their advantages."""
@@ -51,7 +45,7 @@ class LossConfig:
     """Advantage of a turn with an invalid tool call, in place of its own; null keeps its own."""
     mask_truncated: bool = identity(False)
     """Whether answers that ran into the token limit carry no loss."""
-    aggregation: str = identity("token")
+    aggregation: Aggregation = identity("token")
     """What weighs the same in a batch: token (mean over its tokens), sequence (mean over means), constant (sum over
     tokens, divided by the number of sequences times constant_length)."""
     constant_length: int = identity(0)
@@ -60,7 +54,7 @@ class LossConfig:
     """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, made for aggregation
     sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo with the weight pi / mu, for old data),
     reinforce (r A without a clip), or module.function of one's own, called as those in learner/losses/surrogates.py."""
-    old_policy: str | None = identity(None)
+    old_policy: OldPolicy | None = identity(None)
     """What r compares pi with: trainer (the policy before the batch's first update; r is 1 where it makes no other) or
     rollout (mu); null takes rollout for gspo and cispo, whose point is the clip, and else trainer."""
     clip_low: float | None = identity(None)
@@ -85,17 +79,15 @@ class LossConfig:
     """Sequences with A < 0 whose mean of log mu - log pi is above this carry no loss, usually 0.5; 0 turns it off."""
     kl_coefficient: float = identity(0.0)
     """Price of diverging from the weights that the stage began with; 0 is off, and then no reference is held."""
-    kl: str = identity("k3")
+    kl: KlEstimate = identity("k3")
     """Estimate of the divergence from d = log pi_ref - log pi: k1 (-d; in the reward only), k2 (d^2 / 2, whose gradient in
     the loss is that of the divergence) or k3 (exp(d) - d - 1)."""
-    kl_in: str = identity("loss")
+    kl_in: KlPlace = identity("loss")
     """Where it is paid: loss (a term for each token) or reward (each token's advantage loses what is still to come)."""
     entropy_bonus: float = identity(0.0)
     """Coefficient of the policy's entropy, in nats, which is added to the objective; 0 is off."""
 
     def __post_init__(self) -> None:
-        one_of("loss.objective", self.objective, OBJECTIVES)
-        one_of("loss.aggregation", self.aggregation, AGGREGATIONS)
         if is_own(self.advantage):
             require_advantage(self.advantage)
         else:
@@ -103,13 +95,7 @@ class LossConfig:
         if is_own(self.surrogate):
             require_surrogate(self.surrogate)
         else:
-            one_of("loss.surrogate", self.surrogate, (*USUAL_CLIPS, OWN))
-        one_of("loss.kl", self.kl, tuple(ESTIMATES))
-        one_of("loss.kl_in", self.kl_in, KL_PLACES)
-        if self.old_policy is not None:
-            one_of("loss.old_policy", self.old_policy, OLD_POLICIES)
-        if self.decoupled and self.against_rollout:
-            raise ValueError("loss.surrogate=decoupled with loss.old_policy=rollout: take trainer, or surrogate=ppo")
+            one_of("loss.surrogate", self.surrogate, (*SURROGATES, OWN))
         positive("loss.beta", self.beta)
         positive("loss.advantage_clip", self.advantage_clip)
         not_negative("loss.importance_cap", self.cap)
@@ -119,20 +105,12 @@ class LossConfig:
         for name, value in (("malformed_thought", self.malformed_thought), ("invalid_call", self.invalid_call)):
             if value is not None and not value < 0:
                 raise ValueError(f"loss.{name}={value}: must be below 0, or null to keep the advantage")
-        if (self.aggregation == "constant") != (self.constant_length > 0):
-            raise ValueError(
-                f"loss.constant_length={self.constant_length} with loss.aggregation={self.aggregation}: it must be "
-                f"above 0 for constant, and 0 for any other"
-            )
-        if self.objective == "policy" and self.kl == "k1" and self.kl_in == "loss" and self.kl_coefficient:
-            raise ValueError(
-                "loss.kl=k1 with loss.kl_in=loss: the mean of its gradient is 0 whatever the divergence; set loss.kl=k2, "
-                "whose gradient there is that of the divergence, or loss.kl_in=reward"
-            )
         self._check_bounds()
+        self._check_combinations()
         self._refuse_what_has_no_effect()
 
     def _check_bounds(self) -> None:
+        """Raise `ValueError` where a clip, a range or a guard holds nothing."""
         if not 0 <= self.clip[0] <= 1:
             raise ValueError(f"loss.clip_low={self.clip_low}: must lie between 0 and 1")
         not_negative("loss.clip_high", self.clip[1])
@@ -148,7 +126,23 @@ class LossConfig:
         if self.error_guard and self.error_guard <= 1:
             raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
 
+    def _check_combinations(self) -> None:
+        """Raise `ValueError` where settings contradict each other."""
+        if self.decoupled and self.against_rollout:
+            raise ValueError("loss.surrogate=decoupled with loss.old_policy=rollout: take trainer, or surrogate=ppo")
+        if (self.aggregation == "constant") != (self.constant_length > 0):
+            raise ValueError(
+                f"loss.constant_length={self.constant_length} with loss.aggregation={self.aggregation}: it must be "
+                f"above 0 for constant, and 0 for any other"
+            )
+        if self.objective == "policy" and self.kl == "k1" and self.kl_in == "loss" and self.kl_coefficient:
+            raise ValueError(
+                "loss.kl=k1 with loss.kl_in=loss: the mean of its gradient is 0 whatever the divergence; set loss.kl=k2, "
+                "whose gradient there is that of the divergence, or loss.kl_in=reward"
+            )
+
     def _refuse_what_has_no_effect(self) -> None:
+        """Raise `ValueError` where a setting would do nothing beside the others."""
         if self.dual_clip and self.surrogate in ("gspo", "cispo", "reinforce"):
             raise ValueError(
                 f"loss.dual_clip={self.dual_clip} with loss.surrogate={self.surrogate}, which has none: leave it out"
@@ -199,7 +193,7 @@ class LossConfig:
     @property
     def clip(self) -> tuple[float, float]:
         """The policy ratio is held between 1 - the first and 1 + the second."""
-        low, high = USUAL_CLIPS.get(self.surrogate, USUAL_CLIPS["ppo"])
+        low, high = usual_clip(self.surrogate)
         return low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high
 
     @property
@@ -219,6 +213,11 @@ class LossConfig:
         if self.token_range:
             return self.token_range[0], self.token_range[1]
         return DECOUPLED_RANGE if self.decoupled else None
+
+    @property
+    def sequence_bounds(self) -> tuple[float, float] | None:
+        """The range of the geometric mean of pi / mu outside of which a sequence carries no loss."""
+        return (self.sequence_range[0], self.sequence_range[1]) if self.sequence_range else None
 
     @property
     def overrides(self) -> dict[TurnFault, float]:

@@ -26,9 +26,9 @@ class Correction:
 def token_factors(
     w_BT: torch.Tensor, correction: Correction, *, in_ratio: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each token's loss is multiplied by, and where a bound of it took hold.
+    """Return what each token's loss is multiplied by, and where a bound of it took hold.
 
-    w held between `floor` and `cap`, w itself where there is only a `token_range`, 1 where there is neither or where w
+    That is w held between `floor` and `cap`, w itself where there is only a `token_range`, 1 where there is neither or where w
     is already `in_ratio`. Outside of the `token_range` it is 0.
 
     Held between bounds: Espeholt et al., "IMPALA", section 4.1, 2018; for the gap between trainer and engine: Yao et
@@ -43,7 +43,7 @@ def token_factors(
 
 
 def inside_range(values_BT: torch.Tensor, w_BT: torch.Tensor, bounds: tuple[float, float] | None) -> torch.Tensor:
-    """The values, with 0 where w (per token, or per sequence as a column) lies outside of the bounds."""
+    """Return the values, with 0 where w (per token, or per sequence as a column) lies outside of the bounds."""
     if bounds is None:
         return values_BT
     return torch.where((w_BT < bounds[0]) | (w_BT > bounds[1]), 0.0, values_BT)
@@ -52,7 +52,7 @@ def inside_range(values_BT: torch.Tensor, w_BT: torch.Tensor, bounds: tuple[floa
 def kept_weights(
     weights_BT: torch.Tensor, gap_BT: torch.Tensor, advantages_BT: torch.Tensor, correction: Correction
 ) -> torch.Tensor:
-    """`weights_BT`, with 0 for the sequences that are left out, as judged by their `gap_BT` = log w of trained tokens.
+    """Return `weights_BT`, with 0 for the sequences that are left out, as judged by their `gap_BT` = log w of trained tokens.
 
     `error_guard`: those whose exp(mean |log w|) is above it.
     `sequence_range`: those whose exp(mean log w), the geometric mean of w, lies outside of it; masks by a sequence's

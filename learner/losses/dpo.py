@@ -17,7 +17,7 @@ def dpo_loss(
     *,
     beta: float = 0.1,
 ) -> Loss:
-    """-log sigmoid(beta ((log pi - log ref) of the chosen answer - the same of the rejected one)), summed over pairs.
+    """Return -log sigmoid(beta ((log pi - log ref) of the chosen answer - the same of the rejected one)), summed over pairs.
 
     The arguments are sums of log-probabilities over an answer's tokens. Rafailov et al., "Direct Preference
     Optimization: Your Language Model is Secretly a Reward Model", eq. 7, 2023.
@@ -34,7 +34,7 @@ def dpo_loss(
 
 
 def pair_loss(logprobs_RT: torch.Tensor, weights_RT: torch.Tensor, ref_RT: torch.Tensor, *, beta: float) -> Loss:
-    """`dpo_loss` of a micro-batch of pairs; a pair whose weights are all 0 only fills up, and counts for nothing."""
+    """Return the `dpo_loss` of a micro-batch of pairs; a pair whose weights are all 0 only fills up, and counts for nothing."""
     trained_RT = weights_RT > 0
     sums_R, ref_R = (torch.where(trained_RT, values_RT, 0.0).sum(-1) for values_RT in (logprobs_RT, ref_RT))
     real_B = trained_RT.any(-1)[0::2]

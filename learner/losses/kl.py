@@ -3,37 +3,41 @@
 Suffix: `_BT` one entry per sequence and token. In the formulas d = log pi_ref - log pi of a sampled token.
 """
 
+from collections.abc import Callable
+from typing import Literal
+
 import torch
 
 from learner.losses.ratios import MAX_LOG_RATIO
 
 
 def k1(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
-    """-d: unbiased for KL(pi, pi_ref), of either sign. Schulman, "Approximating KL Divergence", 2020."""
+    """Return -d: unbiased for KL(pi, pi_ref), of either sign. Schulman, "Approximating KL Divergence", 2020."""
     return -_gap(logprobs_BT, ref_BT)
 
 
 def k2(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
-    """d^2 / 2: biased, never negative. Schulman, "Approximating KL Divergence", 2020."""
+    """Return d^2 / 2: biased, never negative. Schulman, "Approximating KL Divergence", 2020."""
     return _gap(logprobs_BT, ref_BT).square() / 2
 
 
 def k3(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
-    """exp(d) - d - 1: unbiased and never negative. Schulman, "Approximating KL Divergence", 2020; as a term of the loss:
+    """Return exp(d) - d - 1: unbiased and never negative. Schulman, "Approximating KL Divergence", 2020; as a term of the loss:
     Shao et al., "DeepSeekMath", eq. 4, 2024.
     """
     gap_BT = _gap(logprobs_BT, ref_BT)
     return gap_BT.exp() - gap_BT - 1
 
 
-ESTIMATES = {"k1": k1, "k2": k2, "k3": k3}
+KlEstimate = Literal["k1", "k2", "k3"]
+ESTIMATES: dict[KlEstimate, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 """The functions by the names of the configuration."""
 
 
 def penalised_advantages(
     advantages_BT: torch.Tensor, kl_BT: torch.Tensor, trained_BT: torch.Tensor, *, coefficient: float
 ) -> torch.Tensor:
-    """Advantages with the divergence as a cost of each token: minus `coefficient` times its sum from here to the end.
+    """Take the divergence from the advantages, as a cost of each token: minus `coefficient` times its sum from here to the end.
 
     Without discount and without baseline, over trained tokens. Hu et al., "REINFORCE++", 2025.
     """
@@ -45,7 +49,7 @@ def penalised_advantages(
 def distillation_advantages(
     logprobs_BT: torch.Tensor, teacher_BT: torch.Tensor, *, clip: float = MAX_LOG_RATIO
 ) -> torch.Tensor:
-    """log pi_teacher - log pi of each token that the student sampled, held between -`clip` and `clip`, as a constant.
+    """Return log pi_teacher - log pi of each token that the student sampled, between -`clip` and `clip`, as a constant.
 
     The reverse divergence from a teacher, token by token. Gu et al., "MiniLLM: Knowledge Distillation of Large Language
     Models", 2024; with this advantage: Lu, "On-Policy Distillation", 2025.

@@ -1,20 +1,19 @@
 """The losses, as pure functions of tensors. Each returns *sums*: the caller divides by the whole batch's denominator.
 
-Suffixes: `_B` one entry per sequence, `_BT` per sequence and token, `_BTV` per vocabulary entry too. `logprobs_BT` are
-the trainer's log-probabilities pi, `behaviour_BT` those of the rollout engine mu, `ref_BT` those of a reference policy,
-`weights_BT` what a token counts for (0: untrained or padding). Entries where the weight is 0 are never read, they may be
-NaN.
+Suffix: `_BT` one entry per sequence and token. `logprobs_BT` are the trainer's log-probabilities pi, `behaviour_BT` those
+of the rollout engine mu, `ref_BT` those of a reference policy, `weights_BT` what a token counts for (0: untrained or
+padding). Entries where the weight is 0 are never read, they may be NaN.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from learner.losses.config import LossConfig
 from learner.losses.corrections import Correction, kept_weights, token_factors
-from learner.losses.kl import ESTIMATES, penalised_advantages
-from learner.losses.own_functions import surrogate_function
+from learner.losses.kl import ESTIMATES, KlEstimate, penalised_advantages
 from learner.losses.ratios import bounded_exp
-from learner.losses.surrogates import Clip, Tokens
+from learner.losses.surrogates import Clip, Tokens, surrogate_function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +28,14 @@ class Loss:
 class KlPenalty:
     """The price of leaving a reference policy: which estimate, its coefficient, and whether the reward pays it."""
 
-    estimate: str = "k3"
+    estimate: KlEstimate = "k3"
     coefficient: float = 0.0
     in_reward: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """What `policy_loss` minimises. `against_rollout`: the policy ratio is pi / mu, not pi / pi_old."""
+class PolicyTerms:
+    """What `policy_loss` adds up. `against_rollout`: the policy ratio is pi / mu, not pi / pi_old."""
 
     surrogate: str = "ppo"
     clip: Clip = field(default_factory=lambda: Clip(low=0.2, high=0.28, dual=3.0))
@@ -45,23 +44,33 @@ class Objective:
     kl: KlPenalty = field(default_factory=KlPenalty)
     entropy_bonus: float = 0.0
 
+    @classmethod
+    def of(cls, config: LossConfig) -> "PolicyTerms":
+        """Take the values of a configuration, with what the surrogate implies where nothing is set.
 
-def token_logprobs(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:
-    """Log-probability of each token given those before it, float32, shape (B, T); 0 for the first, which has none."""
-    logits = logits_BTV[:, :-1].float()
-    targets = ids_BT[:, 1:]
-    chosen = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return torch.nn.functional.pad(chosen - logits.logsumexp(-1), (1, 0))
-
-
-def token_entropies(logits_BTV: torch.Tensor) -> torch.Tensor:
-    """Entropy of the distribution that each token was drawn from, in nats, float32, shape (B, T); 0 for the first."""
-    logs = logits_BTV[:, :-1].float().log_softmax(-1)
-    return torch.nn.functional.pad(-(logs.exp() * logs).sum(-1), (1, 0))
+        Advantages that are normalised after the divergence was taken from them have paid it before.
+        """
+        low, high = config.clip
+        coefficient = 0.0 if config.normalises_divergence else config.kl_coefficient
+        return cls(
+            surrogate=config.surrogate,
+            clip=Clip(low=low, high=high, dual=config.dual),
+            correction=Correction(
+                cap=config.cap,
+                floor=config.importance_floor,
+                token_range=config.token_bounds,
+                sequence_range=config.sequence_bounds,
+                error_guard=config.error_guard,
+                negative_guard=config.negative_guard,
+            ),
+            against_rollout=config.against_rollout,
+            kl=KlPenalty(estimate=config.kl, coefficient=coefficient, in_reward=config.kl_in == "reward"),
+            entropy_bonus=config.entropy_bonus,
+        )
 
 
 def nll_loss(logprobs_BT: torch.Tensor, weights_BT: torch.Tensor) -> Loss:
-    """Negative log-likelihood of the trained tokens."""
+    """Return the negative log-likelihood of the trained tokens."""
     total = -(weights_BT * logprobs_BT).sum()
     return Loss(total=total, sums={"weight": weights_BT.sum(), "loss": total.detach()})
 
@@ -72,12 +81,12 @@ def policy_loss(
     advantages_BT: torch.Tensor,
     behaviour_BT: torch.Tensor,
     *,
-    objective: Objective,
+    terms: PolicyTerms,
     old_BT: torch.Tensor | None = None,
     ref_BT: torch.Tensor | None = None,
     entropy_BT: torch.Tensor | None = None,
 ) -> Loss:
-    """A surrogate of the policy's objective, corrected for what the engine computes differently or with older weights.
+    """Return a surrogate of the policy's objective, corrected for what the engine computes differently or with older weights.
 
     Per token `weight * factor * surrogate(r, A)`: r = pi / pi_old is the policy ratio (`surrogates`), while
     w = pi_old / mu says by which factor, and in which sequences at all, a token counts (`corrections`). Without
@@ -90,44 +99,45 @@ def policy_loss(
     """
     trained_BT = weights_BT > 0
     logprobs_BT = torch.where(trained_BT, logprobs_BT, 0.0)
-    behaviour_BT = torch.where(trained_BT, behaviour_BT, 0.0)
     old_BT = logprobs_BT.detach() if old_BT is None else torch.where(trained_BT, old_BT, 0.0)
+    kl = terms.kl
     kl_BT = None
     if ref_BT is not None:
-        paying_BT = old_BT if objective.kl.in_reward else logprobs_BT
-        kl_BT = ESTIMATES[objective.kl.estimate](paying_BT, torch.where(trained_BT, ref_BT, 0.0))
-        if objective.kl.in_reward:
-            advantages_BT = penalised_advantages(advantages_BT, kl_BT, trained_BT, coefficient=objective.kl.coefficient)
+        kl_BT = ESTIMATES[kl.estimate](old_BT if kl.in_reward else logprobs_BT, torch.where(trained_BT, ref_BT, 0.0))
+        if kl.in_reward:
+            advantages_BT = penalised_advantages(advantages_BT, kl_BT, trained_BT, coefficient=kl.coefficient)
+    tokens = Tokens(logprobs_BT=logprobs_BT, old_BT=old_BT, advantages_BT=advantages_BT, trained_BT=trained_BT)
+    total, sums = _corrected_surrogate(tokens, weights_BT, torch.where(trained_BT, behaviour_BT, 0.0), terms)
+    if kl_BT is not None:
+        divergence = (weights_BT * kl_BT).sum()
+        sums["kl"] = divergence.detach()
+        if not kl.in_reward:
+            total = total + kl.coefficient * divergence
+    if entropy_BT is not None:
+        entropy = (weights_BT * torch.where(trained_BT, entropy_BT, 0.0)).sum()
+        sums["policy_entropy"] = entropy.detach()
+        total = total - terms.entropy_bonus * entropy
+    return Loss(total=total, sums={"weight": weights_BT.sum(), "loss": total.detach()} | sums)
 
-    gap_BT = old_BT - behaviour_BT
+
+def _corrected_surrogate(
+    tokens: Tokens, weights_BT: torch.Tensor, behaviour_BT: torch.Tensor, terms: PolicyTerms
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the sum of the surrogate over tokens with its corrections, and sums of what is worth watching."""
+    gap_BT = tokens.old_BT - behaviour_BT
     w_BT = bounded_exp(gap_BT)
-    kept_BT = kept_weights(weights_BT, gap_BT, advantages_BT, objective.correction)
-    factors_BT, truncated_BT = token_factors(w_BT, objective.correction, in_ratio=objective.against_rollout)
-    tokens = Tokens(
-        logprobs_BT=logprobs_BT,
-        old_BT=behaviour_BT if objective.against_rollout else old_BT,
-        advantages_BT=advantages_BT,
-        trained_BT=trained_BT,
-    )
-    surrogate = surrogate_function(objective.surrogate)(tokens, clip=objective.clip)
-    total = (kept_BT * factors_BT * surrogate.loss_BT).sum()
+    kept_BT = kept_weights(weights_BT, gap_BT, tokens.advantages_BT, terms.correction)
+    factors_BT, truncated_BT = token_factors(w_BT, terms.correction, in_ratio=terms.against_rollout)
+    compared = replace(tokens, old_BT=behaviour_BT) if terms.against_rollout else tokens
+    surrogate = surrogate_function(terms.surrogate)(compared, clip=terms.clip)
     sums = {
-        "entropy": -(weights_BT * logprobs_BT.detach()).sum(),  # mean surprise of sampled tokens: unbiased on-policy
+        "entropy": -(weights_BT * tokens.logprobs_BT.detach()).sum(),  # mean surprise of samples: unbiased on-policy
         "ratio": (weights_BT * surrogate.ratio_BT).sum(),
         "importance": (weights_BT * w_BT).sum(),
         "importance_truncated": (weights_BT * truncated_BT).sum(),
         "logprob_gap": (weights_BT * gap_BT.abs()).sum(),
         "clipped": (weights_BT * surrogate.clipped_BT).sum(),
         "guarded": (weights_BT - kept_BT).sum(),
-        "advantage_abs": (weights_BT * advantages_BT.abs()).sum(),
+        "advantage_abs": (weights_BT * tokens.advantages_BT.abs()).sum(),
     }
-    if kl_BT is not None:
-        divergence = (weights_BT * kl_BT).sum()
-        sums["kl"] = divergence.detach()
-        if not objective.kl.in_reward:
-            total = total + objective.kl.coefficient * divergence
-    if entropy_BT is not None:
-        entropy = (weights_BT * torch.where(trained_BT, entropy_BT, 0.0)).sum()
-        sums["policy_entropy"] = entropy.detach()
-        total = total - objective.entropy_bonus * entropy
-    return Loss(total=total, sums={"weight": weights_BT.sum(), "loss": total.detach()} | sums)
+    return (kept_BT * factors_BT * surrogate.loss_BT).sum(), sums

@@ -10,11 +10,11 @@ MAX_LOG_RATIO = 20.0
 
 
 def bounded_exp(log_ratio: torch.Tensor) -> torch.Tensor:
-    """The ratio of two probabilities from the difference of their logarithms."""
+    """Return the ratio of two probabilities from the difference of their logarithms."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def sequence_means(values_BT: torch.Tensor, trained_BT: torch.Tensor) -> torch.Tensor:
-    """The mean over the trained tokens of each sequence, shape (B, 1); 0 for a sequence without any."""
+    """Return the mean over the trained tokens of each sequence, shape (B, 1); 0 for a sequence without any."""
     counted_BT = trained_BT.to(values_BT.dtype)
     return (values_BT * counted_BT).sum(-1, keepdim=True) / counted_BT.sum(-1, keepdim=True).clamp(min=1.0)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from learner.losses.own_functions import imported, is_own, tried
 from learner.losses.ratios import bounded_exp, sequence_means
 
 
@@ -47,7 +48,7 @@ class SurrogateFunction(Protocol):
 
 
 def ppo(tokens: Tokens, *, clip: Clip) -> Surrogate:
-    """-min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most `dual` * |A|.
+    """Return -min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most `dual` * |A|.
 
     Schulman et al., "Proximal Policy Optimization Algorithms", eq. 7, 2017; bounds that differ: Yu et al., "DAPO",
     eq. 10, 2025. Dual clip: Ye et al., "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning",
@@ -62,7 +63,7 @@ def ppo(tokens: Tokens, *, clip: Clip) -> Surrogate:
 
 
 def gspo(tokens: Tokens, *, clip: Clip) -> Surrogate:
-    """-min(s A, clip(s, 1 - low, 1 + high) A) with the ratio of the whole sequence, s = exp(mean over t of log r).
+    """Return -min(s A, clip(s, 1 - low, 1 + high) A) with the ratio of the whole sequence, s = exp(mean over t of log r).
 
     The token's ratio is sg(s) pi / sg(pi): s in value, with a gradient of its own for each token. Zheng et al., "Group
     Sequence Policy Optimization", section 4, 2025.
@@ -73,7 +74,7 @@ def gspo(tokens: Tokens, *, clip: Clip) -> Surrogate:
 
 
 def cispo(tokens: Tokens, *, clip: Clip) -> Surrogate:
-    """-sg(clip(r, 1 - low, 1 + high)) A log pi: the weight of a token is bounded, its gradient never lost.
+    """Return -sg(clip(r, 1 - low, 1 + high)) A log pi: the weight of a token is bounded, its gradient never lost.
 
     MiniMax, "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", eq. 4 and 5, 2025.
     """
@@ -84,23 +85,13 @@ def cispo(tokens: Tokens, *, clip: Clip) -> Surrogate:
 
 
 def reinforce(tokens: Tokens, *, clip: Clip) -> Surrogate:
-    """-r A, without bounds; with pi_old = sg(pi) its gradient is that of -A log pi.
+    """Return -r A, without bounds; with pi_old = sg(pi) its gradient is that of -A log pi.
 
     Williams, "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", 1992.
     """
     ratio_BT = bounded_exp(tokens.logprobs_BT - tokens.old_BT)
     loss_BT = -(ratio_BT * tokens.advantages_BT)
     return Surrogate(loss_BT=loss_BT, ratio_BT=ratio_BT.detach(), clipped_BT=torch.zeros_like(tokens.trained_BT))
-
-
-SURROGATES: dict[str, SurrogateFunction] = {
-    "ppo": ppo,
-    "gspo": gspo,
-    "cispo": cispo,
-    "decoupled": ppo,
-    "reinforce": reinforce,
-}
-"""The functions by the names of the configuration; what decouples the fourth is the weight that `policy_loss` is given."""
 
 
 def _clipped(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> Surrogate:
@@ -111,3 +102,56 @@ def _clipped(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) ->
         objective_BT = torch.where(advantages_BT < 0, bounded_BT, objective_BT)
     clipped_BT = objective_BT.detach() != unclipped_BT.detach()
     return Surrogate(loss_BT=-objective_BT, ratio_BT=ratio_BT.detach(), clipped_BT=clipped_BT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSurrogate:
+    """A surrogate, and between 1 minus the first and 1 plus the second of which bounds its policy ratio usually lies."""
+
+    function: SurrogateFunction
+    usual_clip: tuple[float, float]
+
+
+SURROGATES = {
+    "ppo": KnownSurrogate(function=ppo, usual_clip=(0.2, 0.28)),
+    "gspo": KnownSurrogate(function=gspo, usual_clip=(3e-4, 4e-4)),
+    "cispo": KnownSurrogate(function=cispo, usual_clip=(1.0, 4.0)),
+    "decoupled": KnownSurrogate(function=ppo, usual_clip=(0.2, 0.28)),
+    "reinforce": KnownSurrogate(function=reinforce, usual_clip=(1.0, float("inf"))),
+}
+"""By the names of the configuration; what decouples the fourth is the weight that `policy_loss` is given."""
+
+
+def usual_clip(name: str) -> tuple[float, float]:
+    """Return the usual bounds of the policy ratio; for a surrogate of a user's own those of ppo."""
+    return SURROGATES.get(name, SURROGATES["ppo"]).usual_clip
+
+
+def surrogate_function(name: str) -> SurrogateFunction:
+    """Return the surrogate of this name."""
+    return imported("loss.surrogate", name) if is_own(name) else SURROGATES[name].function
+
+
+def require_surrogate(name: str) -> None:
+    """Raise `ValueError` where a surrogate of one's own can't be imported, called or differentiated."""
+    logprobs_BT = torch.tensor([[-1.0, -2.0, -0.5], [-0.3, -1.5, -2.5]]).requires_grad_()
+    tokens = Tokens(
+        logprobs_BT=logprobs_BT,
+        old_BT=logprobs_BT.detach() - 0.1,
+        advantages_BT=torch.tensor([[1.0] * 3, [-1.0] * 3]),
+        trained_BT=torch.ones(2, 3, dtype=torch.bool),
+    )
+    result = tried(
+        "loss.surrogate", name, "function(tokens, clip=clip)", lambda f: f(tokens, clip=Clip(low=0.2, high=0.2))
+    )
+    wanted = (
+        f"loss.surrogate={name!r} must return a learner.losses.surrogates.Surrogate whose tensors have the shape of its "
+        f"tokens"
+    )
+    if not isinstance(result, Surrogate):
+        raise ValueError(f"{wanted}; it returned {type(result).__name__}")
+    shapes = [tuple(tensor.shape) for tensor in (result.loss_BT, result.ratio_BT, result.clipped_BT)]
+    if set(shapes) != {(2, 3)}:
+        raise ValueError(f"{wanted}; for two sequences of three tokens these were {shapes}")
+    if not result.loss_BT.requires_grad or not result.loss_BT.isfinite().all():
+        raise ValueError(f"{wanted}; its loss has no gradient, or is not finite: {result.loss_BT.tolist()}")

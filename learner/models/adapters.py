@@ -33,7 +33,7 @@ def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -
 
 
 def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The parameters by the names of a model without adapters, these added to the weights that they stand beside.
+    """Return the parameters by the names of a model without adapters, these added to the weights that they stand beside.
 
     A weight is given together with its adapter; both are whole in the model while this is called.
     """
@@ -46,12 +46,12 @@ def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[
 
 
 def merged_names(model: PreTrainedModel) -> list[tuple[str, Any]]:
-    """The parameters but for adapters, by the names that `merged` gives them."""
+    """Return the parameters but for adapters, by the names that `merged` gives them."""
     return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if not is_adapter(name)]
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter belongs to an adapter."""
+    """Say whether a parameter belongs to an adapter."""
     return ".lora_" in name
 
 

@@ -13,22 +13,21 @@ import torch
 import torch.distributed
 from transformers import PreTrainedModel
 
-from learner.batches.expert_routes import Routes
-from learner.models.expert_load import load_entropy, load_max, unused
-from learner.models.experts import Router, find_routers
+from learner.batches.pass_experts import PassExperts
+from learner.models.experts import Router, find_routers, load_entropy, load_max, unused
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """What a router returns: logits (N, E), weights (N, K), indices (N, K)."""
 
 
-class Routing:
+class ExpertReplay:
     """Hooks on the routers of one model. They use only what a router returns, so ZeRO-3 gathers what it always does."""
 
     def __init__(self, model: PreTrainedModel, *, replay: bool, device: torch.device) -> None:
         self._routers = find_routers(model)
         self._replay = replay
         self._device = device
-        self._coming: list[Routes] = []
+        self._coming: list[PassExperts] = []
         self._pass: _Pass | None = None
         self._experts = self._routers[0].experts if self._routers else 0
         self._totals = self._nothing()  # how often each expert was chosen, then choices that moved, and those replayed
@@ -37,12 +36,12 @@ class Routing:
         for layer, router in enumerate(self._routers):
             router.module.register_forward_hook(self._hook(layer, router))
 
-    def follow(self, passes: Sequence[Routes]) -> None:
-        """What the next forward passes of the model run, in order. Those after them route freely and are not counted."""
+    def follow(self, passes: Sequence[PassExperts]) -> None:
+        """Say what the next forward passes of the model run, in order. In those after them the routers decide, uncounted."""
         self._coming = list(passes)
 
     def metrics(self) -> dict[str, float]:
-        """The load since the last call, over all ranks, which call this together; empty without expert layers.
+        """Return the load since the last call, over all ranks, which call this together; empty without expert layers.
 
         `experts/rerouted`: the share of replayed choices that the router would not have made.
         """
@@ -63,8 +62,8 @@ class Routing:
         return torch.zeros(len(self._routers) * self._experts + 2, dtype=torch.float64, device=self._device)
 
     def _next_pass(self) -> None:
-        routes = self._coming.pop(0) if self._coming else None
-        self._pass = None if routes is None else _Pass.of(routes, replay=self._replay, device=self._device)
+        coming = self._coming.pop(0) if self._coming else None
+        self._pass = None if coming is None else _Pass.of(coming, replay=self._replay, device=self._device)
         if self._pass is not None and self._pass.experts_NLK is not None:
             layers = self._pass.experts_NLK.shape[1]
             if layers != len(self._routers):
@@ -77,22 +76,22 @@ class Routing:
                 return None
             logits_NE, weights_NK, own_NK = returned
             if running.experts_NLK is None:
-                self._count(layer, own_NK, running.sequences_N)
+                self._count(layer, own_NK, running.samples_N)
                 return None
             recorded_NK = running.experts_NLK[:, layer].long()
             chosen_NK = torch.where(recorded_NK < 0, own_NK, recorded_NK)
-            self._count(layer, chosen_NK, running.sequences_N)
-            self._compare(recorded_NK, own_NK, running.sequences_N)
-            return logits_NE, router.gates(logits_NE, chosen_NK).to(weights_NK.dtype), chosen_NK
+            self._count(layer, chosen_NK, running.samples_N)
+            self._compare(recorded_NK, own_NK, running.samples_N)
+            return logits_NE, router.router_weights(logits_NE, chosen_NK).to(weights_NK.dtype), chosen_NK
 
         return routed
 
-    def _count(self, layer: int, chosen_NK: torch.Tensor, sequences_N: torch.Tensor) -> None:
-        weights_NK = sequences_N[:, None].expand_as(chosen_NK)
+    def _count(self, layer: int, chosen_NK: torch.Tensor, samples_N: torch.Tensor) -> None:
+        weights_NK = samples_N[:, None].expand_as(chosen_NK)
         self._totals.index_add_(0, layer * self._experts + chosen_NK.flatten(), weights_NK.flatten())
 
-    def _compare(self, recorded_NK: torch.Tensor, own_NK: torch.Tensor, sequences_N: torch.Tensor) -> None:
-        weights_NK = sequences_N[:, None] * (recorded_NK >= 0)
+    def _compare(self, recorded_NK: torch.Tensor, own_NK: torch.Tensor, samples_N: torch.Tensor) -> None:
+        weights_NK = samples_N[:, None] * (recorded_NK >= 0)
         moved_NK = ~(recorded_NK[:, :, None] == own_NK[:, None, :]).any(-1)
         self._totals[-2] += (weights_NK * moved_NK).sum()
         self._totals[-1] += weights_NK.sum()
@@ -100,14 +99,14 @@ class Routing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """`Routes` as tensors, its rows one after the other."""
+    """`PassExperts` as tensors, its rows one after the other."""
 
-    sequences_N: torch.Tensor
+    samples_N: torch.Tensor
     experts_NLK: torch.Tensor | None
 
     @classmethod
-    def of(cls, routes: Routes, *, replay: bool, device: torch.device) -> "_Pass":
-        sequences_N = torch.from_numpy(routes.sequences_BT).flatten().to(device, torch.float64)
-        if routes.experts_BTLK is None or not replay:
-            return cls(sequences_N=sequences_N, experts_NLK=None)
-        return cls(sequences_N=sequences_N, experts_NLK=torch.from_numpy(routes.experts_BTLK).flatten(0, 1).to(device))
+    def of(cls, given: PassExperts, *, replay: bool, device: torch.device) -> "_Pass":
+        samples_N = torch.from_numpy(given.samples_BT).flatten().to(device, torch.float64)
+        if given.experts_BTLK is None or not replay:
+            return cls(samples_N=samples_N, experts_NLK=None)
+        return cls(samples_N=samples_N, experts_NLK=torch.from_numpy(given.experts_BTLK).flatten(0, 1).to(device))

@@ -1,8 +1,10 @@
-"""The routers of a model's expert layers: which modules they are, and how they weigh the experts that a token goes to.
+"""The routers of a model's expert layers: which modules they are, how they weigh a token's experts, how even their load is.
 
-Suffixes: `_NE` token of a pass and expert, `_NK` token and chosen expert.
+Suffixes: `_NE` token of a pass and expert, `_NK` token and chosen expert, `_LE` expert layer and expert: how often a token
+went to it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,18 +18,20 @@ from learner.config import LearnerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """A router with its number of experts. `gates` are the weights of given experts, from the router's own logits.
+    """A router with its number of experts. `router_weights` are the weights of given experts, from the router's own logits.
 
     The module returns logits (N, E), weights (N, K) and indices (N, K).
     """
 
     module: torch.nn.Module
     experts: int
-    gates: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    router_weights: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def sigmoid_gates(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalised: bool, scale: float) -> torch.Tensor:
-    """The sigmoids of the chosen experts' logits, as shares of their sum where `normalised`, times `scale`.
+def sigmoid_router_weights(
+    logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalised: bool, scale: float
+) -> torch.Tensor:
+    """Return the sigmoids of the chosen experts' logits, as shares of their sum where `normalised`, times `scale`.
 
     DeepSeek-AI, "DeepSeek-V3 Technical Report", eq. 13 to 15, 2024; Nemotron 3 has the same.
     """
@@ -37,8 +41,8 @@ def sigmoid_gates(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalis
     return scores_NK * scale
 
 
-def softmax_gates(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalised: bool) -> torch.Tensor:
-    """The chosen experts' probabilities, as shares of their sum where `normalised`.
+def softmax_router_weights(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalised: bool) -> torch.Tensor:
+    """Return the chosen experts' probabilities, as shares of their sum where `normalised`.
 
     Shazeer et al., "Outrageously Large Neural Networks", section 2.1, 2017.
     """
@@ -49,7 +53,7 @@ def softmax_gates(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalis
 
 
 def find_routers(model: PreTrainedModel) -> list[Router]:
-    """The routers of a model in the order of its layers; none where it has no expert layers of a known kind."""
+    """Return the routers of a model in the order of its layers; none where it has no expert layers of a known kind."""
     return [router for module in model.modules() if (router := _router(module)) is not None]
 
 
@@ -73,19 +77,42 @@ def prepare_routers(model: PreTrainedModel, learner: LearnerConfig) -> None:
             router.module.requires_grad_(False)
 
 
+def load_max(counts_LE: torch.Tensor) -> float:
+    """Return the share that the busiest expert of any layer has of its layer's choices, times the experts: 1 is balanced."""
+    return float((_shares(counts_LE) * counts_LE.shape[1]).max())
+
+
+def unused(counts_LE: torch.Tensor) -> float:
+    """Return the share of all experts that no token went to."""
+    return float((counts_LE == 0).double().mean())
+
+
+def load_entropy(counts_LE: torch.Tensor) -> float:
+    """Return the entropy of a layer's load over that of an even one, mean over layers: 1 is balanced, 0 a single expert."""
+    shares_LE = _shares(counts_LE)
+    entropies_L = -torch.special.xlogy(shares_LE, shares_LE).sum(-1)
+    return float(entropies_L.mean()) / math.log(counts_LE.shape[1])
+
+
+def _shares(counts_LE: torch.Tensor) -> torch.Tensor:
+    return counts_LE.double() / counts_LE.sum(-1, keepdim=True).clamp(min=1)
+
+
 def _router(module: torch.nn.Module) -> Router | None:
     if isinstance(module, NemotronHTopkRouter):
         normalised, scale = bool(module.norm_topk_prob), float(module.routed_scaling_factor)
         return Router(
             module=module,
             experts=module.num_experts,
-            gates=lambda logits, choices: sigmoid_gates(logits, choices, normalised=normalised, scale=scale),
+            router_weights=lambda logits, choices: sigmoid_router_weights(
+                logits, choices, normalised=normalised, scale=scale
+            ),
         )
     if isinstance(module, Qwen3MoeTopKRouter):
         plain = bool(module.norm_topk_prob)
         return Router(
             module=module,
             experts=module.num_experts,
-            gates=lambda logits, choices: softmax_gates(logits, choices, normalised=plain),
+            router_weights=lambda logits, choices: softmax_router_weights(logits, choices, normalised=plain),
         )
     return None

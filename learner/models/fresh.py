@@ -57,21 +57,22 @@ class FreshModelConfig:
         unknown = set(self.pattern) - set(LAYER_TYPES)
         if unknown or not self.pattern:
             raise ValueError(
-                f"model.pattern={self.pattern!r}: use the letters M (Mamba-2), * (attention), - (MLP), E (experts)"
+                f"model.fresh.pattern={self.pattern!r}: use the letters M (Mamba-2), * (attention), - (MLP), E (experts)"
             )
         if not 1 <= self.experts_per_token <= self.experts:
             raise ValueError(
-                f"model.experts_per_token={self.experts_per_token}: must lie between 1 and model.experts={self.experts}"
+                f"model.fresh.experts_per_token={self.experts_per_token}: must lie between 1 and model.fresh.experts="
+                f"{self.experts}"
             )
         if self.hidden_size % self.attention_heads or self.attention_heads % self.key_value_heads:
             raise ValueError(
-                f"model.hidden_size={self.hidden_size} must be a multiple of attention_heads={self.attention_heads}, "
-                f"and that a multiple of key_value_heads={self.key_value_heads}"
+                f"model.fresh.hidden_size={self.hidden_size} must be a multiple of model.fresh.attention_heads="
+                f"{self.attention_heads}, and that a multiple of model.fresh.key_value_heads={self.key_value_heads}"
             )
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer with one token for each byte and a few tags; any UTF-8 text round-trips."""
+    """Make a tokenizer with one token for each byte and a few tags; any UTF-8 text round-trips."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {symbol: index for index, symbol in enumerate(alphabet)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -92,7 +93,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def padded_size(tokenizer: PreTrainedTokenizerFast) -> int:
-    """How many ids a fresh model knows: those of its tokenizer, and more up to a multiple of 8."""
+    """Return how many ids a fresh model knows: those of its tokenizer, and more up to a multiple of 8."""
     return -(-len(tokenizer) // 8) * 8
 
 
@@ -111,7 +112,7 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
 
 
 def parameter_count(config: FreshModelConfig) -> int:
-    """How many parameters a fresh model has, found out without making its weights."""
+    """Return how many parameters a fresh model has, found out without making its weights."""
     with torch.device("meta"):
         model = NemotronHForCausalLM(_hybrid_config(config, byte_tokenizer()))
     return sum(parameter.numel() for parameter in model.parameters())

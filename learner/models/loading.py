@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from learner.models.mamba_scan import match_engine
+from learner.config import Recomputed
+from learner.models import mamba_scan
 
 TOKENIZER_FILES = (
     "tokenizer*",
@@ -21,31 +22,50 @@ HEADERS_BYTES = 2**20
 
 
 def read_model(directory: Path) -> PreTrainedModel:
-    """A model in float32 that computes what the engines compute. Raises `ValueError` where the directory holds none."""
+    """Read a model in float32 that computes what the engines compute. Raises `ValueError` where the directory holds none."""
     if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
         raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
     )
-    match_engine(model)
+    mamba_scan.match_engine(model)
     return model
 
 
+def recompute(model: PreTrainedModel, kind: Recomputed) -> None:
+    """Let the backward pass compute nothing again ("none"), the insides of scans ("selective") or whole layers ("full").
+
+    Whole layers: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. Only insides that are large and
+    cheap: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", section 4, 2022. Of those,
+    attention's fused kernels keep none, on a CPU or a GPU, and neither do the scan's CUDA kernels; what is left is the
+    scan on a CPU (`learner/models/mamba_scan.py`), of all models of this process.
+
+    Raises `ValueError` for a model that can't compute its layers again.
+    """
+    mamba_scan.install(recompute=kind == "selective")
+    if kind == "full":
+        if not model.supports_gradient_checkpointing:
+            raise ValueError(f"learner.recompute=full: a model of type {model.config.model_type} can't; take selective")
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
 def longest_sequence(directory: Path) -> int | None:
-    """How many tokens a model takes by its own configuration; None where that names no number of positions."""
+    """Return how many tokens a model takes by its own configuration; None where that names no number of positions."""
     config = AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
     positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
 
 
 def read_tokenizer(directory: Path) -> dict[str, bytes]:
-    """The tokenizer's files, kept here: the checkpoint that a run continues from may be gone when it saves the next."""
+    """Read the tokenizer's files, to be kept: the checkpoint that a run continues from may be gone when it saves the next."""
     return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}
 
 
 def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
-    """Bytes of a checkpoint of the model, at the most: its weights and, of what is trained, the optimiser's two moments, and
-    in bfloat16 the float32 weights too. To be asked before the model is partitioned.
+    """Return the bytes of a checkpoint of the model, at the most.
+
+    That is its weights and, of what is trained, the optimiser's two moments, and in bfloat16 the float32 weights too. To be
+    asked before the model is partitioned.
     """
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     held = sum(tensor.numel() for tensor in model.state_dict().values())

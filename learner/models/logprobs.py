@@ -1,6 +1,7 @@
-"""Log-probabilities and entropies of tokens from the hidden states before them, without the logits of a whole pass.
+"""Log-probabilities and entropies of tokens: from logits, or from the hidden states before them without a pass's logits.
 
-Suffixes: `_N` one entry per token that is scored, `_ND` hidden size too, `_NV` vocabulary entry too, `_VD` both.
+Suffixes: `_BT` sequence and token, `_BTV` vocabulary entry too, `_N` token that is scored, `_ND` hidden size too, `_NV`
+vocabulary entry too, `_VD` both.
 """
 
 from typing import Any
@@ -8,7 +9,21 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+LogprobsAndEntropies = tuple[torch.Tensor, torch.Tensor]
+
+
+def token_logprobs(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:
+    """Return the log-probability of each token given those before it, float32, shape (B, T); 0 for the first."""
+    logits = logits_BTV[:, :-1].float()
+    targets = ids_BT[:, 1:]
+    chosen = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return torch.nn.functional.pad(chosen - logits.logsumexp(-1), (1, 0))
+
+
+def token_entropies(logits_BTV: torch.Tensor) -> torch.Tensor:
+    """Return the entropy, in nats, of what each token was drawn from, float32, shape (B, T); 0 for the first."""
+    logs = logits_BTV[:, :-1].float().log_softmax(-1)
+    return torch.nn.functional.pad(-(logs.exp() * logs).sum(-1), (1, 0))
 
 
 def vocabulary_scores(
@@ -19,11 +34,12 @@ def vocabulary_scores(
     *,
     entropy: bool,
     tokens: int,
-) -> Pair:
-    """Log-probability of each target and entropy in nats (zeros without `entropy`) under softmax(hidden weight^T + bias).
+) -> LogprobsAndEntropies:
+    """Return each target's log-probability, and the entropy in nats, under softmax(hidden weight^T + bias).
 
-    Both of shape (N,) and float32. At most `tokens` rows of logits exist at once: with more rows they are computed in
-    pieces, and once more in the backward pass, which costs a third of the layer's operations and saves its memory.
+    Without `entropy` that is 0. Both of shape (N,) and float32. At most `tokens` rows of logits exist at once: with more
+    rows they are computed in pieces, and once more in the backward pass, which costs a third of the layer's operations
+    and saves its memory.
     """
     if len(targets_N) <= tokens:
         logits_NV = functional.linear(hidden_ND, weight_VD, bias_V).float()
@@ -32,7 +48,7 @@ def vocabulary_scores(
     return logprobs_N, entropies_N
 
 
-def _scores(logits_NV: torch.Tensor, targets_N: torch.Tensor, *, entropy: bool) -> Pair:
+def _scores(logits_NV: torch.Tensor, targets_N: torch.Tensor, *, entropy: bool) -> LogprobsAndEntropies:
     chosen_N = logits_NV.gather(-1, targets_N[:, None])[:, 0]
     if not entropy:
         logprobs_N = chosen_N - logits_NV.logsumexp(-1)
@@ -55,7 +71,7 @@ class _InPieces(torch.autograd.Function):
         targets_N: torch.Tensor,
         entropy: bool,
         tokens: int,
-    ) -> Pair:
+    ) -> LogprobsAndEntropies:
         pieces = []
         for start in range(0, len(targets_N), tokens):
             rows = slice(start, start + tokens)

@@ -26,7 +26,7 @@ def chunk_scan(
     chunk_size: int,
     d_H: torch.Tensor,
 ) -> torch.Tensor:
-    """y_t = c_t . h_t + d x_t with h_t = exp(a dt_t) h_(t-1) + dt_t b_t x_t, from h = 0; `dt` is already positive.
+    """Compute y_t = c_t . h_t + d x_t with h_t = exp(a dt_t) h_(t-1) + dt_t b_t x_t, from h = 0; `dt` is already positive.
 
     The state-space duality of Dao and Gu, "Transformers are SSMs" (2024), section 6: inside a chunk a masked matrix
     product, between chunks the recurrence. What makes it fast: scores are computed once per group, not per head; the
@@ -48,7 +48,7 @@ def continued_scan(
     d_H: torch.Tensor,
     initial_BHPN: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`chunk_scan` from the state h that another scan ended with (None: from 0); returns y and the state at the end."""
+    """Compute `chunk_scan` from the state h that another scan ended with (None: from 0); returns y and the state at the end."""
     chunks = _Chunks(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size)
     starts, final_BHPN = chunks.states(initial_BHPN)
     y = chunks.own_outputs()
@@ -80,17 +80,17 @@ class _Chunks:
         self.decay = self._chunked((a_H * dt_BTH)[..., None])[..., 0].cumsum(1)  # (B K, L, H)
 
     def _chunked(self, tensor: torch.Tensor) -> torch.Tensor:
-        """(B, T, n, width) to (B K, L, n, width)."""
+        """Cut (B, T, n, width) to (B K, L, n, width)."""
         pad = self.count * self.size - self.length
         padded = functional.pad(tensor, (0, 0, 0, 0, 0, pad)) if pad else tensor
         return padded.reshape(self.batch * self.count, self.size, *tensor.shape[2:])
 
     def unchunked(self, y: torch.Tensor) -> torch.Tensor:
-        """(B K, L, H, P) to (B, T, H, P)."""
+        """Join (B K, L, H, P) to (B, T, H, P)."""
         return y.reshape(self.batch, self.count * self.size, self.heads, self.channels)[:, : self.length]
 
     def own_outputs(self) -> torch.Tensor:
-        """What the positions of a chunk add to each other's outputs; shape (B K, L, H, P)."""
+        """Return what the positions of a chunk add to each other's outputs; shape (B K, L, H, P)."""
         rows = self.decay.transpose(1, 2)
         causal_LL = torch.ones(self.size, self.size, dtype=torch.bool, device=rows.device).tril()
         gaps = (rows[..., :, None] - rows[..., None, :]).masked_fill(~causal_LL, float("-inf"))
@@ -98,7 +98,7 @@ class _Chunks:
         return ((scores * gaps.exp()) @ self.x.transpose(1, 2)).transpose(1, 2)
 
     def states(self, initial_BHPN: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The state at the start of each chunk, shape (B K, G, N, columns), and that at the end, (B, H, P, N)."""
+        """Return the state at the start of each chunk, shape (B K, G, N, columns), and that at the end, (B, H, P, N)."""
         each = self.heads // self.groups
         total = self.decay[:, -1:]  # (B K, 1, H)
         weighted = self.x * (total - self.decay).exp()[..., None]
@@ -120,7 +120,7 @@ class _Chunks:
         return before, final_BHPN
 
     def outputs_of(self, starts: torch.Tensor) -> torch.Tensor:
-        """What the state at the start of each chunk adds to its outputs; shape (B K, L, H, P)."""
+        """Return what the state at the start of each chunk adds to its outputs; shape (B K, L, H, P)."""
         y = (self.c @ starts).transpose(1, 2).reshape(-1, self.size, self.heads, self.channels)
         return y * self.decay.exp()[..., None]
 
@@ -152,7 +152,7 @@ def install(*, recompute: bool = False) -> None:
 
 
 def _replacement() -> Callable[..., Any]:
-    """A function with the signature of transformers' own."""
+    """Return a function with the signature of transformers' own."""
 
     def scan(
         x: torch.Tensor,

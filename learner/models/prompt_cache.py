@@ -17,7 +17,7 @@ class StateLayer(LinearAttentionLayer):
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None
     ) -> torch.Tensor:
-        """Inputs of the convolution, after those that it looks back on: the last of the prompt, or zeros."""
+        """Keep and return inputs of the convolution, after those that it looks back on: the last of the prompt, or zeros."""
         kernel = conv_states.shape[-1] if conv_kernel_size is None else conv_kernel_size
         if self.has_previous_state[state_idx]:
             inputs = torch.cat([self.conv_states[state_idx], conv_states], dim=-1)
@@ -29,14 +29,14 @@ class StateLayer(LinearAttentionLayer):
         return inputs
 
     def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0) -> torch.Tensor:
-        """The state after the last token."""
+        """Keep and return the state after the last token."""
         self.recurrent_states[state_idx] = recurrent_states
         self.is_recurrent_states_initialized[state_idx] = True
         return recurrent_states
 
 
 def prompt_cache(config: PreTrainedConfig) -> DynamicCache:
-    """An empty cache for a model with this configuration."""
+    """Make an empty cache for a model with this configuration."""
     cache = DynamicCache(config=config)
     cache.layers = [
         StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer for layer in cache.layers
@@ -45,7 +45,7 @@ def prompt_cache(config: PreTrainedConfig) -> DynamicCache:
 
 
 def require_shareable(config: PreTrainedConfig) -> None:
-    """Raises `ValueError` for a model whose answers are not known to continue from a prompt that ran once."""
+    """Raise `ValueError` for a model whose answers are not known to continue from a prompt that ran once."""
     text = config.get_text_config(decoder=True)
     layers = set(get_layer_types_and_kwargs(text)[0])
     unknown = sorted(layers - LAYER_TYPES - {RECURRENT.get(text.model_type)})

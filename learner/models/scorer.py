@@ -13,8 +13,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from learner.batches.shared_prefixes import Prompts
-from learner.losses.policy import token_entropies, token_logprobs
-from learner.models.logprobs import vocabulary_scores
+from learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from learner.models.shared_prompt import causal_logits
 
 SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
@@ -54,7 +53,7 @@ class Scorer:
     def __call__(
         self, ids_BT: torch.Tensor, wanted_BT: torch.Tensor, prompts: Prompts | None = None, *, entropy: bool = False
     ) -> Scores:
-        """Scores of the wanted tokens of sequences, or of answers to `prompts`, which run once; padded on the right."""
+        """Score the wanted tokens of sequences, or of answers to `prompts`, which run once; padded on the right."""
         request = _Request(next_BT=ids_BT[:, 1:], wanted_BT=wanted_BT[:, 1:], entropy=entropy)
         output = causal_logits(
             self._forward,
@@ -80,7 +79,7 @@ class Scorer:
             self._request = None
 
     def _read(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
-        """What the output layer returns: logits, or in a call of this scorer scores of shape (B, T, 2)."""
+        """Return what the output layer returns: logits, or in a call of this scorer scores of shape (B, T, 2)."""
         request = self._request
         if request is None:
             logits_BTV: torch.Tensor = self._plain(hidden_BTD)
@@ -110,7 +109,7 @@ class _Request:
 
 
 def output_layer(model: PreTrainedModel) -> torch.nn.Linear | None:
-    """The layer whose outputs are the model's logits; None where they are scaled, capped, or not from a linear layer."""
+    """Return the layer whose outputs are the model's logits; None where they are scaled, capped, or not from a linear layer."""
     layer = model.get_output_embeddings()
     settings = vars(model.config)
     if type(layer) is not torch.nn.Linear or any(settings.get(name) not in (None, 1.0) for name in SCALES):

@@ -26,7 +26,7 @@ def causal_logits(
     whole_graph: bool = False,
     reading: AbstractContextManager[None] = AS_IT_IS,
 ) -> torch.Tensor:
-    """Logits of shape (B, T, V): of whole sequences, or of answers that continue from `prompts`.
+    """Return logits of shape (B, T, V): of whole sequences, or of answers that continue from `prompts`.
 
     Padding on the right needs no mask: in a causal model nothing before it sees it. `reading` is entered for the pass
     whose logits are returned.
@@ -47,7 +47,7 @@ def _answer_logits(
     whole_graph: bool,
     reading: AbstractContextManager[None],
 ) -> torch.Tensor:
-    """The logits that each answer has in one sequence with its prompt.
+    """Return the logits that each answer has in one sequence with its prompt.
 
     Padding before a shorter prompt is masked: attention does not see it, positions are counted without it, and Mamba
     layers get zeros for it, with which convolution and state are those of a beginning. `whole_graph` ties the prompts'
@@ -73,7 +73,7 @@ def _answer_logits(
 def _padding(
     prompts: Prompts, *, length: int, device: torch.device
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Masks and positions for the prompts and for the answers; none where all prompts have one length."""
+    """Return masks and positions for the prompts and for the answers; none where all prompts have one length."""
     lengths_P = torch.from_numpy(prompts.lengths_P).to(device)
     longest = prompts.ids_PS.shape[1]
     if int(lengths_P.min()) == longest:

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from learner.batches.batch import sequences_from_groups
+from learner.batches.samples import samples_from_groups
 from learner.losses.config import LossConfig
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
@@ -56,7 +56,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
         sampling, groups = await bench_rollout(pool, mixture, config)
         pad = pad_id(load_tokenizer(model))
-        sequences = sequences_from_groups(groups, advantage=rl.loss.advantage)
+        sequences = samples_from_groups(groups, advantage=rl.loss.advantage)
         figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
         tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
         figures |= bench_steps(tasks, threads=config.rollout.programs)

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from learner.batches.batch import TrainingSample, sequences_from_groups
 from learner.batches.builder import BatchBuilder
+from learner.batches.samples import TrainingSample, samples_from_groups
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
@@ -162,7 +162,7 @@ class _Bench:
             began = time.monotonic()
             sampled = await sample_groups(pool, tasks, answers=self._rl.group_size, first=self._tickets)
             generated = time.monotonic()
-            sequences = sequences_from_groups(sampled, advantage=self._rl.loss.advantage)
+            sequences = samples_from_groups(sampled, advantage=self._rl.loss.advantage)
             await learner.step(builder.of_samples(sequences))
             times.append((generated - began, time.monotonic() - generated, await _push(pool, learner)))
         return _best(x, times)

@@ -19,11 +19,12 @@ from rich.table import Table
 from transformers import PreTrainedModel
 from transformers import logging as transformers_logging
 
-from learner.batches.batch import MicroBatch, TrainBatch, TrainingSample, make_batch
-from learner.losses.policy import token_logprobs
+from learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
+from learner.batches.samples import TrainingSample
 from learner.models import mamba_scan
 from learner.models.fresh import FreshModelConfig, make_model
 from learner.models.loading import read_model
+from learner.models.logprobs import token_logprobs
 from learner.models.shared_prompt import causal_logits
 
 SHAPES = tuple(product((1, 4, 8, 16), (16, 64, 128, 512), (16, 64, 256)))

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from learner.batches.batch import TrainBatch, sequences_from_groups
 from learner.batches.builder import BatchBuilder
+from learner.batches.micro_batches import TrainBatch
+from learner.batches.samples import samples_from_groups
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
@@ -35,7 +36,7 @@ async def bench_loop(
     rl, builder = config.section(RlConfig), BatchBuilder(config=config.learner, pad_id=pad_id)
 
     def batch(groups: list[Group]) -> TrainBatch:
-        return builder.of_samples(sequences_from_groups(groups, advantage=rl.loss.advantage))
+        return builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
 
     serving = VersionCell(WeightVersion(step=version))
     generate_s, learn_s = await _parts(pool, learner, mixture, config, batch)

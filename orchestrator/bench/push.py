@@ -16,14 +16,16 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
+from typing import get_args
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
 
-from learner.batches.batch import TrainingSample, make_batch
-from learner.config import CARRIERS, WIRE_DTYPES, LearnerConfig, OptimConfig
+from learner.batches.micro_batches import make_batch
+from learner.batches.samples import TrainingSample
+from learner.config import CARRIERS, LearnerConfig, OptimConfig, WireDtype
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
 from learner.publishing.publisher import WeightPublisher
@@ -162,9 +164,8 @@ def bench_sparse(*, learning_rate: float) -> dict[str, float]:
         manifest = rank.publish(step)
         assert manifest is not None
         shares.append(manifest.sent_bytes / manifest.nbytes)
-        rank.train_step(
-            make_batch(_answers(rank, seed=step), ranks=1, micro_batch_tokens=4096, pad_id=0), loss=LossConfig()
-        )
+        batch = make_batch(_answers(rank, seed=step), ranks=1, micro_batch_tokens=4096, pad_id=0)
+        rank.train_step(batch.share(0), loss=LossConfig())
     rank.close()
     return {"first_step_share": shares[1], "last_step_share": shares[-1], "mean_share": sum(shares[1:]) / STEPS}
 
@@ -264,7 +265,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m orchestrator.bench.push", description=__doc__)
     parser.add_argument("--sizes", nargs="*", choices=list(SHAPES), default=["1M", "100M"], help="1B takes 7 GB")
     parser.add_argument("--engines", nargs="*", choices=list(MODELS), default=["1M"], help="models loaded into vLLM")
-    parser.add_argument("--wire-dtype", default="float32", choices=WIRE_DTYPES)
+    parser.add_argument("--wire-dtype", default="float32", choices=get_args(WireDtype))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--sparse", action="store_true", help="measure how much less travels in steps of reinforcement")
     given = parser.parse_args()

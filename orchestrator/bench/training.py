@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from learner.batches import batch
+from learner.batches.micro_batches import make_batch
+from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models import mamba_scan
@@ -25,7 +26,7 @@ UNTRAINED = -100
 
 
 def bench_training(
-    model_dir: Path, sequences: Sequence[batch.TrainingSample], learner: LearnerConfig, *, pad_id: int
+    model_dir: Path, sequences: Sequence[TrainingSample], learner: LearnerConfig, *, pad_id: int
 ) -> dict[str, float]:
     """Measure the tokens a second of updates by the learner, without and with shared prompts, and by the plain loop.
 
@@ -39,13 +40,13 @@ def bench_training(
     plain = PlainLoop(model_dir, micro_batch_tokens=config.micro_batch_tokens, pad_id=pad_id)
     ways: dict[str, Callable[[], object]] = {"plain_loop": lambda: plain.step(sequences)}
     for name, shared in (("in_full", False), ("shared", True)):
-        built = batch.make_batch(
+        built = make_batch(
             sequences,
             ranks=1,
             micro_batch_tokens=config.micro_batch_tokens,
             pad_id=pad_id,
             shared_prompts=shared and config.shared_prompts,
-        )
+        ).share(0)
         ways[name] = lambda built=built: rank.train_step(built, loss=LossConfig(objective="nll"))  # type: ignore[misc]
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(1 + REPEATS):  # the first one allocates memory, and is no one's best
@@ -72,7 +73,7 @@ class PlainLoop:
         self._tokens = micro_batch_tokens
         self._pad_id = pad_id
 
-    def step(self, sequences: Sequence[batch.TrainingSample]) -> float:
+    def step(self, sequences: Sequence[TrainingSample]) -> float:
         """Make one update; return the loss, a mean over the trained tokens."""
         trained, total = sum(sequence.trained_tokens for sequence in sequences), 0.0
         rows = max(1, self._tokens // max(len(sequence.ids) for sequence in sequences))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from learner.batches.batch import TrainBatch
+from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
@@ -57,9 +57,9 @@ class TrainerActor:
         """Compute with this many CPU threads."""
         await self._answer(self._actor.use_threads.remote(threads))
 
-    async def train(self, batches: Sequence[TrainBatch], *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
         """Take part in a step; returns its metrics."""
-        metrics: dict[str, float] = await self._answer(self._actor.train.remote(batches, loss=loss, epochs=epochs))
+        metrics: dict[str, float] = await self._answer(self._actor.train.remote(shares, loss=loss, epochs=epochs))
         return metrics
 
     async def publish(self, version: int) -> WeightManifest | None:

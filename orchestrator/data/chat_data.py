@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from envs.catalog import environment
 from envs.core.task import Message, Task
 from envs.core.turn_text import CLOSE_THOUGHT
-from learner.batches.batch import TrainingSample
+from learner.batches.samples import TrainingSample
 from orchestrator.mixture import Draw, Mixture
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags

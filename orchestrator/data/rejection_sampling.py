@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from envs.core.thinking_mode import Mode, ThinkingMix, up_to
-from learner.batches.batch import TrainingSample
+from learner.batches.samples import TrainingSample
 from orchestrator.data.epoch_batches import EpochBatches, Position
 from orchestrator.data.row_intake import fits
 from orchestrator.data.self_answers import SelfAnswer, sample_of

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from learner.batches.batch import TrainingSample
 from learner.batches.pairs import Pair
+from learner.batches.samples import TrainingSample
 from orchestrator.data.row_intake import fits, require_rows, too_long
 from orchestrator.mixture import Draw
 from rollout.trajectory import Closed, Group, Trajectory, Turn

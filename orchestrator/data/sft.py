@@ -11,7 +11,7 @@ from envs.core.jsonl import OnError
 from envs.core.setting import identity, scheduled
 from envs.core.task import Message
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
-from learner.batches.batch import TrainingSample
+from learner.batches.samples import TrainingSample
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.row_intake import fits
 

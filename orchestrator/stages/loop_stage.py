@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from learner.batches.batch import TrainBatch, sequences_from_groups
 from learner.batches.builder import BatchBuilder
-from learner.batches.updates import mini_batches
+from learner.batches.micro_batches import TrainBatch
+from learner.batches.samples import mini_batches, samples_from_groups
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopRequested, beside
 from orchestrator.failure_watch import FailureWatch
@@ -102,7 +102,7 @@ class LoopStage:
 
     def _batches(self, groups: list[Group]) -> list[TrainBatch]:
         loss = self._config.loss
-        sequences = sequences_from_groups(
+        sequences = samples_from_groups(
             groups,
             advantage=loss.advantage,
             advantage_clip=loss.advantage_clip,

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from learner.losses.batch_advantages import has_signal
+from learner.losses.advantages import has_signal
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.settings.fitting import fit_loop

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from learner.batches.batch import TrainBatch, TrainingSample
 from learner.batches.builder import BatchBuilder
+from learner.batches.micro_batches import TrainBatch
+from learner.batches.samples import TrainingSample
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from orchestrator.data.row_intake import ROWS, counts_text
@@ -59,7 +60,7 @@ async def train_supervised(
         metrics = await within(limit, learner.step(built), stage=name, waiting_for=lambda: "the learner's step")
         times = clock.report().metrics()
         named = {f"train/{name}": value for name, value in metrics.items()}
-        left_out = sequences - built.sequences
+        left_out = sequences - built.samples
         run.log(stage, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out} | times)
         skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
         clock.enter(Phase.SAVE)

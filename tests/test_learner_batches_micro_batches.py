@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from envs.core.task import Task
-from learner.batches.batch import MicroBatch, TrainingSample, make_batch, sequences_from_groups
+from learner.batches.micro_batches import MicroBatch, make_batch
+from learner.batches.samples import TrainingSample, samples_from_groups
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 NAN = float("nan")
@@ -34,8 +35,8 @@ SECOND = Turn(
 
 
 def test_a_trajectory_becomes_one_sequence_of_all_its_turns():
-    first, second = sequences_from_groups(
-        [group(trajectory(FIRST, SECOND, reward=1.0), trajectory(FIRST, reward=0.0))], advantage="loo"
+    first, second = samples_from_groups(
+        [group(trajectory(FIRST, SECOND, reward=1.0), trajectory(FIRST, reward=0.0))], advantage="rloo"
     )
     assert first.ids == (1, 2, 3, 4, 5, 6, 7, 8)
     assert first.trained_T == (False, False, True, False, True, False, True, True)
@@ -48,10 +49,10 @@ def test_a_trajectory_becomes_one_sequence_of_all_its_turns():
 
 def test_truncated_trajectories_carry_no_loss_where_they_are_masked():
     cut = group(trajectory(FIRST, reward=1.0, stop=Stop.LENGTH), trajectory(FIRST, reward=0.0))
-    masked, kept = sequences_from_groups([cut], advantage="mean", mask_truncated=True)
+    masked, kept = samples_from_groups([cut], advantage="dr_grpo", mask_truncated=True)
     assert masked.trained_tokens == 0
     assert kept.trained_tokens == 2
-    assert sequences_from_groups([cut], advantage="mean")[0].trained_tokens == 2
+    assert samples_from_groups([cut], advantage="dr_grpo")[0].trained_tokens == 2
 
 
 def test_misaligned_sequences_are_refused_with_both_lengths():
@@ -106,7 +107,7 @@ def test_the_sequence_aggregation_weighs_each_sequence_the_same():
 
 def test_versions_of_a_batch_are_its_oldest_and_newest():
     sequences = [
-        *sequences_from_groups([group(trajectory(FIRST, reward=1.0), trajectory(SECOND, reward=0.0))], advantage="loo")
+        *samples_from_groups([group(trajectory(FIRST, reward=1.0), trajectory(SECOND, reward=0.0))], advantage="rloo")
     ]
     batch = make_batch(sequences, ranks=1, micro_batch_tokens=99, pad_id=0)
     assert (batch.oldest, batch.newest) == (WeightVersion(step=4), WeightVersion(step=6))
@@ -117,14 +118,14 @@ def test_a_rank_without_a_sequence_gets_weightless_micro_batches():
     untrained = TrainingSample.supervised(ids=(1, 2), trained_T=(False, False))
     batch = make_batch([supervised(3), untrained], ranks=3, micro_batch_tokens=99, pad_id=0)
     assert [[float(m.weights_BT.sum()) for m in share] for share in batch.micro_batches] == [[2.0], [0.0], [0.0]]
-    assert (batch.denominator, batch.sequences, batch.trained_tokens) == (2.0, 1, 2)
+    assert (batch.denominator, batch.samples, batch.trained_tokens) == (2.0, 1, 2)
 
 
 def test_a_batch_without_a_trained_token_has_no_micro_batches():
     untrained = TrainingSample.supervised(ids=(1, 2), trained_T=(False, False))
     for shared in (False, True):
         batch = make_batch([untrained], ranks=2, micro_batch_tokens=99, pad_id=0, shared_prompts=shared)
-        assert (batch.micro_batches, batch.trained_tokens, batch.sequences) == (((), ()), 0, 0)
+        assert (batch.micro_batches, batch.trained_tokens, batch.samples) == (((), ()), 0, 0)
 
 
 def test_arrays_of_a_micro_batch_must_have_one_shape():

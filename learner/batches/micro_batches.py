@@ -1,0 +1,203 @@
+"""One step's batch: samples padded to micro-batches, and the share of each rank.
+
+Suffix: `_BT` one entry per sample and token of a micro-batch (padded on the right).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.batches.packing import BatchPlan, MicroBatchPlan, cheapest_plan
+from learner.batches.pass_experts import PassExperts, pass_experts
+from learner.batches.samples import TrainingSample
+from learner.batches.shared_prefixes import Prompts, shared_prefixes
+from learner.losses.config import Aggregation
+from rollout.trajectory import WeightVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Arrays of one forward pass, all of shape (B, T). `weights_BT` is what a token counts for, 0 if untrained.
+
+    With `prompts` a row begins with the last token of its prompt, without them with its first token. `experts` are those
+    of its forward passes, the prompts' first; in a pass beyond them the routers decide, and nothing is counted.
+    """
+
+    ids_BT: NDArray[np.int64]
+    weights_BT: NDArray[np.float32]
+    advantages_BT: NDArray[np.float32]
+    behaviour_BT: NDArray[np.float32]
+    prompts: Prompts | None = None
+    experts: tuple[PassExperts, ...] = ()
+
+    def __post_init__(self) -> None:
+        shapes = {a.shape for a in (self.ids_BT, self.weights_BT, self.advantages_BT, self.behaviour_BT)}
+        if len(shapes) != 1:
+            raise ValueError(f"the arrays of a micro-batch differ in shape: {sorted(shapes)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShare:
+    """What one rank needs of an optimiser step: its micro-batches, and the numbers of the whole batch."""
+
+    micro_batches: tuple[MicroBatch, ...]
+    denominator: float
+    tokens: int
+    trained_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainBatch:
+    """One optimiser step: `micro_batches[rank]` has the same number of micro-batches for each rank.
+
+    `denominator` is what the sum of the loss over all ranks is divided by. `samples` counts those that are trained,
+    `tokens` their tokens (no padding), `trained_tokens` those with loss; without any there are no micro-batches.
+    """
+
+    micro_batches: tuple[tuple[MicroBatch, ...], ...]
+    denominator: float
+    samples: int
+    tokens: int
+    trained_tokens: int
+    oldest: WeightVersion | None = None
+    newest: WeightVersion | None = None
+
+    def __post_init__(self) -> None:
+        counts = {len(micro_batches) for micro_batches in self.micro_batches}
+        if len(counts) != 1:
+            raise ValueError(f"ranks must have the same number of micro-batches, not {sorted(counts)}")
+
+    def share(self, rank: int) -> BatchShare:
+        """Return what one rank needs of the batch."""
+        return BatchShare(
+            micro_batches=self.micro_batches[rank],
+            denominator=self.denominator,
+            tokens=self.tokens,
+            trained_tokens=self.trained_tokens,
+        )
+
+
+def make_batch(
+    samples: Sequence[TrainingSample],
+    *,
+    ranks: int,
+    micro_batch_tokens: int,
+    pad_id: int,
+    aggregation: Aggregation = "token",
+    constant_length: int = 0,
+    shared_prompts: bool = False,
+) -> TrainBatch:
+    """Make one step's batch: samples of like length together, at most `micro_batch_tokens` with padding in a micro-batch.
+
+    Samples without a trained token are left out; where none is left, ranks have no micro-batch at all. A sample over the
+    budget has a micro-batch of its own. A rank with fewer micro-batches than another gets some of weight 0, since every
+    rank must take part in each collective operation. With `shared_prompts` the prompt of a group runs once where that
+    is cheaper (`learner/batches/packing.py`).
+
+    aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the
+    tokens of each sample, then over samples; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens, divided by
+    `constant_length` times the number of samples, those without a trained token included; Liu et al., "Understanding
+    R1-Zero-Like Training: A Critical Perspective", 2025).
+    """
+    trained = [sample for sample in samples if sample.trained_tokens]
+    ids = [sample.ids for sample in trained]
+    prefixes = shared_prefixes([s.group for s in trained], ids, [s.trained_T.index(True) for s in trained])
+    plan = cheapest_plan(
+        [len(own) for own in ids], prefixes if shared_prompts else [], ranks=ranks, budget=micro_batch_tokens
+    )
+    denominators = {
+        "token": sum(sample.trained_tokens for sample in trained),
+        "sequence": len(trained),
+        "constant": len(samples) * constant_length,
+    }
+    return planned_batch(
+        plan, trained, denominator=denominators[aggregation], pad_id=pad_id, by_sample=aggregation == "sequence"
+    )
+
+
+def planned_batch(
+    plan: BatchPlan,
+    samples: Sequence[TrainingSample],
+    *,
+    denominator: float,
+    pad_id: int,
+    by_sample: bool = False,
+    dummy_rows: int = 1,
+) -> TrainBatch:
+    """Make the batch of a plan. `by_sample`: see `micro_batch`; `dummy_rows`: see `equalise_counts`."""
+    shares = [[micro_batch(packed, samples, pad_id=pad_id, by_sample=by_sample) for packed in share] for share in plan]
+    return TrainBatch(
+        micro_batches=equalise_counts(shares, rows=dummy_rows),
+        denominator=float(denominator),
+        samples=len(samples),
+        tokens=sum(len(sample.ids) for sample in samples),
+        trained_tokens=sum(sample.trained_tokens for sample in samples),
+        oldest=min((s.oldest for s in samples if s.oldest is not None), default=None),
+        newest=max((s.newest for s in samples if s.newest is not None), default=None),
+    )
+
+
+def micro_batch(
+    plan: MicroBatchPlan, samples: Sequence[TrainingSample], *, pad_id: int, by_sample: bool = False
+) -> MicroBatch:
+    """Make the arrays of the samples that a plan names by their places in `samples`; padded with `pad_id`.
+
+    With `by_sample` the weights of a sample's tokens add up to 1, else each is 1.
+    """
+    rows = [(samples[row], item.prompt) for item in plan for row in item.rows]
+    shape = (len(rows), max(item.length for item in plan))
+    ids_BT = np.full(shape, pad_id, dtype=np.int64)
+    weights_BT = np.zeros(shape, dtype=np.float32)
+    advantages_BT = np.zeros(shape, dtype=np.float32)
+    behaviour_BT = np.full(shape, np.nan, dtype=np.float32)
+    for row, (sample, prompt) in enumerate(rows):
+        length = len(sample.ids) - prompt
+        scale = 1.0 / max(1, sample.trained_tokens) if by_sample else 1.0
+        ids_BT[row, :length] = sample.ids[prompt:]
+        weights_BT[row, :length] = np.asarray(sample.trained_T[prompt:], dtype=np.float32) * scale
+        advantages_BT[row, :length] = sample.advantages_T[prompt:]
+        behaviour_BT[row, :length] = sample.behaviour_T[prompt:]
+    prompts = None
+    if plan[0].prompt:
+        ids_P = [samples[item.rows[0]].ids[: item.prompt] for item in plan]
+        prompts = Prompts.padded(ids_P, rows_P=[len(item.rows) for item in plan], pad_id=pad_id)
+    return MicroBatch(
+        ids_BT=ids_BT,
+        weights_BT=weights_BT,
+        advantages_BT=advantages_BT,
+        behaviour_BT=behaviour_BT,
+        prompts=prompts,
+        experts=pass_experts(plan, [len(s.ids) for s in samples], [s.experts for s in samples]),
+    )
+
+
+def equalise_counts(shares: list[list[MicroBatch]], *, rows: int = 1) -> tuple[tuple[MicroBatch, ...], ...]:
+    """Give each rank the same number of micro-batches with prompts, and after them of those without.
+
+    What is added has `rows` rows, which count for nothing.
+
+    Ranks must call the model's modules in the same order: under ZeRO-3 each call gathers parameters from all of them.
+    """
+    equal: list[list[MicroBatch]] = [[] for _ in shares]
+    like = next((m for share in shares for m in share), None)
+    if like is None:
+        return tuple(() for _ in shares)
+    for shared in (True, False):
+        kinds = [[m for m in share if (m.prompts is not None) == shared] for share in shares]
+        rounds = max(len(kind) for kind in kinds)
+        for share, kind in zip(equal, kinds, strict=True):
+            share += [*kind, *[dummy_micro_batch(like, rows=rows, shared=shared)] * (rounds - len(kind))]
+    return tuple(tuple(share) for share in equal)
+
+
+def dummy_micro_batch(like: MicroBatch, *, rows: int, shared: bool) -> MicroBatch:
+    """Take two tokens of each of the first rows, none of which counts; with `shared` behind a prompt of one."""
+    return MicroBatch(
+        ids_BT=like.ids_BT[:rows, :2],
+        weights_BT=np.zeros_like(like.weights_BT[:rows, :2]),
+        advantages_BT=like.advantages_BT[:rows, :2],
+        behaviour_BT=like.behaviour_BT[:rows, :2],
+        prompts=Prompts.padded([like.ids_BT[0, :1].tolist()], rows_P=[rows], pad_id=0) if shared else None,
+    )

@@ -1,0 +1,106 @@
+"""The experts of a forward pass: which were recorded for its tokens, and of how many samples each token is.
+
+For the arrays of choices see `rollout/expert_choices.py`. Suffixes: `_T` token of a sample, `_BT` row and token of a pass,
+`_L` expert layer, `_K` chosen expert.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.batches.packing import MicroBatchPlan
+from rollout.expert_choices import UNRECORDED, Choices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRow:
+    """One row of a pass: its number of tokens, of how many samples it is a part, and the experts recorded for it."""
+
+    length: int
+    samples: int
+    experts_TLK: Choices | None
+
+    def __post_init__(self) -> None:
+        if self.experts_TLK is not None and len(self.experts_TLK) != self.length:
+            raise ValueError(f"experts_TLK has {len(self.experts_TLK)} entries for {self.length} tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassExperts:
+    """One forward pass: of how many samples each token is (0: padding), and its experts, None where the router decides."""
+
+    samples_BT: NDArray[np.int32]
+    experts_BTLK: Choices | None = None
+
+    @classmethod
+    def padded(cls, rows: Sequence[PassRow], *, left: bool = False) -> "PassExperts":
+        """Pad the rows of a pass on the right, or on the left.
+
+        Raises `ValueError` where choices were recorded for different numbers of layers or of experts for each token.
+        """
+        longest = max(row.length for row in rows)
+        places = [slice(longest - row.length, longest) if left else slice(row.length) for row in rows]
+        samples_BT = np.zeros((len(rows), longest), dtype=np.int32)
+        for row, (place, given) in enumerate(zip(places, rows, strict=True)):
+            samples_BT[row, place] = given.samples
+        shape_LK = recorded_shape([row.experts_TLK for row in rows])
+        if shape_LK is None:
+            return cls(samples_BT=samples_BT)
+        experts_BTLK = np.full((len(rows), longest, *shape_LK), UNRECORDED, dtype=np.int16)
+        for row, (place, given) in enumerate(zip(places, rows, strict=True)):
+            if given.experts_TLK is not None:
+                experts_BTLK[row, place] = given.experts_TLK
+        return cls(samples_BT=samples_BT, experts_BTLK=experts_BTLK)
+
+    def without_count(self) -> "PassExperts":
+        """Return the same pass, to be run without counting its tokens."""
+        return PassExperts(samples_BT=np.zeros_like(self.samples_BT), experts_BTLK=self.experts_BTLK)
+
+    @classmethod
+    def uncounted(cls, experts_TLK: Choices | None, *, length: int) -> "PassExperts":
+        """Make the pass of a single sample whose tokens are not counted."""
+        return cls.padded([PassRow(length=length, samples=0, experts_TLK=experts_TLK)])
+
+
+def pass_experts(
+    plan: MicroBatchPlan, lengths: Sequence[int], experts: Sequence[Choices | None]
+) -> tuple[PassExperts, ...]:
+    """Return the passes of a micro-batch, given each sample's length and choices: of the prompts, if any, then of the rows.
+
+    A prompt counts for as many samples as have it and takes the choices of one of them: they differ by rounding alone.
+    """
+
+    def row(number: int, start: int, stop: int, *, samples: int) -> PassRow:
+        own = experts[number]
+        return PassRow(length=stop - start, samples=samples, experts_TLK=None if own is None else own[start:stop])
+
+    rows = [row(number, item.prompt, lengths[number], samples=1) for item in plan for number in item.rows]
+    if not plan[0].prompt:
+        return (PassExperts.padded(rows),)
+    prompts = [row(item.rows[0], 0, item.prompt, samples=len(item.rows)) for item in plan]
+    return PassExperts.padded(prompts, left=True), PassExperts.padded(rows)
+
+
+def joined_choices(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:
+    """Join the choices of parts that follow each other, each with its number of tokens; None where no part has any."""
+    shape_LK = recorded_shape([choices for _, choices in parts])
+    if shape_LK is None:
+        return None
+    return np.concatenate(
+        [np.full((count, *shape_LK), UNRECORDED, np.int16) if own is None else own for count, own in parts]
+    )
+
+
+def recorded_shape(choices: Sequence[Choices | None]) -> tuple[int, int] | None:
+    """Return the expert layers, and the experts of a token, of some choices; None where there are none.
+
+    Raises `ValueError` where they differ.
+    """
+    shapes = {own.shape[1:] for own in choices if own is not None}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"expert choices differ in (layers, experts of a token): {sorted(shapes)}; one model made them?"
+        )
+    return next(iter(shapes), None)

@@ -1,0 +1,138 @@
+"""Training samples: token ids and what is trained of them, from trajectories or from supervised data.
+
+Suffixes: `_T` one entry per token of a sample, `_G` answer of a group, `_NG` group and answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from types import MappingProxyType
+
+from learner.batches.pass_experts import joined_choices
+from learner.losses.advantages import batch_advantages
+from rollout.expert_choices import Choices
+from rollout.trajectory import Group, Trajectory, TurnFault, WeightVersion
+
+NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSample:
+    """One sequence to train on. `trained_T[t]` says whether token t, predicted from those before it, carries loss.
+
+    `behaviour_T` is the engine's log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the
+    weight versions that sampled it, None where nothing was sampled (supervised data). `group` is the same for samples
+    that may begin with the same prompt, None for one that stands alone. `experts` are the expert choices recorded for
+    its tokens (`rollout/expert_choices.py`), None where there are none.
+    """
+
+    ids: tuple[int, ...]
+    trained_T: tuple[bool, ...]
+    advantages_T: tuple[float, ...]
+    behaviour_T: tuple[float, ...]
+    oldest: WeightVersion | None = None
+    newest: WeightVersion | None = None
+    group: int | None = None
+    experts: Choices | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.ids)
+        for name, length in (
+            ("trained_T", len(self.trained_T)),
+            ("advantages_T", len(self.advantages_T)),
+            ("behaviour_T", len(self.behaviour_T)),
+            ("experts", count if self.experts is None else len(self.experts)),
+        ):
+            if length != count:
+                raise ValueError(f"{name} has {length} entries for {count} ids")
+        if not count:
+            raise ValueError("a training sample has no tokens")
+        if self.trained_T[0]:
+            raise ValueError("the first token of a sample can not be trained: nothing predicts it")
+
+    @classmethod
+    def supervised(cls, *, ids: Sequence[int], trained_T: Sequence[bool]) -> "TrainingSample":
+        """Make a sample of supervised data: advantage 1, nothing sampled."""
+        count = len(ids)
+        return cls(
+            ids=tuple(ids),
+            trained_T=tuple(trained_T),
+            advantages_T=(1.0,) * count,
+            behaviour_T=(float("nan"),) * count,
+        )
+
+    @property
+    def trained_tokens(self) -> int:
+        """How many tokens carry loss."""
+        return sum(self.trained_T)
+
+
+def samples_from_groups(
+    groups: Sequence[Group],
+    *,
+    advantage: str,
+    advantage_clip: float = 20.0,
+    mask_truncated: bool = False,
+    overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
+    normalise: bool = True,
+) -> list[TrainingSample]:
+    """Return the samples of a batch's groups, one for each trajectory with a score. `normalise`: see `batch_advantages`.
+
+    A token is trained if it was sampled, not forced, and (with `mask_truncated`) its trajectory ended by itself.
+    `overrides` are the advantages of turns with a fault, in place of their trajectory's; the lowest counts.
+    The other turns keep theirs.
+    """
+    rewards_NG = [group.rewards_G for group in groups]
+    tokens_NG = [[0 if mask_truncated and t.truncated else t.unforced_tokens for t in g.trajectories] for g in groups]
+    advantages_NG = batch_advantages(rewards_NG, tokens_NG, kind=advantage, clip=advantage_clip, normalise=normalise)
+    return [
+        _sample(
+            trajectory,
+            advantage=value,
+            masked=mask_truncated and trajectory.truncated,
+            overrides=overrides,
+            group=group.ticket.number,
+        )
+        for group, advantages_G in zip(groups, advantages_NG, strict=True)
+        for trajectory, value in zip(group.trajectories, advantages_G, strict=True)
+    ]
+
+
+def _sample(
+    trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], group: int
+) -> TrainingSample:
+    """Join the turns of a trajectory."""
+    ids: list[int] = []
+    advantages_T: list[float] = []
+    trained_T: list[bool] = []
+    behaviour_T: list[float] = []
+    versions: list[int] = []
+    for turn in trajectory.turns:
+        ids += [*turn.context_ids, *turn.sampled_ids]
+        trained_T += [False] * len(turn.context_ids) + [not (forced or masked) for forced in turn.forced_T]
+        behaviour_T += [float("nan")] * len(turn.context_ids) + list(turn.logprobs_T)
+        versions += turn.versions_T
+        own = min((overrides[fault] for fault in turn.faults if fault in overrides), default=advantage)
+        advantages_T += [advantage] * len(turn.context_ids) + [own] * len(turn.sampled_ids)
+    return TrainingSample(
+        ids=tuple(ids),
+        trained_T=tuple(trained_T),
+        advantages_T=tuple(advantages_T),
+        behaviour_T=tuple(behaviour_T),
+        oldest=WeightVersion(step=min(versions)) if versions else None,
+        newest=WeightVersion(step=max(versions)) if versions else None,
+        group=group,
+        experts=joined_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in trajectory.turns]),
+    )
+
+
+def mini_batches(samples: Sequence[TrainingSample], *, count: int) -> list[list[TrainingSample]]:
+    """Split samples into `count` runs of like size, in their order: whole groups where there are enough, else whole answers.
+
+    Groups of one run follow each other, so that each environment has its share in each of them.
+    """
+    groups = [list(members) for _, members in groupby(samples, key=lambda sample: sample.group)]
+    units = groups if len(groups) >= count else [[sample] for sample in samples]
+    bounds = [len(units) * number // count for number in range(count + 1)]
+    runs = [units[start:stop] for start, stop in pairwise(bounds)]
+    return [[sample for unit in run for sample in unit] for run in runs]

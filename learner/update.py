@@ -1,0 +1,176 @@
+"""One update of the model: the loss of a micro-batch, what is fixed before the first of several updates, and the metrics.
+
+Suffixes: `_BT` one entry per sequence and token of a micro-batch, `_N` trained token of all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+import torch.distributed
+
+from learner.batches.micro_batches import MicroBatch
+from learner.engine.deepspeed_engine import DeepSpeedEngine
+from learner.losses.advantages import EPSILON
+from learner.losses.config import LossConfig
+from learner.losses.dpo import pair_loss
+from learner.losses.kl import ESTIMATES, distillation_advantages, penalised_advantages
+from learner.losses.policy import Loss, PolicyTerms, nll_loss, policy_loss
+from learner.models.expert_replay import ExpertReplay
+from learner.models.scorer import Scorer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """Log-probabilities of the old policy and of the reference, and the advantages; None where they are not fixed.
+
+    They are fixed before the first update of a batch, because an update changes the model that they are computed with.
+    """
+
+    old_BT: torch.Tensor | None = None
+    ref_BT: torch.Tensor | None = None
+    advantages_BT: torch.Tensor | None = None
+
+
+NOTHING_FIXED = Fixed()
+
+
+def micro_batch_loss(
+    engine: DeepSpeedEngine,
+    micro_batch: MicroBatch,
+    *,
+    config: LossConfig,
+    reference: Scorer | None = None,
+    fixed: Fixed = NOTHING_FIXED,
+) -> Loss:
+    """Run the model on a micro-batch and return the loss; `reference` is what the model is held against, if anything.
+
+    What is `fixed` is taken in place of what is computed here.
+    """
+    ids_BT, weights_BT = _ids_and_weights(micro_batch, engine.device)
+    trained_BT = weights_BT > 0
+    scores = engine.scorer(ids_BT, trained_BT, micro_batch.prompts, entropy=config.entropy_bonus > 0)
+    if config.objective == "nll":
+        return nll_loss(scores.logprobs_BT, weights_BT)
+    ref_BT = fixed.ref_BT
+    if ref_BT is None and reference is not None:
+        with torch.no_grad():
+            ref_BT = reference(ids_BT, trained_BT, micro_batch.prompts).logprobs_BT
+    if config.objective == "dpo":
+        assert ref_BT is not None
+        return pair_loss(scores.logprobs_BT, weights_BT, ref_BT, beta=config.beta)
+    if config.objective == "distill":
+        assert ref_BT is not None
+        old_BT = scores.logprobs_BT if fixed.old_BT is None else fixed.old_BT
+        advantages_BT = distillation_advantages(old_BT, ref_BT, clip=config.advantage_clip)
+    elif fixed.advantages_BT is not None:
+        advantages_BT = fixed.advantages_BT
+    else:
+        advantages_BT = torch.from_numpy(micro_batch.advantages_BT).to(engine.device)
+    return policy_loss(
+        scores.logprobs_BT,
+        weights_BT,
+        advantages_BT,
+        torch.from_numpy(micro_batch.behaviour_BT).to(engine.device),
+        terms=PolicyTerms.of(config),
+        old_BT=fixed.old_BT,
+        ref_BT=ref_BT,
+        entropy_BT=scores.entropies_BT if config.entropy_bonus else None,
+    )
+
+
+def fixed_before_updates(
+    engine: DeepSpeedEngine,
+    replay: ExpertReplay,
+    shares: Sequence[Sequence[MicroBatch]],
+    *,
+    loss: LossConfig,
+    reference: Scorer | None,
+) -> list[list[Fixed]]:
+    """Compute what is fixed for each micro-batch of each mini-batch's share of this rank. A collective."""
+    engine.train(True)  # as in the updates, so that the first ratio is 1 to the last digit
+    micro_batches = [micro_batch for share in shares for micro_batch in share]
+    known = []
+    for micro_batch in micro_batches:
+        replay.follow([experts.without_count() for experts in micro_batch.experts])
+        known.append(current_logprobs(engine.scorer, micro_batch, reference=reference, device=engine.device))
+    if loss.normalises_divergence and micro_batches:
+        known = with_divergence(known, micro_batches, loss=loss)
+    rest = iter(known)
+    return [[next(rest) for _ in share] for share in shares]
+
+
+def current_logprobs(
+    policy: Scorer, micro_batch: MicroBatch, *, reference: Scorer | None, device: torch.device
+) -> Fixed:
+    """Compute the log-probabilities that the policy, and the reference if any, give to the trained tokens now."""
+    ids_BT, weights_BT = _ids_and_weights(micro_batch, device)
+    with torch.no_grad():
+        old_BT = policy(ids_BT, weights_BT > 0, micro_batch.prompts).logprobs_BT
+        if reference is None:
+            return Fixed(old_BT=old_BT)
+        return Fixed(old_BT=old_BT, ref_BT=reference(ids_BT, weights_BT > 0, micro_batch.prompts).logprobs_BT)
+
+
+def sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Add up the sums of all ranks. Every rank has the same names, in the same order."""
+    values = torch.stack(list(totals.values()))
+    if torch.cuda.is_available():
+        values = values.cuda()  # nccl moves device memory only
+    torch.distributed.all_reduce(values)
+    return dict(zip(totals, values.tolist(), strict=True))
+
+
+def with_divergence(
+    fixed: Sequence[Fixed],
+    micro_batches: Sequence[MicroBatch],
+    *,
+    loss: LossConfig,
+    summed: Callable[[dict[str, torch.Tensor]], dict[str, float]] = sum_over_ranks,
+) -> list[Fixed]:
+    """Add advantages that have paid for the divergence still to come and are normalised after that, over all tokens.
+
+    A_t = R - beta sum over i >= t of KL(i), less its mean over the trained tokens of the batch, divided by its (population)
+    deviation over them. Hu et al., "REINFORCE++", eq. 8 to 10, 2025; the baseline, if any, is in R.
+    """
+    paid, trained = [], []
+    for known, micro_batch in zip(fixed, micro_batches, strict=True):
+        assert known.old_BT is not None
+        assert known.ref_BT is not None
+        raw_BT = torch.from_numpy(micro_batch.advantages_BT).to(known.old_BT.device)
+        trained.append(torch.from_numpy(micro_batch.weights_BT).to(known.old_BT.device) > 0)
+        kl_BT = ESTIMATES[loss.kl](known.old_BT, known.ref_BT)
+        paid.append(penalised_advantages(raw_BT, kl_BT, trained[-1], coefficient=loss.kl_coefficient))
+    all_N = torch.cat([values_BT[own_BT] for values_BT, own_BT in zip(paid, trained, strict=True)]).double()
+    count = torch.tensor(float(len(all_N)), dtype=torch.float64)
+    sums = summed({"count": count, "sum": all_N.sum().cpu(), "squares": all_N.square().sum().cpu()})
+    mean = sums["sum"] / sums["count"]
+    deviation = max(0.0, sums["squares"] / sums["count"] - mean**2) ** 0.5
+    clip = loss.advantage_clip
+    return [
+        replace(known, advantages_BT=((values_BT - mean) / (deviation + EPSILON)).clamp(-clip, clip))
+        for known, values_BT in zip(fixed, paid, strict=True)
+    ]
+
+
+def means(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
+    """Divide the loss by the batch's denominator, everything else by the weight of its tokens."""
+    weight = sums.pop("weight")
+    return {name: value / (denominator if name == "loss" else weight) for name, value in sums.items()}
+
+
+def over_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric over the updates that have it, and as `updates` how many changed the weights.
+
+    The learning rate is the last one.
+    """
+    names = dict.fromkeys(name for update in updates for name in update)
+    means = {name: fmean(update[name] for update in updates if name in update) for name in names}
+    rates = [update["learning_rate"] for update in updates if "learning_rate" in update]
+    applied = sum(not update["skipped"] for update in updates)
+    return means | ({"learning_rate": rates[-1]} if rates else {}) | {"updates": float(applied)}
+
+
+def _ids_and_weights(micro_batch: MicroBatch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(micro_batch.ids_BT).to(device), torch.from_numpy(micro_batch.weights_BT).to(device)
