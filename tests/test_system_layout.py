@@ -73,6 +73,7 @@ HOMES = {
     ),
     "vllm": (
         "rollout/engines/vllm_engine.py",
+        "rollout/engines/vllm_stats.py",
         "rollout/engines/vllm_worker.py",
         "rollout/engines/vllm_stats.py",
         "rollout/engines/expert_recorder.py",
