@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from envs.core.thinking_mode import Mode
 from orchestrator.reporting.budget_curve import BudgetPoint
-from orchestrator.reporting.figures import COLOURS, INK, STYLE, Plot, inline_svg, svg_file
+from orchestrator.reporting.figures import COLOURS, INK, STYLE, CaptionedFigure, inline_svg, svg_file
 from orchestrator.reporting.record import RunRecord
 
 COLUMNS = 4
@@ -60,9 +60,9 @@ WELL_FORMED = Measure(name="well-formed share", value=lambda point: point.well_f
 ANSWER = Measure(name="answer tokens of a turn", value=lambda point: point.answer_tokens_turn, is_share=False)
 
 
-def curve_plots(record: RunRecord) -> list[Plot]:
+def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
     """Return the figures of a run's curves; none without a curve."""
-    if not record.curves:
+    if not record.budget_curves:
         return []
     note = f"Held-out accuracy under each thinking budget; bars are 95 % confidence intervals. {LEGEND}"
     other = f"A thought that leaks into the answer makes the answer long and its form bad. {LEGEND}"
@@ -72,12 +72,14 @@ def curve_plots(record: RunRecord) -> list[Plot]:
             draw(_panels(record, (ANSWER, WELL_FORMED)), x_label="budget, tokens"),
         )
         return [
-            Plot(title="Accuracy against thinking budget", note=note, svg=inline_svg(accuracy), wide=True),
-            Plot(title="Answer length and form against thinking budget", note=other, svg=inline_svg(form), wide=True),
+            CaptionedFigure(title="Accuracy against thinking budget", note=note, svg=inline_svg(accuracy), wide=True),
+            CaptionedFigure(
+                title="Answer length and form against thinking budget", note=other, svg=inline_svg(form), wide=True
+            ),
         ]
 
 
-def curve_file(record: RunRecord) -> str:
+def budget_figure_file(record: RunRecord) -> str:
     """Return the figure of the accuracies as an SVG document; the run must have a curve."""
     with matplotlib.rc_context(STYLE):
         return svg_file(_accuracy_figure(record))
@@ -110,7 +112,7 @@ def _accuracy_figure(record: RunRecord) -> Figure:
 
 
 def _panels(record: RunRecord, measures: Sequence[Measure]) -> list[Panel]:
-    curves = record.curves
+    curves = record.budget_curves
     envs = sorted({env for by_env in curves.values() for env in by_env})
     return [
         Panel(

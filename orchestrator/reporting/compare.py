@@ -138,7 +138,7 @@ def read_curve(run_dir: Path, *, label: str | None) -> RunBudgetCurve:
     if not run_dir.is_dir():
         raise FileNotFoundError(f"no such run: {run_dir} is no folder")
     record = read_run(run_dir)
-    curves = record.curves
+    curves = record.budget_curves
     if not curves:
         raise ValueError(
             f"{run_dir} has no curve; evaluate it with eval.budgets or eval.budget_shares, for example "

@@ -7,7 +7,7 @@ import matplotlib
 from envs.core.thinking_mode import Mode
 from orchestrator.reporting.budget_figures import LEGEND, Dot, Panel, draw
 from orchestrator.reporting.compare import Comparison, PointKey, Spread
-from orchestrator.reporting.figures import STYLE, Plot, inline_svg
+from orchestrator.reporting.figures import STYLE, CaptionedFigure, inline_svg
 from orchestrator.reporting.report import render
 from orchestrator.run.folder import write_json
 
@@ -27,11 +27,13 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_suffix(".json")
     write_json(beside, comparison.as_json())
-    out.write_text(render(TEMPLATE, {"comparison": comparison, "plots": plots(comparison)}), encoding="utf-8")
+    out.write_text(
+        render(TEMPLATE, {"comparison": comparison, "figures": draw_comparison(comparison)}), encoding="utf-8"
+    )
     return beside
 
 
-def plots(comparison: Comparison) -> list[Plot]:
+def draw_comparison(comparison: Comparison) -> list[CaptionedFigure]:
     """Draw the groups' lines on the same axes: first the accuracies, then form and length of the answers."""
     keys = [key for found in comparison.envs.values() for key in found.points]
     by_share = any(key.share is not None for key in keys)
@@ -43,8 +45,8 @@ def plots(comparison: Comparison) -> list[Plot]:
         accuracy = inline_svg(draw(panels[:count], x_label=x_label, bands=True))
         form = inline_svg(draw(panels[count:], x_label=x_label, bands=True))
     return [
-        Plot(title="Accuracy against thinking budget", note=note, svg=accuracy, wide=True),
-        Plot(title="Form and length of the answers", note=note, svg=form, wide=True),
+        CaptionedFigure(title="Accuracy against thinking budget", note=note, svg=accuracy, wide=True),
+        CaptionedFigure(title="Form and length of the answers", note=note, svg=form, wide=True),
     ]
 
 

@@ -39,7 +39,7 @@ WIDE = (11.6, 3.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
+class CaptionedFigure:
     """A figure with its caption."""
 
     title: str
@@ -48,14 +48,14 @@ class Plot:
     wide: bool = False
 
 
-def plots(record: RunRecord, stages: Mapping[str, StageFigures]) -> list[Plot]:
+def draw_figures(record: RunRecord, stages: Mapping[str, StageFigures]) -> list[CaptionedFigure]:
     """Draw every figure that the run has data for, those of the stages by their names."""
     shown = [(stage, drawn, name) for stage, drawn in stages.items() for name in record.instances(stage)]
     with matplotlib.rc_context(STYLE):
         rewards = [_rewards(record, name, drawn.rewards) for _, drawn, name in shown if drawn.rewards is not None]
         curves = [_curve(record, one, stage, name) for stage, drawn, name in shown for one in drawn.curves]
         made = [_evaluations(record), *rewards, *curves]
-    return [plot for plot in made if plot is not None]
+    return [figure for figure in made if figure is not None]
 
 
 def smoothed(values: list[float], *, window: int) -> list[float]:
@@ -67,7 +67,7 @@ def smoothed(values: list[float], *, window: int) -> list[float]:
     return result
 
 
-def _evaluations(record: RunRecord) -> Plot | None:
+def _evaluations(record: RunRecord) -> CaptionedFigure | None:
     envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
     if not envs:
         return None
@@ -90,7 +90,7 @@ def _evaluations(record: RunRecord) -> Plot | None:
     axes.set_ylabel("avg@k")
     axes.grid(axis="x", visible=False)
     axes.legend(loc="upper left", ncols=len(record.evaluations), bbox_to_anchor=(0, 1.14))
-    return Plot(
+    return CaptionedFigure(
         title="Held-out accuracy",
         note="Share of right answers to held-out tasks among those with a score, sampled at temperature 1; bars are 95 % "
         "confidence intervals, a dash is where no answer has a score.",
@@ -99,7 +99,7 @@ def _evaluations(record: RunRecord) -> Plot | None:
     )
 
 
-def _rewards(record: RunRecord, name: str, note: str) -> Plot | None:
+def _rewards(record: RunRecord, name: str, note: str) -> CaptionedFigure | None:
     envs = record.envs_of(name)
     if not envs:
         return None
@@ -111,10 +111,10 @@ def _rewards(record: RunRecord, name: str, note: str) -> Plot | None:
     axes.set_ylabel("mean reward")
     axes.legend(ncols=len(envs))
     title = "Reward by environment" if name == "rl" else f"Reward by environment, {name}"
-    return Plot(title=title, note=note, svg=inline_svg(figure), wide=True)
+    return CaptionedFigure(title=title, note=note, svg=inline_svg(figure), wide=True)
 
 
-def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> Plot | None:
+def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> CaptionedFigure | None:
     present = {name: label for name, label in curve.metrics.items() if record.series(instance, name)[0]}
     if not present:
         return None
@@ -129,7 +129,7 @@ def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> Plot |
     else:
         axes.set_ylabel(next(iter(present.values())))
     title = curve.title if instance == stage else f"{curve.title}, {instance}"
-    return Plot(title=title, note=curve.note, svg=inline_svg(figure))
+    return CaptionedFigure(title=title, note=curve.note, svg=inline_svg(figure))
 
 
 def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colour: str, smooth: bool) -> None:

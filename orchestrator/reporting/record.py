@@ -94,7 +94,7 @@ class RunRecord:
         return max((row.values[ENGINE_START] for row in self.rows if ENGINE_START in row.values), default=None)
 
     @property
-    def curves(self) -> dict[str, dict[str, list[BudgetPoint]]]:
+    def budget_curves(self) -> dict[str, dict[str, list[BudgetPoint]]]:
         """The curves by the label of their evaluation, then by environment; only evaluations that have one."""
         return {evaluation.label: evaluation.curve for evaluation in self.evaluations if evaluation.curve}
 

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.reporting.budget_figures import curve_file, curve_plots
-from orchestrator.reporting.figures import plots
+from orchestrator.reporting.budget_figures import budget_figure_file, draw_budget_figures
+from orchestrator.reporting.figures import draw_figures
 from orchestrator.reporting.record import RunRecord, read_run
 from orchestrator.reporting.stage_figures import StageFigures
 from orchestrator.reporting.transcripts import pick_transcripts
@@ -40,12 +40,12 @@ def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPat
     paths = ReportPaths(
         html=run_dir / "report.html",
         json=run_dir / "report.json",
-        curves=run_dir / "curves.svg" if record.curves else None,
+        curves=run_dir / "curves.svg" if record.budget_curves else None,
     )
     write_json(paths.json, summary(record))
     paths.html.write_text(page(record, run_dir / "trajectories", stages), encoding="utf-8")
     if paths.curves is not None:
-        paths.curves.write_text(curve_file(record), encoding="utf-8")
+        paths.curves.write_text(budget_figure_file(record), encoding="utf-8")
     return paths
 
 
@@ -67,10 +67,10 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "final_metrics": record.final_metrics(),
         "events": [asdict(event) for event in record.events],
     }
-    if record.curves:
+    if record.budget_curves:
         found["curves"] = {
             label: {env: [point.as_json() for point in points] for env, points in by_env.items()}
-            for label, by_env in record.curves.items()
+            for label, by_env in record.budget_curves.items()
         }
     return found
 
@@ -88,8 +88,8 @@ def page(record: RunRecord, trajectories: Path, stages: Mapping[str, StageFigure
         {
             "record": record,
             "total_seconds": sum(record.stage_seconds.values()),
-            "plots": plots(record, stages),
-            "curve_plots": curve_plots(record),
+            "figures": draw_figures(record, stages),
+            "budget_figures": draw_budget_figures(record),
             "transcripts": pick_transcripts(trajectories),
             "config": yaml.safe_dump(record.config, sort_keys=False),
         },
