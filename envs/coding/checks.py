@@ -13,14 +13,13 @@ from contextlib import closing
 from envs.coding.test_result import Tested, call_text, failed, short, shown
 from envs.core.errors import GraderError
 from envs.sandbox.literals import NotPlain
-from envs.sandbox.sandbox import Sandbox
+from envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
 from envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
 BORDER = "from envs.sandbox import border as _border\n"  # the sandbox's zygote holds it
 SERVE = f"\n\n{BORDER}def _serve(ask):\n    _border.serve(ask, globals())\n"
 RUN = "def _run(ask):\n    _border.run(ask, {!r}, {!r})\n"
-STARTED_AHEAD = 2  # processes of one program at the same time
 
 
 def run_checks(
