@@ -18,8 +18,9 @@ from envs.core.step_result import StepResult
 from envs.core.task import Task
 from envs.core.turn_text import ParsedTurn
 from envs.games.gold import corruptions, demonstrate, gold
+from envs.games.known_games import GymGame
 from envs.games.options import game_spec
-from envs.games.tasks import ENV, GymGame, act, action_of, begin, generate, prompt, view
+from envs.games.tasks import ENV, act, action_of, begin, generate, prompt, view
 from envs.task_env import TaskEnv
 from rewards.verdict import Verdict, share_of, verdict
 

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy
 
+GymGame = gymnasium.Env[Any, Any]
 MOVES = ("left", "down", "right", "up")
 COLOURED = re.compile(r"(?:\x1b\[[0-9;]*m)+(.*?)(?:\x1b\[0m)+", re.DOTALL)
 STANDS = ("at red", "at green", "at yellow", "at blue", "in the taxi")

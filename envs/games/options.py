@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import gymnasium
 
 from envs.core.bounds import only_known
-from envs.games.known_games import Game, known_game
+from envs.games.known_games import Game, GymGame, known_game
 
 Frame = Literal["text", "ansi"]
 
@@ -39,12 +39,7 @@ def game_spec(options: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(options.get("id"), str):
         raise ValueError("options.id must be the name of a game that gymnasium knows, for example FrozenLake-v1")
     given = GymOptions(**options)
-    if not isinstance(given.kwargs, Mapping):
-        raise ValueError(f"options.kwargs is {given.kwargs!r}; it must be a mapping")
-    try:
-        game = gymnasium.make(given.id, disable_env_checker=True, **given.kwargs)
-    except Exception as error:
-        raise ValueError(f"options: gymnasium can't make {given.id!r} with {dict(given.kwargs)}: {error}") from error
+    game = _made(given)
     modes, space, about = game.metadata.get("render_modes", []), game.action_space, known_game(given.id)
     idle = given.idle if given.idle is not None else _idle(game, about)
     game.close()
@@ -59,12 +54,7 @@ def game_spec(options: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"options.actions is {actions!r}; {given.id} needs {count} different names")
     if frame not in get_args(Frame) or (frame == "ansi" and "ansi" not in modes):
         raise ValueError(f"options.frame is {frame!r}; {given.id} has text{', ansi' if 'ansi' in modes else ''}")
-    if not isinstance(max_steps, int) or max_steps < 1:
-        raise ValueError(f"options.max_steps is {max_steps!r}; it must be 1 or more")
-    if not isinstance(success, int | float):
-        raise ValueError(f"options.success is {success!r}; it must be a number")
-    if not isinstance(idle, int | float) or idle > 0:
-        raise ValueError(f"options.idle is {idle!r}; it must be a number, 0 or less")
+    _check_numbers(max_steps=max_steps, success=success, idle=idle)
     return {
         "id": given.id,
         "kwargs": dict(given.kwargs),
@@ -77,7 +67,28 @@ def game_spec(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _idle(game: "gymnasium.Env[Any, Any]", about: Game) -> float:
+def _made(options: GymOptions) -> GymGame:
+    """Make the game. Raise `ValueError` where gymnasium can't."""
+    if not isinstance(options.kwargs, Mapping):
+        raise ValueError(f"options.kwargs is {options.kwargs!r}; it must be a mapping")
+    try:
+        return gymnasium.make(options.id, disable_env_checker=True, **options.kwargs)
+    except Exception as error:
+        raise ValueError(
+            f"options: gymnasium can't make {options.id!r} with {dict(options.kwargs)}: {error}"
+        ) from error
+
+
+def _check_numbers(*, max_steps: int, success: float, idle: float) -> None:
+    if not isinstance(max_steps, int) or max_steps < 1:
+        raise ValueError(f"options.max_steps is {max_steps!r}; it must be 1 or more")
+    if not isinstance(success, int | float):
+        raise ValueError(f"options.success is {success!r}; it must be a number")
+    if not isinstance(idle, int | float) or idle > 0:
+        raise ValueError(f"options.idle is {idle!r}; it must be a number, 0 or less")
+
+
+def _idle(game: GymGame, about: Game) -> float:
     """Return what a turn without an action costs: what is known of the game, else what its first step costs."""
     if about.idle is not None:
         return about.idle

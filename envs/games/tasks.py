@@ -11,11 +11,10 @@ from typing import Any
 import gymnasium
 
 from envs.core.task import Task
-from envs.games.known_games import drawing, known_game
+from envs.games.known_games import GymGame, drawing, known_game
 from rewards.answers import boxes
 
 ENV = "gym"
-GymGame = gymnasium.Env[Any, Any]
 NUMBERS = 1_000_000
 PROMPT = """{rules}
 One action a turn. The actions are: {actions}. Put your action in \\boxed{{}}.
