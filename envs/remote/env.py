@@ -17,31 +17,24 @@ becomes the part `correct`; 1 or more is right.
 import json
 import math
 import random
-import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
-from envs.core.jsonl import field
 from envs.core.row_format import RowFormat, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
 from envs.remote.client import Server, Session
-from envs.remote.responses_api import ResponseTurn, messages_of, response, tools_of
+from envs.remote.responses_api import ResponseTurn, response
+from envs.remote.rows import ENV, PARAMS, Protocol, load
 from envs.task_env import TaskEnv
 from rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
 
-ENV = "http"
-PARAMS = "responses_create_params"
-Protocol = Literal["verify", "step"]
-ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics", "reverify_mode", "mcp")
-"""Routes of the servers themselves: no tool may be called so."""
-TOOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384
 
 
@@ -166,18 +159,6 @@ def _text(value: Any) -> str:
     return (value if isinstance(value, str) else json.dumps(value))[:MAX_RESULT_CHARACTERS]
 
 
-def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: Protocol) -> Task:
-    """Make a task of a row for this server. Raise `ValueError` for a prompt or a tool that can't be shown."""
-    params = field(row, PARAMS, dict)
-    tools = tools_of(params)
-    for tool in tools:
-        name = tool["function"]["name"]
-        if not TOOL_NAME.fullmatch(name) or name in ROUTES:
-            raise ValueError(f"field '{PARAMS}.tools' has a tool {name!r}, which is no route of its own on the server")
-    spec = {"server": dict(server), "protocol": protocol, "row": row}
-    return Task(env=ENV, key=key, messages=messages_of(params), spec=spec, tools=tools)
-
-
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     """Return the environment of one server. Raise `ValueError` for wrong options."""
     known = [setting.name for setting in fields(Server)]
@@ -193,14 +174,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     server = {name: options[name] for name in known if name in options}
     _server(server)
     rows = RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=partial(load, server=server, protocol=protocol))
-    return EnvDefinition(
-        id=ENV,
-        entry_point="envs.remote.env:HttpEnv",
-        formats=(rows,),
-        configure=configure,
-        parts=(*PARTS, TOOL_ERRORS),
-        max_turns=MAX_TURNS,
-    )
+    return replace(ENVIRONMENT, formats=(rows,))
 
 
 def _server(settings: Mapping[str, Any]) -> Server:
@@ -208,5 +182,9 @@ def _server(settings: Mapping[str, Any]) -> Server:
 
 
 ENVIRONMENT = EnvDefinition(
-    id=ENV, entry_point="envs.remote.env:HttpEnv", configure=configure, parts=(*PARTS, TOOL_ERRORS)
+    id=ENV,
+    entry_point="envs.remote.env:HttpEnv",
+    configure=configure,
+    parts=(*PARTS, TOOL_ERRORS),
+    max_turns=MAX_TURNS,
 )

@@ -1,0 +1,28 @@
+"""Rows of NeMo-Gym's data as tasks."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from envs.core.jsonl import field
+from envs.core.task import Task
+from envs.remote.responses_api import messages_of, tools_of
+
+ENV = "http"
+PARAMS = "responses_create_params"
+Protocol = Literal["verify", "step"]
+ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics", "reverify_mode", "mcp")
+"""Routes of the servers themselves: no tool may be called so."""
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+
+
+def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: Protocol) -> Task:
+    """Make a task of a row for this server. Raise `ValueError` for a prompt or a tool that can't be shown."""
+    params = field(row, PARAMS, dict)
+    tools = tools_of(params)
+    for tool in tools:
+        name = tool["function"]["name"]
+        if not TOOL_NAME.fullmatch(name) or name in ROUTES:
+            raise ValueError(f"field '{PARAMS}.tools' has a tool {name!r}, which is no route of its own on the server")
+    spec = {"server": dict(server), "protocol": protocol, "row": row}
+    return Task(env=ENV, key=key, messages=messages_of(params), spec=spec, tools=tools)
