@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any
 
 from learner.losses.advantages import differ
-from orchestrator.deadline import beside
+from orchestrator.deadline import in_thread
 from orchestrator.mixture import Draw, Mixture
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
@@ -119,7 +119,7 @@ class Buffer:
             self._next += 1
             self._measure()
             slot = self._slots[number] = _Slot(draw=draw, admitted=version.value)
-        task = await beside(mixture.task, draw)
+        task = await in_thread(mixture.task, draw)
         self._measure()
         slot.state = SlotState.GENERATING
         slot.ticket = Ticket(number=number, task=task, admitted=slot.admitted)

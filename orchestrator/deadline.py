@@ -100,7 +100,7 @@ async def within(
         work.cancel()
 
 
-async def beside(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+async def in_thread(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
     """Run a function in a thread of its own, beside the event loop; return or raise what it does.
 
     Nothing waits for a call that was given up: unlike a thread of asyncio's own it does not keep the process from ending.

@@ -26,7 +26,7 @@ from typing import Protocol, TypeVar
 
 from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, Dropped, Occupancy, VersionCell
-from orchestrator.deadline import Deadline, StopFlag, beside, within
+from orchestrator.deadline import Deadline, StopFlag, in_thread, within
 from orchestrator.mixture import Mixture
 from orchestrator.step_times import Phase, StepClock, StepTimes
 from rollout.engines.protocol import EngineStats
@@ -133,7 +133,7 @@ class Loop:
         groups = await self._groups(step)
         lag = self.version.value.step - min(group.ticket.admitted.step for group in groups)
         clock.enter(Phase.BATCH)
-        batches = await self._within(step, "the batches to be built", beside(self.make_batches, groups))
+        batches = await self._within(step, "the batches to be built", in_thread(self.make_batches, groups))
         clock.enter(Phase.LEARN)
         metrics = await self._within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
         clock.enter(Phase.PUBLISH)

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, beside, within
+from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, in_thread, within
 from orchestrator.pipeline.config import load_config
 
 SHORT = Deadline(seconds=0.05, setting="rl.timeout_s")
@@ -86,10 +86,10 @@ def test_a_call_that_hangs_in_its_thread_keeps_neither_the_error_nor_the_end_of_
     for_ever = threading.Event()
 
     async def story() -> None:
-        assert await beside(divmod, 7, 2) == (3, 1)
+        assert await in_thread(divmod, 7, 2) == (3, 1)
         with pytest.raises(ZeroDivisionError):
-            await beside(divmod, 1, 0)
-        await within(SHORT, beside(for_ever.wait, 20.0), stage="rl step 7", waiting_for=lambda: "a task")
+            await in_thread(divmod, 1, 0)
+        await within(SHORT, in_thread(for_ever.wait, 20.0), stage="rl step 7", waiting_for=lambda: "a task")
 
     began = monotonic()
     with pytest.raises(StuckError, match="waiting for a task"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.cluster.actors import gpu_share
 from orchestrator.cluster.ray_cluster import start_ray
-from orchestrator.deadline import STOPPED, StopFlag, StopRequested, beside
+from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread
 from orchestrator.pipeline.config import Config, flat_config
 from orchestrator.pipeline.continuation import check_continuation, reached
 from orchestrator.pipeline.plan import Plan, plan, single
@@ -102,7 +102,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         raise
     finally:
         await run.close()
-        await beside(tracker.close, ended)
+        await in_thread(tracker.close, ended)
 
 
 async def _start_cluster(config: Config, ahead: list[StageInstance]) -> None:

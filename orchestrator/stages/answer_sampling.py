@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from envs.core.task import Task
-from orchestrator.deadline import Deadline, beside, within
+from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.run.folder import write_whole
@@ -59,7 +59,7 @@ async def sample_once(
     limit = Deadline(seconds=sampling.timeout_s, setting=f"{name}.timeout_s")
     for first in range(0, len(draws), WAVE):
         wave = draws[first : first + WAVE]
-        making = within(limit, beside(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made")
+        making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made")
         tasks = await run.stop.wait_or(making)
         tickets = [
             Ticket(number=instance.first_ticket + first + place, task=task, admitted=run.version)

@@ -17,7 +17,7 @@ from orchestrator.data.epoch_batches import EpochBatches, Position
 from orchestrator.data.preference_rows import Preference, read_preferences
 from orchestrator.data.row_intake import RowIntake, limit_name
 from orchestrator.data.self_answers import pair_lines, read_pairs
-from orchestrator.deadline import beside
+from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import DpoConfig
@@ -69,13 +69,15 @@ async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> EpochB
     pair: Callable[[Position], Pair]
     if config.data is None:
         wanted = "pairs of a right and a wrong answer"
-        mixture = await beside(instance.mixture, run.config, config.shares)
+        mixture = await in_thread(instance.mixture, run.config, config.shares)
         path = await sample_once(run, config, mixture, instance=instance, lines=pair_lines, wanted=wanted)
-        pairs, counts = await beside(partial(read_pairs, path, max_tokens=max_tokens))
+        pairs, counts = await in_thread(partial(read_pairs, path, max_tokens=max_tokens))
         count, pair = len(pairs), lambda at: pairs[at.item]
     else:
         path, by = Path(config.data), DialogueTokenizer.of(tokenizer, thought)
-        reading = beside(partial(read_pairs_of_data, config, instance.name, tokenizer, thought, max_tokens=max_tokens))
+        reading = in_thread(
+            partial(read_pairs_of_data, config, instance.name, tokenizer, thought, max_tokens=max_tokens)
+        )
         rows, counts = await run.stop.wait_or(reading)
         count, pair = len(rows), lambda at: rows[at.item].pair(by)
     tell_data(run, instance.name, path, counts, drawn=config.steps * config.batch_size)

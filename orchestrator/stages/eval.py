@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from envs.source import open_source
-from orchestrator.deadline import beside
+from orchestrator.deadline import in_thread
 from orchestrator.reporting.budget_curve import BudgetPoint, mean, standard_error, task_accuracies
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
@@ -60,8 +60,8 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     }
     if curves:
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
-        await beside(write_groups, run.folder.trajectories / f"eval-{label}-thinking.jsonl", further)
-    await beside(write_groups, run.folder.trajectories / f"eval-{label}.jsonl", groups)
+        await in_thread(write_groups, run.folder.trajectories / f"eval-{label}-thinking.jsonl", further)
+    await in_thread(write_groups, run.folder.trajectories / f"eval-{label}.jsonl", groups)
     path = run.folder.evals / f"{label}.json"
     write_json(path, result)
     metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from envs.source import distinct, open_source
-from orchestrator.deadline import Deadline, beside, within
+from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import (
     BudgetPoint,
@@ -72,7 +72,7 @@ class Exam:
     async def tasks(self) -> list[Task]:
         """Make the held-out tasks, and say where an environment has fewer than are asked for."""
         run, wanted = self._run, self._config.tasks
-        making = beside(heldout_tasks, run.config, wanted)
+        making = in_thread(heldout_tasks, run.config, wanted)
         tasks = await run.stop.wait_or(self._in_time(making, waiting_for="held-out tasks to be made"))
         for env in sorted(run.config.envs):
             if (found := sum(task.env == env for task in tasks)) < wanted:

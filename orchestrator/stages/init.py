@@ -5,7 +5,7 @@ from pathlib import Path
 
 from learner.models.fresh import make_model
 from learner.models.weight_files import require_whole
-from orchestrator.deadline import beside
+from orchestrator.deadline import in_thread
 from orchestrator.run.checkpoint import begin, commit
 from orchestrator.stages.session import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance
@@ -15,11 +15,11 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
     """Take the model, or make it; returns where it lies."""
     if run.config.model.path is not None:
         model = Path(run.config.model.path).resolve()
-        await beside(require_whole, model)
+        await in_thread(require_whole, model)
         return model
     directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
-    count = await beside(partial(make_model, directory, run.config.model.fresh, seed=run.config.seed))
-    target = await beside(commit, directory)
+    count = await in_thread(partial(make_model, directory, run.config.model.fresh, seed=run.config.seed))
+    target = await in_thread(commit, directory)
     run.progress.note(f"{instance.name}: a fresh hybrid of {count:,} parameters")
     return target
 

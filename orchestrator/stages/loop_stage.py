@@ -8,7 +8,7 @@ from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import Deadline, StopRequested, beside
+from orchestrator.deadline import Deadline, StopRequested, in_thread
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.run.checkpoint import latest
@@ -65,8 +65,8 @@ class LoopStage:
             teacher=self._teacher,
             beside_engines=config.max_lag > 0,
         )
-        base = await beside(latest, run.folder.checkpoints(self._stage)) or run.model_dir
-        self._mixture = await beside(self._instance.mixture, run.config, config.shares, config.thinking)
+        base = await in_thread(latest, run.folder.checkpoints(self._stage)) or run.model_dir
+        self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._restore(base)
         pool = await run.serving(base, stage=self._stage)
         run.metrics.truncate(self._stage, self._done)
@@ -121,7 +121,7 @@ class LoopStage:
         self._run.log(self._stage, report.step, step_metrics(report))
         if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
             path = self._run.folder.trajectories / f"{self._stage}-{report.step}.jsonl"
-            await beside(write_groups, path, report.groups)
+            await in_thread(write_groups, path, report.groups)
         evidence = f"their trajectories are in {self._run.folder.trajectories}"
         self._skips.add(report.step, skipped=skipped == 1.0, evidence=evidence)
 

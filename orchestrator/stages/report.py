@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from orchestrator.deadline import beside
+from orchestrator.deadline import in_thread
 from orchestrator.reporting.report import write_report
 from orchestrator.stages.session import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
@@ -10,7 +10,7 @@ from orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
 
 async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     """Write the report, with the figures of every stage that the run has gone through."""
-    paths = await beside(partial(write_report, run.folder.root, all_figures()))
+    paths = await in_thread(partial(write_report, run.folder.root, all_figures()))
     run.tracker.artifact(paths.html)
     run.tracker.artifact(paths.json)
     if paths.curves is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from learner.models.loading import longest_sequence
 from orchestrator.data.rejection_sampling import RejectionSampledData
 from orchestrator.data.self_answers import answer_lines, read_answers
-from orchestrator.deadline import beside
+from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import SelfSftConfig
@@ -24,11 +24,11 @@ from rollout.tokenizer import load_tokenizer
 
 async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance) -> Path:
     """Sample where that is not done, then train for `config.steps`; returns the checkpoint of the last step."""
-    mixture = await beside(instance.mixture, run.config, config.shares)
+    mixture = await in_thread(instance.mixture, run.config, config.shares)
     path = await sample_once(run, config, mixture, instance=instance, lines=answer_lines, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
-    kept, counts = await beside(partial(read_answers, path, max_tokens=max_tokens))
+    kept, counts = await in_thread(partial(read_answers, path, max_tokens=max_tokens))
     tell_data(run, instance.name, path, counts, drawn=config.steps * config.batch_size)
     data = RejectionSampledData(
         kept,

@@ -16,7 +16,7 @@ from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.ray_cluster import stop_ray
 from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
-from orchestrator.deadline import Deadline, StopFlag, beside, within
+from orchestrator.deadline import Deadline, StopFlag, in_thread, within
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsLog
@@ -91,11 +91,11 @@ class Run:
         await within(
             self._limits.start(), learner.use_threads(threads), stage=stage, waiting_for=lambda: "the learner's ranks"
         )
-        checkpoint = await beside(latest, self.folder.checkpoints(stage))
+        checkpoint = await in_thread(latest, self.folder.checkpoints(stage))
         base = checkpoint or self.model_dir
-        await beside(self.folder.verified, base)
+        await in_thread(self.folder.verified, base)
         if checkpoint is not None and (self.config.learner.lora.rank or (loss.needs_reference and teacher is None)):
-            await beside(self.folder.verified, self._began_with(stage))
+            await in_thread(self.folder.verified, self._began_with(stage))
         await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, stage)
         self._held = base
         if checkpoint is not None:
@@ -122,7 +122,7 @@ class Run:
         """
         assert self.learner is not None
         folder = self.folder.checkpoints(stage)
-        if await beside(is_whole, place(folder, step)):
+        if await in_thread(is_whole, place(folder, step)):
             return  # saved already, and nothing was trained since
         needed = await within(
             self._limits.start(),
@@ -130,7 +130,7 @@ class Run:
             stage=stage,
             waiting_for=lambda: "the learner's ranks",
         )
-        directory = await beside(partial(begin, folder, step, needed_bytes=needed))
+        directory = await in_thread(partial(begin, folder, step, needed_bytes=needed))
         with discarded_on_failure(directory, needed_bytes=needed):
             writing = self._write(self.learner, directory, files)
             limit = self._limits.files(needed)
@@ -140,7 +140,7 @@ class Run:
         await learner.save(directory)
         for name, text in files.items():
             (directory / name).write_text(text, encoding="utf-8")
-        await beside(commit, directory)
+        await in_thread(commit, directory)
 
     def trained(self, stage: str, *, served: bool = False) -> Path:
         """The newest checkpoint of a finished stage: the learner now holds it, and the engines where it was pushed."""
@@ -156,7 +156,7 @@ class Run:
 
         Raises `DamagedCheckpointError` where it is a model of the run that is not as it was saved.
         """
-        await beside(self.folder.verified, model)
+        await in_thread(self.folder.verified, model)
         if self.pool is None:
             await self._start_pool(model, stage=stage)
         elif self._served != model:

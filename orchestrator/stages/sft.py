@@ -9,7 +9,7 @@ from orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile
 from orchestrator.data.row_intake import RowIntake, limit_name
 from orchestrator.data.sft import SftData
-from orchestrator.deadline import beside
+from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import SftConfig
@@ -22,7 +22,7 @@ from rollout.tokenizer import load_tokenizer
 
 async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
     """Train for `config.steps`; returns the checkpoint of the last step."""
-    data = await run.stop.wait_or(beside(_data, run, config, instance))
+    data = await run.stop.wait_or(in_thread(_data, run, config, instance))
     return await train_supervised(
         run,
         stage=instance.name,

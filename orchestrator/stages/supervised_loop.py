@@ -11,7 +11,7 @@ from learner.batches.samples import TrainingSample
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from orchestrator.data.row_intake import ROWS, counts_text
-from orchestrator.deadline import beside, within
+from orchestrator.deadline import in_thread, within
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.session import Run
@@ -109,4 +109,4 @@ class _Ahead:
         return batch
 
     def _started(self, step: int) -> tuple[int, asyncio.Task[TrainBatch]]:
-        return step, asyncio.create_task(beside(self._batch, step))
+        return step, asyncio.create_task(in_thread(self._batch, step))
