@@ -5,14 +5,14 @@ from typing import Literal
 
 from envs.core.bounds import not_negative, one_of, positive
 from envs.core.setting import identity, running, scheduled
+from rollout.weights.manifest import WireDtype
+from rollout.weights.transports.catalog import TRANSPORTS
 
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["constant", "linear", "cosine"]
-WireDtype = Literal["float32", "bfloat16", "float16"]
 ZeroStage = Literal[0, 1, 2, 3]
 Offload = Literal["none", "cpu", "nvme"]
 Recomputed = Literal["none", "selective", "full"]
-CARRIERS = ("shared_memory", "ray", "broadcast", "cuda_ipc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class LearnerConfig:
     """Whether expert layers use the experts that the engine chose, as its routers recorded them."""
     wire_dtype: WireDtype = identity("float32")
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
-    carrier: str = running("shared_memory")
+    transport: str = running("shared_memory")
     """What a weight push travels by: shared_memory (engines on this host), ray (Ray's object store: several hosts), broadcast
     (from rank 0 to all engines at once, by NCCL where each has a GPU of its own, else by gloo) or cuda_ipc (engines on
     the learner's GPU)."""
@@ -136,11 +136,12 @@ class LearnerConfig:
             positive(f"learner.{name}", value)
         self._check_partitioning()
         self._check_passes()
-        one_of("learner.carrier", self.carrier, CARRIERS)
-        if self.sparse_push and self.carrier not in ("shared_memory", "ray"):
+        one_of("learner.transport", self.transport, tuple(TRANSPORTS))
+        if self.sparse_push and not TRANSPORTS[self.transport].sparse:
+            able = " or ".join(name for name, kind in TRANSPORTS.items() if kind.sparse)
             raise ValueError(
-                f"learner.sparse_push=true with learner.carrier={self.carrier}: changes are found in main memory; set "
-                f"learner.carrier to shared_memory or ray"
+                f"learner.sparse_push=true with learner.transport={self.transport}: changes are found in main memory; set "
+                f"learner.transport to {able}"
             )
 
     def _check_partitioning(self) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -10,7 +9,7 @@ from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from rollout.trajectory import WeightVersion
-from rollout.weights.delivery import Broadcast, Meeting, Parcel, WeightSender
+from rollout.weights.delivery import Delivery, Push, WeightSender
 from rollout.weights.manifest import WeightManifest
 
 T = TypeVar("T")
@@ -41,11 +40,11 @@ class TrainerRank(WeightSender, Protocol):
 class TrainerGroup:
     """Every call goes to all ranks at once, since each is a collective."""
 
-    def __init__(self, ranks: Sequence[TrainerRank], *, broadcast: bool = False) -> None:
-        """Group these ranks. With `broadcast` pushes are sent to all engines at once."""
+    def __init__(self, ranks: Sequence[TrainerRank]) -> None:
+        """Group these ranks."""
         self._ranks = ranks
         self._loss = LossConfig()
-        self._meeting = Meeting(ranks[0]) if broadcast else None
+        self._delivery = Delivery(ranks[0])
 
     async def load(
         self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
@@ -76,15 +75,11 @@ class TrainerGroup:
         ]
         return (await asyncio.gather(*calls))[0]
 
-    async def publish(self, version: WeightVersion) -> WeightManifest:
-        """Write the weights where the engines can read them, or have them ready in rank 0."""
+    async def publish(self, version: WeightVersion) -> Push:
+        """Have the weights ready in rank 0; returns what was published and how it is delivered."""
         manifest = (await self._call_all(lambda rank: rank.publish(version.step)))[0]
         assert manifest is not None, "rank 0 writes it"
-        if manifest.path:
-            return manifest
-        if self._meeting is not None:
-            return replace(manifest, payload=Broadcast(self._ranks[0], self._meeting, version=version))
-        return replace(manifest, payload=Parcel(self._ranks[0], version=version))
+        return Push(manifest=manifest, delivery=self._delivery)
 
     async def checkpoint_bytes(self) -> int:
         """Return what `save` writes, at the most."""

@@ -7,8 +7,8 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import logging as transformers_logging
@@ -26,8 +26,7 @@ from learner.models.expert_replay import ExpertReplay
 from learner.models.experts import prepare_routers
 from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer, recompute
 from learner.models.scorer import Scorer
-from learner.publishing.publisher import WeightPublisher
-from learner.publishing.transports import open_carrier, require_carrier
+from learner.publisher import WeightPublisher
 from learner.training_state import STATE_FOLDER, CheckpointFacts
 from learner.update import (
     NOTHING_FIXED,
@@ -39,7 +38,8 @@ from learner.update import (
     sum_over_ranks,
 )
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.process_group import Seat, WeightGroup
+from rollout.weights.transports.catalog import TRANSPORTS, open_transport
+from rollout.weights.transports.transport import Audience, Transport
 
 
 class TrainerWorker:
@@ -67,16 +67,16 @@ class TrainerWorker:
         self.replay: ExpertReplay | None = None
         self.reference: FrozenModel | None = None
         self.publisher: WeightPublisher | None = None
-        self.group: WeightGroup | None = None
+        self.transport: Transport[Any] | None = None  # kept from model to model, as its ways to the engines are
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> None:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
         The reference is the model itself as it is now, or a teacher. What was loaded before is freed. Raises `ValueError`
         for a directory that holds no such model, for one without the expert layers that the configuration is about, and
-        for a carrier that needs a GPU where there is none.
+        for a transport that needs a GPU where there is none.
         """
-        require_carrier(self.config.carrier)
+        TRANSPORTS[self.config.transport].require()
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0
@@ -209,35 +209,32 @@ class TrainerWorker:
         return self.steps
 
     def publish(self, version: int) -> WeightManifest | None:
-        """Write the weights where the carrier has room. Returns the manifest on rank 0, else None."""
+        """Write the weights where the transport has room; rank 0 returns what was published, the others None."""
         engine = self._engine()
         if self.rank:
             for _ in engine.checkpoint_parameters():
                 continue  # takes part in the gathering
             return None
+        if self.transport is None:
+            self.transport = open_transport(
+                self.config.transport, device=engine.device, timeout_s=self.config.collective_timeout_s
+            )
         if self.publisher is None:
             self.publisher = WeightPublisher(
-                open_carrier(self.config.carrier, device=engine.device),
+                self.transport,
                 shapes=engine.checkpoint_shapes(),
                 dtype=self.config.wire_dtype,
                 sparse=self.config.sparse_push,
             )
         return self.publisher.push(version, buckets=engine.checkpoint_parameters())
 
-    def payload(self, version: int, *, whole: bool) -> np.ndarray:
-        """The bytes of the last push, on rank 0: its changes, or the whole weights. See `WeightPublisher.payload`."""
-        return self._publisher().payload(version, whole=whole)
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+        """Return what engines need to get at the last push, on rank 0. See `WeightPublisher.offer`."""
+        return self._publisher().offer(version, whole=whole, audience=audience)
 
-    def meet(self, host: str, size: int) -> Seat:
-        """Open the group of this rank and all engines, `size` together, on rank 0; returns its place, where they meet."""
-        self.group = WeightGroup(Seat(host=host, port=0, rank=0, size=size, timeout_s=self.config.collective_timeout_s))
-        return self.group.seat
-
-    def broadcast(self, version: int) -> None:
-        """Send the whole last push from rank 0 to the engines of the group, which receive at the same time."""
-        if self.group is None:
-            raise ValueError("the engines have no group; call meet first, and ask rank 0")
-        self.group.broadcast(self._publisher().segment(version))
+    def send(self, version: int) -> None:
+        """Do rank 0's part while the engines take the last push. See `WeightPublisher.send`."""
+        self._publisher().send(version)
 
     def close(self) -> None:
         """Free the model and the weights held for a push. The rank can `load` again."""

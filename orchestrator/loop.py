@@ -31,7 +31,7 @@ from orchestrator.mixture import Mixture
 from orchestrator.step_times import Phase, StepClock, StepTimes
 from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.manifest import WeightManifest
+from rollout.weights.delivery import Push
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Rollouts(Protocol):
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group: ...
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion: ...
+    async def load_weights(self, push: Push) -> WeightVersion: ...
 
     async def engine_stats(self) -> EngineStats: ...
 
@@ -51,7 +51,7 @@ class Learner(Protocol):
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]: ...
 
-    async def publish(self, version: WeightVersion) -> WeightManifest: ...
+    async def publish(self, version: WeightVersion) -> Push: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +138,9 @@ class Loop:
         metrics = await self._within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
         clock.enter(Phase.PUBLISH)
         target = WeightVersion(step=self.version.value.step + 1)
-        manifest = await self._within(step, "the learner's weights", self.learner.publish(target))
+        push = await self._within(step, "the learner's weights", self.learner.publish(target))
         clock.enter(Phase.LOAD)
-        limit, loading = self.push_limit(manifest.nbytes), self.rollouts.load_weights(manifest)
+        limit, loading = self.push_limit(push.manifest.nbytes), self.rollouts.load_weights(push)
         self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
         dropped, occupancy = self.buffer.dropped, self.buffer.occupancy()
         await self.buffer.release()
@@ -152,8 +152,8 @@ class Loop:
             dropped=dropped,
             learner=metrics,
             lag_max=lag,
-            pushed_bytes=manifest.sent_bytes,
-            pushed_share=manifest.sent_bytes / manifest.nbytes,
+            pushed_bytes=push.manifest.sent_bytes,
+            pushed_share=push.manifest.sent_bytes / push.manifest.nbytes,
             times=times,
             occupancy=occupancy,
             engine=stats,

@@ -32,9 +32,14 @@ class ReplayEngine:
         self._given[prompt_ids] = number + 1
         return completions[number % len(completions)]
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
-        """Only the version changes."""
+    async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
+        """Take the version, nothing else."""
         self._version = manifest.weight_version
+        return self._version
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        """Take the version, nothing else."""
+        self._version = version
         return self._version
 
     def take_stats(self) -> EngineStats:

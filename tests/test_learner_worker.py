@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from pushes import received
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
@@ -29,7 +30,7 @@ from learner.config import LearnerConfig, OptimConfig, ZeroStage
 from learner.losses.config import LossConfig
 from learner.models.logprobs import token_logprobs
 from learner.worker import TrainerWorker
-from rollout.weights.manifest import WeightManifest, read_weights
+from rollout.weights.manifest import WeightManifest
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 POLICY = LossConfig()
@@ -122,7 +123,7 @@ def held(descriptor: str) -> str:
 
 def weights_of(rank: TrainerWorker) -> dict[str, torch.Tensor] | None:
     manifest = rank.publish(1)
-    return None if manifest is None else {name: tensor.clone() for name, tensor in read_weights(manifest)}
+    return None if manifest is None else received(rank, manifest)
 
 
 def in_processes(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pushes import empty_push
 from test_orchestrator_reporting_budget_curve import Tracked
 
 from envs.core.task import Task
@@ -33,7 +34,7 @@ from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase
 from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
-from rollout.weights.manifest import WeightManifest
+from rollout.weights.delivery import Push
 
 SLOW_S = 0.4
 LIMIT = Deadline(seconds=20, setting="rl.timeout_s")
@@ -84,8 +85,8 @@ class Rollouts:
         )
         return Group(ticket=ticket, trajectories=tuple(answers))
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
-        return manifest.weight_version
+    async def load_weights(self, push: Push) -> WeightVersion:
+        return push.manifest.weight_version
 
     async def engine_stats(self) -> EngineStats:
         return EngineStats(passes=3)
@@ -100,10 +101,8 @@ class Learner:
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         return {"skipped": float(self.skipped)}
 
-    async def publish(self, version: WeightVersion) -> WeightManifest:
-        return WeightManifest(
-            path="", version=version.step, names=(), dtypes=(), shapes=(), offsets=(), nbytes=64, checksum=""
-        )
+    async def publish(self, version: WeightVersion) -> Push:
+        return empty_push(version.step, nbytes=64)
 
 
 async def saved_nowhere(step: int) -> None: ...
@@ -172,9 +171,9 @@ class TimedRollouts(Rollouts):
         await asyncio.sleep(0.15)  # longer than log and save, beside which the next groups are generated
         return await super().run_group(ticket, samples)
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+    async def load_weights(self, push: Push) -> WeightVersion:
         await asyncio.sleep(TAKES_S[Phase.LOAD])
-        return await super().load_weights(manifest)
+        return await super().load_weights(push)
 
 
 class TimedLearner(Learner):
@@ -184,7 +183,7 @@ class TimedLearner(Learner):
         await asyncio.sleep(TAKES_S[Phase.LEARN])
         return await super().step(*batches, epochs=epochs)
 
-    async def publish(self, version: WeightVersion) -> WeightManifest:
+    async def publish(self, version: WeightVersion) -> Push:
         await asyncio.sleep(TAKES_S[Phase.PUBLISH])
         return await super().publish(version)
 

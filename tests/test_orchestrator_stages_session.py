@@ -22,6 +22,7 @@ from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.stages.session import Run
 from orchestrator.stages.stage import all_stages
+from rollout.trajectory import WeightVersion
 
 SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_per_s=1000000"]
 
@@ -168,3 +169,27 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
     with pytest.raises(StuckError, match=f"rl: nothing for 0 s while waiting for .* with a longer {setting}"):
         on_a_run(tmp_path, Learner(call), work, *SHORT)
     assert not list((tmp_path / "run").rglob("*.unfinished"))
+
+
+class Engines:
+    """Rollout workers that keep what they were told to read."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[str, int]] = []
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        self.read.append((directory.name, version.step))
+        return version
+
+
+def test_running_engines_read_a_model_themselves_and_the_learner_is_not_asked(tmp_path: Path) -> None:
+    engines, learner = Engines(), Learner()
+
+    async def work(run: Run) -> int:
+        run.pool = engines  # type: ignore[assignment]
+        for _ in range(2):
+            await run.serving(run.model_dir, stage="eval")
+        return run.folder.state().version
+
+    assert on_a_run(tmp_path, learner, work) == 1
+    assert (engines.read, learner.calls) == ([("model", 1)], [])

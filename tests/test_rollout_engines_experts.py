@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
+from pushes import loaded
 from test_rollout_engines_vllm import CONFIG, TOLERANCE, Setup
 
 from learner.batches.samples import TrainingSample
@@ -56,7 +57,7 @@ async def story(model_dir: Path) -> None:
 
         setup.train()
         assert gap(rank, before) > 100 * TOLERANCE  # the weights differ, whatever the experts are
-        assert await engine.load_weights(setup.publish(1)) == WeightVersion(step=1)
+        assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
         after = await setup.sample(SAMPLES, tokens=24)
         assert gap(rank, after) < TOLERANCE
         wrong = [(prompt, swapped(said)) for prompt, said in after]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from pushes import loaded
 
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample
@@ -86,7 +87,7 @@ async def story(model_dir: Path, *, forced: int) -> None:
         assert manifest is not None
         running = asyncio.create_task(sample(3, tokens=150))
         await asyncio.sleep(0.2)
-        await engine.load_weights(manifest)
+        await loaded(engine, rank, manifest)
         through = await running
         assert check_marks(tags, through) >= forced
         mixed = [said for _, limit, said in through if limit is not None and set(said.versions_T) == {0, 1}]

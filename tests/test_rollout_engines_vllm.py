@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import tiny_models
 import torch
+from pushes import loaded, offered
+from safetensors.torch import load_file, save_file
 
 from envs.source import EnvConfig, open_source
 from learner.batches.micro_batches import make_batch
@@ -93,6 +96,26 @@ async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
     assert sum(sum(process.cpu_times()[:2]) for process in engines) - before < 0.25
 
 
+async def a_checkpoint_is_read(setup: Setup, checkpoint: Path) -> None:
+    """An engine reads what the learner saved, refuses a file that was cut, and notices a weight that is missing."""
+    setup.train()
+    setup.rank.save(str(checkpoint))
+    file = checkpoint / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(ValueError, match=r"model.safetensors has \d+ bytes and should have"):
+        await setup.engine.load_checkpoint(checkpoint, WeightVersion(step=9))
+    assert len(await setup.sample(4, tokens=16)) == 4  # still serving
+    file.write_bytes(whole)
+    assert await setup.engine.load_checkpoint(checkpoint, WeightVersion(step=9)) == WeightVersion(step=9)
+    assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+    weights = load_file(file)
+    del weights[min(name for name in weights if "norm" in name)]
+    save_file(weights, file)
+    with pytest.raises(Exception, match="lacks 1 weights of the model, such as .*norm"):
+        await setup.engine.load_checkpoint(checkpoint, WeightVersion(step=10))
+
+
 async def story(model_dir: Path) -> None:
     """Sample, train, push, sample again, and push once more while requests are in flight."""
     tokenizer = load_tokenizer(model_dir)
@@ -110,7 +133,7 @@ async def story(model_dir: Path) -> None:
 
         setup.train()
         assert setup.gap(before) > 100 * TOLERANCE  # the trainer has moved away, the engine has not
-        assert await engine.load_weights(setup.publish(1)) == WeightVersion(step=1)
+        assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
         after = await setup.sample(8, tokens=24)
         assert setup.gap(after) < TOLERANCE
         assert all(set(said.versions_T) == {1} for _, said in after)
@@ -118,7 +141,7 @@ async def story(model_dir: Path) -> None:
         setup.train()
         running = asyncio.create_task(setup.sample(16, tokens=150))
         await asyncio.sleep(0.3)
-        assert await engine.load_weights(setup.publish(2)) == WeightVersion(step=2)
+        assert await loaded(engine, rank, setup.publish(2)) == WeightVersion(step=2)
         through = await running
         assert len(through) == 16  # none was lost
         long = [said for _, said in through if len(said.token_ids) == 150]
@@ -128,13 +151,14 @@ async def story(model_dir: Path) -> None:
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
 
         damaged = setup.publish(3)
-        Path(damaged.path).write_bytes(b"\x00" * damaged.nbytes)
+        Path(str(offered(rank, damaged))).write_bytes(b"\x00" * damaged.nbytes)
         with pytest.raises(ValueError, match="checksum"):
-            await engine.load_weights(damaged)
+            await loaded(engine, rank, damaged)
         assert await engine.version() == WeightVersion(step=2)
         assert len(await setup.sample(4, tokens=16)) == 4  # still serving
         await a_group_is_given_up(engine, model_dir)
         assert len(await setup.sample(4, tokens=16)) == 4
+        await a_checkpoint_is_read(setup, model_dir.parent / "checkpoint")
     finally:
         rank.close()
         await engine.close()
@@ -142,7 +166,7 @@ async def story(model_dir: Path) -> None:
 
 async def story_of_deltas(model_dir: Path) -> None:
     """A whole push and a delta through a real engine; an engine that lacks the base refuses and keeps serving."""
-    config = LearnerConfig(carrier="ray", sparse_push=True)
+    config = LearnerConfig(transport="ray", sparse_push=True)
     engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0))
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), config)
@@ -151,24 +175,20 @@ async def story_of_deltas(model_dir: Path) -> None:
     assert rank.engine is not None
     matrix = rank.engine.model.get_input_embeddings().weight
 
-    def publish(version: int) -> WeightManifest:
-        manifest = setup.publish(version)
-        return replace(manifest, payload=rank.payload(version, whole=False).copy())
-
     try:
-        assert await engine.load_weights(publish(1)) == WeightVersion(step=1)
+        assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
         for version in (2, 3):
             with torch.no_grad():
                 matrix[version::7] += 0.5
-            delta = publish(version)
+            delta = setup.publish(version)
             assert delta.delta is not None
             assert delta.sent_bytes < delta.nbytes / 8
             if version == 2:
-                missed = delta
-            assert await engine.load_weights(delta) == WeightVersion(step=version)
+                missed = delta, np.array(offered(rank, delta))
+            assert await loaded(engine, rank, delta) == WeightVersion(step=version)
             assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
         with pytest.raises(WholeWeightsNeeded, match="holds version 3"):
-            await engine.load_weights(missed)
+            await engine.load_weights(*missed, number=0)
         assert await engine.version() == WeightVersion(step=3)
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
     finally:

@@ -1,21 +1,19 @@
 """The pool of rollout workers, driven with plain objects: who gets a group, what is tried again, and what a stop ends."""
 
 import asyncio
-from collections.abc import Awaitable
+from pathlib import Path
 
-import numpy as np
+from pushes import empty_push
 
 from envs.core.task import Task
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 TASK = Task(env="math", key="1", messages=({"role": "user", "content": "?"},), spec={})
 TICKET = Ticket(number=3, task=TASK, admitted=WeightVersion(step=0))
-MANIFEST = WeightManifest(
-    path="/dev/shm/w", version=7, names=(), dtypes=(), shapes=(), offsets=(), nbytes=64, checksum=""
-)
 
 
 class Worker:
@@ -56,13 +54,14 @@ class Worker:
     async def isolation(self) -> str:
         return "level 2"
 
-    async def load_weights(
-        self, manifest: WeightManifest, payload: Awaitable[np.ndarray] | None = None
-    ) -> WeightVersion:
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
         if self.lacks_base:
             self.lacks_base = False
             raise WholeWeightsNeeded("no base")
         return manifest.weight_version
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        return version
 
     async def close(self) -> None:
         self.released.set()
@@ -146,8 +145,13 @@ def test_a_group_that_is_given_up_is_cancelled_in_its_worker_and_leaves_it_free(
 def test_weights_go_to_every_worker_whole_to_one_that_lacks_the_base_and_all_confirm_the_version() -> None:
     workers = [Worker(), Worker()]
     workers[1].lacks_base = True
-    assert asyncio.run(RolloutPool(workers, retries=0).load_weights(MANIFEST)) == WeightVersion(step=7)
+    assert asyncio.run(RolloutPool(workers, retries=0).load_weights(empty_push(7, nbytes=64))) == WeightVersion(step=7)
     assert not workers[1].lacks_base
+
+
+def test_every_worker_reads_a_checkpoint_and_all_confirm_its_version() -> None:
+    pool = RolloutPool([Worker(), Worker()], retries=0)
+    assert asyncio.run(pool.load_checkpoint(Path("model"), WeightVersion(step=7))) == WeightVersion(step=7)
 
 
 def test_bare_turns_are_shared_among_the_workers() -> None:

@@ -36,7 +36,7 @@ class Asked(ReplayEngine):
         self.asked.append((max_tokens, limit))
         return await super().generate(prompt_ids, max_tokens=max_tokens, seed=seed, limit=limit)
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+    async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
         raise AssertionError
 
 

@@ -2,15 +2,14 @@
 
 import asyncio
 import sys
-from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
+from pushes import held
 from ray.cluster_utils import Cluster
-from test_rollout_weights_push import held, nudged, publisher, same, weights
+from test_rollout_weights_push import nudged, publisher, same, weights
 
 from envs.core.task import Task
 from learner.config import LearnerConfig
@@ -24,33 +23,29 @@ from orchestrator.deadline import Deadline, StuckError, within
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.process_group import Seat, WeightGroup
 from rollout.weights.receiver import WeightReceiver
+from rollout.weights.transports.transport import Audience
 
-MODULES = (sys.modules[__name__], sys.modules["test_rollout_weights_push"])
+MODULES = (sys.modules[__name__], sys.modules["test_rollout_weights_push"], sys.modules["pushes"])
 """Sent to the actors whole, else each imports all of these files' imports."""
 
 
 class Sender:
     """The learner's rank as the cluster sees it, without a model."""
 
-    def __init__(self, carrier: str) -> None:
-        self.publisher = publisher(carrier, sparse=carrier == "ray")
+    def __init__(self, transport: str) -> None:
+        self.publisher = publisher(transport, sparse=transport == "ray")
         self.asked: list[bool] = []
 
     def publish(self, version: int) -> WeightManifest:
         return self.publisher.push(version, buckets=[nudged(weights(seed=0), count=version)])
 
-    def payload(self, version: int, *, whole: bool) -> np.ndarray:
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
         self.asked.append(whole)
-        return self.publisher.payload(version, whole=whole)
+        return self.publisher.offer(version, whole=whole, audience=audience)
 
-    def meet(self, host: str, size: int) -> Seat:
-        self.group = WeightGroup(Seat(host=host, port=0, rank=0, size=size, timeout_s=60.0))
-        return self.group.seat
-
-    def broadcast(self, version: int) -> None:
-        self.group.broadcast(self.publisher.segment(version))
+    def send(self, version: int) -> None:
+        self.publisher.send(version)
 
     def facts(self) -> tuple[str, list[bool]]:
         return ray.get_runtime_context().get_node_id(), self.asked
@@ -60,15 +55,15 @@ class Receiver:
     """A rollout worker as the cluster sees it, without an engine."""
 
     def __init__(self) -> None:
-        self.inbox = WeightReceiver()
+        self.receiver = WeightReceiver()
 
-    async def load_weights(self, manifest: WeightManifest, payload: np.ndarray | None = None) -> WeightVersion:
-        arrived = await asyncio.to_thread(self.inbox.accept, replace(manifest, payload=payload))
+    async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
+        arrived = await asyncio.to_thread(self.receiver.accept, manifest, offer, number=number)
         assert same(held(arrived), nudged(weights(seed=0), count=manifest.version))
-        return arrived.weight_version
+        return arrived.manifest.weight_version
 
     def restart(self) -> None:
-        self.inbox.close()
+        self.receiver.close()
 
     def node(self) -> str:
         return ray.get_runtime_context().get_node_id()
@@ -84,8 +79,8 @@ async def pushes_to_another_host() -> None:
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
     learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), pool_of(engines)
     for version in (1, 2):
-        manifest = await learner.publish(WeightVersion(step=version))
-        assert await pool.load_weights(manifest) == WeightVersion(step=version)
+        push = await learner.publish(WeightVersion(step=version))
+        assert await pool.load_weights(push) == WeightVersion(step=version)
     await engines[1].restart.remote()
     assert await pool.load_weights(await learner.publish(WeightVersion(step=3))) == WeightVersion(step=3)
     home, asked = await rank.facts.remote()
@@ -98,13 +93,13 @@ async def broadcasts_to_another_host() -> None:
     """Three pushes that two engines get at once."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("broadcast")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([TrainerActor(rank, number=0)], broadcast=True), pool_of(engines)
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), pool_of(engines)
     for version in (1, 2, 3):
-        manifest = await learner.publish(WeightVersion(step=version))
-        assert await pool.load_weights(manifest) == WeightVersion(step=version)
+        push = await learner.publish(WeightVersion(step=version))
+        assert await pool.load_weights(push) == WeightVersion(step=version)
     home, asked = await rank.facts.remote()
     assert {await engine.node.remote() for engine in engines}.isdisjoint({home})
-    assert asked == []
+    assert asked == [False] * 3
 
 
 class Sampler:

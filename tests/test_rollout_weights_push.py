@@ -3,34 +3,36 @@
 import multiprocessing
 import os
 import signal
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from pushes import HERE, accepted, held, offered
 
 from learner.config import LearnerConfig
-from learner.publishing.publisher import WeightPublisher
-from learner.publishing.transports import open_carrier, require_carrier
+from learner.publisher import WeightPublisher
 from rollout.weights.checksum import PIECE_ROWS, checksum, device_checksum
 from rollout.weights.delta import BLOCK, apply_changes, changes
-from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded, map_segment, require_stamp, tensors, wire_dtype
+from rollout.weights.manifest import WholeWeightsNeeded, wire_dtype
 from rollout.weights.receiver import WeightReceiver
+from rollout.weights.segment import map_segment, require_footer
+from rollout.weights.transports.catalog import open_transport
+from rollout.weights.transports.cuda_ipc import CudaIpc
 
 SHAPES = {"a.weight": (40, 50), "b.bias": (7,), "c": ()}
-CARRIERS = ("shared_memory", "ray")
+BY_HAND = ("shared_memory", "ray")
 Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture
-def inbox():
-    inbox = WeightReceiver()
-    yield inbox
-    inbox.close()
+def receiver():
+    receiver = WeightReceiver()
+    yield receiver
+    receiver.close()
 
 
-def publisher(carrier: str, *, sparse: bool, dtype: str = "bfloat16") -> WeightPublisher:
-    return WeightPublisher(open_carrier(carrier), shapes=SHAPES, dtype=dtype, sparse=sparse)
+def publisher(transport: str, *, sparse: bool, dtype: str = "bfloat16") -> WeightPublisher:
+    return WeightPublisher(open_transport(transport, timeout_s=60.0), shapes=SHAPES, dtype=dtype, sparse=sparse)
 
 
 def weights(*, seed: int) -> Weights:
@@ -45,34 +47,20 @@ def nudged(old: Weights, *, count: int) -> Weights:
     return new
 
 
-def sent(sender: WeightPublisher, manifest: WeightManifest, *, whole: bool = False) -> WeightManifest:
-    """The manifest as it reaches a receiver, with the bytes where no file holds them."""
-    plain = manifest.whole() if whole else manifest
-    return plain if plain.path else replace(plain, payload=sender.payload(manifest.version, whole=whole))
-
-
-def held(manifest: WeightManifest) -> Weights:
-    """What the engine's process would read."""
-    received = WeightManifest.from_json(manifest.to_json())
-    segment = map_segment(received.path, nbytes=received.nbytes)
-    require_stamp(segment, received)
-    return {name: tensor.float().clone() for name, tensor in tensors(segment, received)}
-
-
 def same(found: Weights, expected: Weights) -> bool:
-    return all(torch.equal(found[name], tensor.bfloat16().float()) for name, tensor in expected.items())
+    return all(torch.equal(found[name].float(), tensor.bfloat16().float()) for name, tensor in expected.items())
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_every_push_arrives_whatever_carries_it(inbox, carrier, sparse):
-    sender = publisher(carrier, sparse=sparse)
+@pytest.mark.parametrize("transport", BY_HAND)
+def test_every_push_arrives_whatever_carries_it(receiver, transport, sparse):
+    sender = publisher(transport, sparse=sparse)
     current = weights(seed=0)
     for version in (3, 4, 5, 6):
         manifest = sender.push(version, buckets=[current])
         assert (manifest.delta is not None) == (sparse and version > 3)
-        arrived = inbox.accept(sent(sender, manifest))
-        assert arrived.version == version
+        arrived = accepted(receiver, sender, manifest)
+        assert arrived.manifest.version == version
         assert same(held(arrived), current)
         current = nudged(current, count=version)
     sender.close()
@@ -83,7 +71,8 @@ def test_the_shared_memory_of_a_sender_that_is_killed_is_gone_with_it():
     ours, theirs = multiprocessing.Pipe()
     child = os.fork()
     if not child:
-        theirs.send(publisher("shared_memory", sparse=False).push(1, buckets=[weights(seed=0)]).path)
+        sender = publisher("shared_memory", sparse=False)
+        theirs.send(offered(sender, sender.push(1, buckets=[weights(seed=0)])))
         signal.pause()
     path = ours.recv()
     assert os.path.exists(path)
@@ -104,53 +93,53 @@ def test_a_delta_is_small_and_ends_in_the_checksum_of_a_whole_push():
     assert whole.sent_bytes == whole.nbytes > 4000
 
 
-def test_a_receiver_without_the_base_refuses_a_delta_and_takes_the_whole_weights(inbox):
+def test_a_receiver_without_the_base_refuses_a_delta_and_takes_the_whole_weights(receiver):
     sender = publisher("ray", sparse=True)
-    first = sent(sender, sender.push(1, buckets=[weights(seed=0)]))
+    first = sender.push(1, buckets=[weights(seed=0)])
     changed = nudged(weights(seed=0), count=5)
     second = sender.push(2, buckets=[changed])
     with pytest.raises(WholeWeightsNeeded, match="changes to version 1 .* holds none; send it the whole weights"):
-        inbox.accept(sent(sender, second))
-    assert same(held(inbox.accept(sent(sender, second, whole=True))), changed)
+        accepted(receiver, sender, second)
+    assert same(held(accepted(receiver, sender, second.whole())), changed)
     with pytest.raises(WholeWeightsNeeded, match="holds version 2"):
-        inbox.accept(sent(sender, second))
+        accepted(receiver, sender, second)
     again = nudged(changed, count=1)
-    assert same(held(inbox.accept(sent(sender, sender.push(3, buckets=[again])))), again)
+    assert same(held(accepted(receiver, sender, sender.push(3, buckets=[again]))), again)
     assert first.checksum != second.checksum
 
 
-def test_damaged_changes_are_refused_before_they_touch_the_base(inbox):
+def test_damaged_changes_are_refused_before_they_touch_the_base(receiver):
     sender = publisher("ray", sparse=True)
-    inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
+    accepted(receiver, sender, sender.push(1, buckets=[weights(seed=0)]))
     changed = nudged(weights(seed=0), count=5)
     manifest = sender.push(2, buckets=[changed])
-    damaged = sender.payload(2, whole=False).copy()
+    damaged = np.array(offered(sender, manifest))
     damaged[4] ^= 1
     with pytest.raises(ValueError, match="the changes have checksum"):
-        inbox.accept(replace(manifest, payload=damaged))
-    assert same(held(inbox.accept(sent(sender, manifest))), changed)
+        receiver.accept(manifest, damaged, number=0)
+    assert same(held(accepted(receiver, sender, manifest)), changed)
 
 
-def test_a_base_that_was_damaged_is_noticed_and_mended_by_the_whole_weights(inbox):
+def test_a_base_that_was_damaged_is_noticed_and_mended_by_the_whole_weights(receiver):
     sender = publisher("ray", sparse=True)
-    base = inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
-    map_segment(base.path, nbytes=base.nbytes)[2000] ^= 1
+    base = accepted(receiver, sender, sender.push(1, buckets=[weights(seed=0)]))
+    map_segment(base.path, nbytes=base.manifest.nbytes)[2000] ^= 1
     changed = nudged(weights(seed=0), count=5)
     manifest = sender.push(2, buckets=[changed])
     with pytest.raises(ValueError, match="has checksum .* version 2 was sent with"):
-        inbox.accept(sent(sender, manifest))
+        accepted(receiver, sender, manifest)
     with pytest.raises(WholeWeightsNeeded):
-        inbox.accept(sent(sender, manifest))
-    assert same(held(inbox.accept(sent(sender, manifest, whole=True))), changed)
+        accepted(receiver, sender, manifest)
+    assert same(held(accepted(receiver, sender, manifest.whole())), changed)
 
 
-def test_a_delta_that_would_be_larger_than_the_weights_is_not_made(inbox):
+def test_a_delta_that_would_be_larger_than_the_weights_is_not_made(receiver):
     sender = publisher("ray", sparse=True)
-    inbox.accept(sent(sender, sender.push(1, buckets=[weights(seed=0)])))
+    accepted(receiver, sender, sender.push(1, buckets=[weights(seed=0)]))
     other = sender.push(2, buckets=[weights(seed=1)])
     assert other.delta is None
     assert other.sent_bytes == other.nbytes
-    assert same(held(inbox.accept(sent(sender, other))), weights(seed=1))
+    assert same(held(accepted(receiver, sender, other)), weights(seed=1))
 
 
 def test_what_was_half_written_is_no_base():
@@ -159,32 +148,31 @@ def test_what_was_half_written_is_no_base():
     with pytest.raises(ValueError, match="weights were not sent"):
         sender.push(2, buckets=[{"c": torch.tensor(0.0)}])
     with pytest.raises(ValueError, match="version 1 are no longer held; publish again"):
-        sender.payload(1, whole=True)
+        sender.offer(1, whole=True, audience=HERE)
     assert sender.push(3, buckets=[weights(seed=0)]).delta is None
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_whole_weights_that_were_damaged_on_the_way_are_refused(inbox, carrier):
-    sender = publisher(carrier, sparse=True)
-    manifest = sent(sender, sender.push(1, buckets=[weights(seed=0)]))
-    sender.payload(1, whole=True)[100] ^= 1
+@pytest.mark.parametrize("transport", BY_HAND)
+def test_whole_weights_that_were_damaged_on_the_way_are_refused(receiver, transport):
+    sender = publisher(transport, sparse=True)
+    manifest = sender.push(1, buckets=[weights(seed=0)])
+    sender.transport.room("0", nbytes=manifest.nbytes)[100] ^= 1
     with pytest.raises(ValueError, match="has checksum .* push again"):
-        inbox.accept(manifest)
-    if manifest.payload is not None:
+        accepted(receiver, sender, manifest)
+    if transport == "ray":
         with pytest.raises(ValueError, match="10 bytes arrived, version 1 needs"):
-            inbox.accept(replace(manifest, payload=manifest.payload[:10]))
+            receiver.accept(manifest, np.array(offered(sender, manifest))[:10], number=0)
 
 
-def test_the_engine_notices_that_its_segment_was_overwritten_after_it_was_verified(inbox):
+def test_the_engine_notices_that_its_segment_was_overwritten_after_it_was_verified(receiver):
     sender = publisher("shared_memory", sparse=False)
-    accepted = inbox.accept(sender.push(1, buckets=[weights(seed=0)]))
-    segment = map_segment(accepted.path, nbytes=accepted.nbytes)
-    require_stamp(segment, accepted)
+    taken = accepted(receiver, sender, sender.push(1, buckets=[weights(seed=0)]))
+    segment = taken.map()
     sender.push(2, buckets=[weights(seed=1)])
-    require_stamp(segment, accepted)
+    require_footer(segment, taken.manifest)
     sender.push(3, buckets=[weights(seed=2)])
     with pytest.raises(ValueError, match="was overwritten, it does not hold version 1; push again"):
-        require_stamp(segment, accepted)
+        require_footer(segment, taken.manifest)
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.uint32])
@@ -232,34 +220,34 @@ def test_the_checksum_is_the_same_where_a_gpu_would_compute_it(size):
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_large_and_turned_tensors_are_pushed_in_any_order(inbox, dtype, backwards):
+def test_large_and_turned_tensors_are_pushed_in_any_order(receiver, dtype, backwards):
     draw = torch.Generator().manual_seed(0)
     shapes = {"small": (3,), "large": (1000, 1201), "turned": (700, 600), "last": (5, 7)}
     given = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
     given["turned"] = torch.randn((600, 700), generator=draw).T
-    sender = WeightPublisher(open_carrier("shared_memory"), shapes=shapes, dtype=dtype)
+    sender = WeightPublisher(open_transport("shared_memory"), shapes=shapes, dtype=dtype)
     order = list(given.items())[:: -1 if backwards else 1]
-    found = held(inbox.accept(sender.push(1, buckets=[dict(order[:2]), dict(order[2:])])))
-    assert all(torch.equal(found[name], tensor.to(wire_dtype(dtype)).float()) for name, tensor in given.items())
+    found = held(accepted(receiver, sender, sender.push(1, buckets=[dict(order[:2]), dict(order[2:])])))
+    assert all(torch.equal(found[name].float(), tensor.to(wire_dtype(dtype)).float()) for name, tensor in given.items())
     sender.close()
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"carrier": "nccl"}, "learner.carrier='nccl': choose one of shared_memory, ray, broadcast, cuda_ipc"),
+        ({"transport": "nccl"}, "learner.transport='nccl': choose one of shared_memory, ray, broadcast, cuda_ipc"),
         (
-            {"carrier": "broadcast", "sparse_push": True},
-            "changes are found in main memory; set learner.carrier to shared",
+            {"transport": "broadcast", "sparse_push": True},
+            "changes are found in main memory; set learner.transport to shared",
         ),
     ],
 )
-def test_a_carrier_that_can_not_be_is_an_error(settings, message):
+def test_a_transport_that_can_not_be_is_an_error(settings, message):
     with pytest.raises(ValueError, match=message):
         LearnerConfig(**settings)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_the_carrier_of_gpu_memory_is_refused_where_there_is_no_gpu():
-    with pytest.raises(ValueError, match="cuda_ipc: the learner has no GPU; set learner.carrier=shared_memory"):
-        require_carrier("cuda_ipc")
+def test_the_transport_of_gpu_memory_is_refused_where_there_is_no_gpu():
+    with pytest.raises(ValueError, match="cuda_ipc: the learner has no GPU; set learner.transport=shared_memory"):
+        CudaIpc.require()

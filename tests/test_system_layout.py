@@ -30,7 +30,7 @@ ROOMS = {
         "batches",
         "models",
         "engine",
-        "publishing",
+        "publisher",
         "training_state",
         "update",
         "worker",

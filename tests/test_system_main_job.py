@@ -151,7 +151,7 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_and_one_goes_on_aft
     two = [
         "learner.ranks=2",
         "learner.zero_stage=3",
-        "learner.carrier=broadcast",
+        "learner.transport=broadcast",
         "sft.optim.kind=adamw",
         "rl.max_lag=0",
         "stages=[init,sft,rl]",

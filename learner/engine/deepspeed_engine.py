@@ -31,7 +31,7 @@ from learner.engine.optimizer_state import OptimizerState
 from learner.models.adapters import is_adapter, merged, merged_names
 from learner.models.prompt_cache import require_shareable
 from learner.models.scorer import Scorer
-from rollout.weights.process_group import Seat, open_store
+from rollout.weights.process_group import GroupMember, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed
@@ -57,7 +57,7 @@ def join_ranks(*, timeout_seconds: float) -> None:
         port, rank, size = map(int, numbers)
         if host.startswith("127."):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        _, store = open_store(Seat(host=host, port=port, rank=rank, size=size, timeout_s=timeout_seconds))
+        _, store = open_store(GroupMember(host=host, port=port, rank=rank, size=size, timeout_s=timeout_seconds))
         torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)
 

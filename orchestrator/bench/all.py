@@ -30,7 +30,7 @@ from rollout.budget.rule import ThoughtTags
 from rollout.episodes.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import read_weights
+from rollout.weights.manifest import wire_dtype
 
 REPEATS = 3
 STEPPED = 64
@@ -78,12 +78,14 @@ async def _pushing(pool: RolloutPool, learner: TrainerGroup) -> dict[str, float]
     publish, load, copy, nbytes = [], [], [], 0
     for version in range(1, REPEATS + 1):
         began = time.monotonic()
-        manifest = await learner.publish(WeightVersion(step=version))
+        push = await learner.publish(WeightVersion(step=version))
         published = time.monotonic()
-        await pool.load_weights(manifest)
+        await pool.load_weights(push)
         publish.append(published - began)
         load.append(time.monotonic() - published)
-        tensors = [tensor for _, tensor in read_weights(manifest)]
+        manifest = push.manifest
+        kinds = zip(manifest.shapes, manifest.dtypes, strict=True)
+        tensors = [torch.ones(shape, dtype=wire_dtype(dtype)) for shape, dtype in kinds]
         copy.append(_seconds(lambda tensors=tensors: [tensor.clone() for tensor in tensors]))  # type: ignore[misc]
         nbytes = manifest.nbytes
     return {

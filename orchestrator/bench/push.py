@@ -12,11 +12,10 @@ import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from rich.console import Console
@@ -25,19 +24,19 @@ from safetensors.torch import load_file
 
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample
-from learner.config import CARRIERS, LearnerConfig, OptimConfig, WireDtype
+from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
-from learner.publishing.publisher import WeightPublisher
-from learner.publishing.transports import open_carrier
+from learner.publisher import WeightPublisher
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.engines.protocol import EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.process_group import Seat, WeightGroup
+from rollout.weights.manifest import WeightManifest, WireDtype
 from rollout.weights.receiver import WeightReceiver
+from rollout.weights.transports.catalog import TRANSPORTS, open_transport
+from rollout.weights.transports.transport import Audience, Transport
 
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
 """Width and number of layers of the named tensors."""
@@ -61,8 +60,9 @@ ROUNDS = 4
 """Pushes measured, after two that allocate the memory."""
 COPY_BYTES = 2**28
 """Most bytes copied at once for comparison."""
-TIMEOUT_S = 300.0
-"""Seconds that the ends of a broadcast wait for each other."""
+HERE = Audience(number=1, size=1, host=LOOPBACK)
+BOTH_ENDS_HERE = ("shared_memory", "ray")
+"""Transports whose ends may be in one process; the others' receiving end is in a process of its own."""
 RATES = (3e-6, 1.5e-4)
 STEPS = 10
 
@@ -70,7 +70,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def named_tensors(width: int, layers: int) -> Weights:
-    """Float32 tensors named and shaped like a transformer's."""
+    """Return float32 tensors named and shaped like a transformer's."""
     draw = torch.Generator().manual_seed(0)
     parts = {
         "self_attn.qkv_proj": (3 * width, width),
@@ -85,17 +85,16 @@ def named_tensors(width: int, layers: int) -> Weights:
     return found
 
 
-def bench_carrier(weights: Weights, *, carrier: str, wire_dtype: str) -> dict[str, float]:
-    """Seconds to publish and to receive (read and verify), and their ratio to a copy of the bytes in memory.
+def bench_transport(weights: Weights, *, transport: str, wire_dtype: str) -> dict[str, float]:
+    """Measure the seconds to publish and to receive (read and verify), and their ratio to a copy of the bytes in memory.
 
-    Both ends are in this process, but for a broadcast and for a GPU's memory: what Ray takes to hand the bytes over comes on
-    top for carrier ray.
+    What Ray takes to hand the bytes over comes on top for transport ray.
     """
     publishing, receiving, copying, rounds = [], [], [], []
     nbytes = 0
     with (
-        _publisher(weights, carrier=carrier, wire_dtype=wire_dtype) as sender,
-        _receiver(sender, carrier=carrier) as receive,
+        _publisher(weights, transport=transport, wire_dtype=wire_dtype) as sender,
+        _receiver(sender, transport=transport) as receive,
     ):
         for version in range(1, 3):
             receive(sender.push(version, buckets=[weights]))
@@ -123,7 +122,7 @@ def bench_carrier(weights: Weights, *, carrier: str, wire_dtype: str) -> dict[st
 
 
 async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
-    """Seconds that a running engine takes to load a push of a model in float32, verifying included."""
+    """Measure the seconds that a running engine takes to load a push of a model in float32, verifying included."""
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         parameters = make_model(Path(folder), config, seed=0)
         weights = load_file(Path(folder) / "model.safetensors")
@@ -131,13 +130,14 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
     await engine.start()
     loading, rounds = [], []
     try:
-        with _publisher(weights, carrier="shared_memory", wire_dtype="float32") as sender:
+        with _publisher(weights, transport="shared_memory", wire_dtype="float32") as sender:
             for version in range(1, 1 + ROUNDS):
                 before = copy_seconds(sender.nbytes)
                 began = time.perf_counter()
                 manifest = sender.push(version, buckets=[weights])
                 published = time.perf_counter()
-                await engine.load_weights(manifest)
+                offer = sender.offer(version, whole=True, audience=HERE)
+                await engine.load_weights(manifest, offer, number=0)
                 loaded = time.perf_counter()
                 loading.append(loaded - published)
                 rounds.append((loaded - began) / ((before + copy_seconds(sender.nbytes)) / 2))
@@ -152,8 +152,8 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
 
 
 def bench_sparse(*, learning_rate: float) -> dict[str, float]:
-    """The share of the bytes that travels after steps of reinforcement on the demo's fresh model, in bfloat16."""
-    config = LearnerConfig(carrier="ray", sparse_push=True, wire_dtype="bfloat16")
+    """Measure the share of the bytes that travels after steps of reinforcement on the demo's fresh model, in bfloat16."""
+    config = LearnerConfig(transport="ray", sparse_push=True, wire_dtype="bfloat16")
     rank = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         make_model(Path(folder), FreshModelConfig(), seed=0)
@@ -171,7 +171,7 @@ def bench_sparse(*, learning_rate: float) -> dict[str, float]:
 
 
 def _answers(rank: TrainerWorker, *, seed: int) -> list[TrainingSample]:
-    """Random answers with random advantages, as if the trainer's own weights had sampled them."""
+    """Return random answers with random advantages, as if the trainer's own weights had sampled them."""
     draw = torch.Generator().manual_seed(seed)
     ids_GT = torch.randint(0, 256, (32, 64), generator=draw).tolist()
     trained_T = tuple(place >= 32 for place in range(64))
@@ -184,7 +184,7 @@ def _answers(rank: TrainerWorker, *, seed: int) -> list[TrainingSample]:
 
 
 def copy_seconds(nbytes: int) -> float:
-    """Seconds of copying so many bytes between two places in memory that are both in use already."""
+    """Measure the seconds of copying so many bytes between two places in memory that are both in use already."""
     source, target = (torch.ones(min(nbytes, COPY_BYTES), dtype=torch.uint8) for _ in range(2))
     left, began = nbytes, time.perf_counter()
     while left > 0:
@@ -195,33 +195,28 @@ def copy_seconds(nbytes: int) -> float:
 
 
 @contextlib.contextmanager
-def _publisher(weights: Weights, *, carrier: str, wire_dtype: str) -> Iterator[WeightPublisher]:
+def _publisher(weights: Weights, *, transport: str, wire_dtype: str) -> Iterator[WeightPublisher]:
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    opened = open_carrier(carrier, device=device)
+    opened = open_transport(transport)
     with contextlib.closing(WeightPublisher(opened, shapes=shapes, dtype=wire_dtype)) as sender:
         yield sender
 
 
 @contextlib.contextmanager
-def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[WeightManifest], object]]:
-    """What receives a push: an inbox here, or where that needs two processes one in another process."""
-    if carrier in ("shared_memory", "ray"):
-        with contextlib.closing(WeightReceiver()) as inbox:
-            yield lambda manifest: inbox.accept(_sent(sender, manifest))
+def _receiver(sender: WeightPublisher, *, transport: str) -> Iterator[Callable[[WeightManifest], object]]:
+    """Give what receives a push: a receiver here, or where that needs two processes one in another process."""
+    if transport in BOTH_ENDS_HERE:
+        with contextlib.closing(WeightReceiver()) as receiver:
+            yield lambda manifest: receiver.accept(manifest, _offer(sender, manifest), number=0)
         return
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_take_pushes, args=(theirs,), daemon=True)
     process.start()
-    group = WeightGroup(Seat(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=TIMEOUT_S))
 
     def receive(manifest: WeightManifest) -> None:
-        if carrier == "broadcast":
-            ours.send(replace(manifest, seat=replace(group.seat, rank=1)))
-            group.broadcast(sender.segment(manifest.version))
-        else:
-            ours.send(manifest)
+        ours.send((manifest, _offer(sender, manifest)))
+        sender.send(manifest.version)
         ours.recv()
 
     try:
@@ -233,31 +228,39 @@ def _receiver(sender: WeightPublisher, *, carrier: str) -> Iterator[Callable[[We
 
 def _take_pushes(pipe: Connection) -> None:
     """Accept pushes until the other end is closed."""
-    with contextlib.closing(WeightReceiver()) as inbox, contextlib.suppress(EOFError):
+    with contextlib.closing(WeightReceiver()) as receiver, contextlib.suppress(EOFError):
         while True:
-            inbox.accept(pipe.recv())
+            manifest, offer = pipe.recv()
+            receiver.accept(manifest, offer, number=0)
             pipe.send(True)
 
 
-def _sent(sender: WeightPublisher, manifest: WeightManifest) -> WeightManifest:
-    """The manifest with its bytes where no file holds them, as if another process had handed them over."""
-    return manifest if manifest.path else replace(manifest, payload=sender.payload(manifest.version, whole=False))
+def _offer(sender: WeightPublisher, manifest: WeightManifest) -> object:
+    return sender.offer(manifest.version, whole=True, audience=HERE)
 
 
 def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse: bool) -> dict[str, float]:
-    """All figures, by `<size>/<carrier>/`, `<size>/engine/` and `sparse/<learning rate>/`."""
+    """Return all figures, by `<size>/<transport>/`, `<size>/engine/` and `sparse/<learning rate>/`."""
     found: dict[str, dict[str, float]] = {}
     for size in sizes:
         weights = named_tensors(*SHAPES[size])
-        for carrier in CARRIERS:
-            if carrier == "cuda_ipc" and not torch.cuda.is_available():
-                continue
-            found[f"{size}/{carrier}"] = bench_carrier(weights, carrier=carrier, wire_dtype=wire_dtype)
+        for transport, kind in TRANSPORTS.items():
+            if _usable(kind):
+                found[f"{size}/{transport}"] = bench_transport(weights, transport=transport, wire_dtype=wire_dtype)
     for size in engines:
         found[f"{size}/engine"] = asyncio.run(bench_engine(MODELS[size]))
     for rate in RATES if sparse else ():
         found[f"sparse/{rate}"] = bench_sparse(learning_rate=rate)
     return {f"{group}/{name}": value for group, figures in found.items() for name, value in figures.items()}
+
+
+def _usable(kind: type[Transport[Any]]) -> bool:
+    """Return whether this machine can use a transport."""
+    try:
+        kind.require()
+    except ValueError:
+        return False
+    return True
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 
 from orchestrator.cluster.actors import await_actor, close_actor, ended_on_failure, gpu_share
@@ -13,6 +12,7 @@ from rollout.engines.protocol import EngineStats
 from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest
 
 CONCURRENT_CALLS = 4096
@@ -76,12 +76,15 @@ class RolloutActor:
         stats: EngineStats = await self._answer(self._actor.engine_stats.remote())
         return stats
 
-    async def load_weights(
-        self, manifest: WeightManifest, payload: Awaitable[np.ndarray] | None = None
-    ) -> WeightVersion:
-        """Serve the pushed weights; Ray hands the actor the bytes themselves in place of a reference to them."""
-        version: WeightVersion = await self._answer(self._actor.load_weights.remote(manifest, payload))
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        """Serve the pushed weights; Ray hands the actor the offer itself in place of a reference to it."""
+        version: WeightVersion = await self._answer(self._actor.load_weights.remote(manifest, offer, number))
         return version
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        """Serve the weights of a model directory."""
+        confirmed: WeightVersion = await self._answer(self._actor.load_checkpoint.remote(str(directory), version.step))
+        return confirmed
 
     async def close(self) -> None:
         """Stop the engine, then the actor."""

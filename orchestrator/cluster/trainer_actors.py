@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-import numpy as np
 import ray
 
 from learner.batches.micro_batches import BatchShare
@@ -14,8 +13,9 @@ from learner.trainer_group import TrainerGroup
 from learner.worker import TrainerWorker
 from orchestrator.cluster.actors import await_actor, close_actor, ended_on_failure, gpu_share, host_of
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
+from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.process_group import Seat
+from rollout.weights.transports.transport import Audience
 
 
 async def start_trainer_group(config: LearnerConfig, *, actors: int) -> TrainerGroup:
@@ -30,7 +30,7 @@ async def start_trainer_group(config: LearnerConfig, *, actors: int) -> TrainerG
     ranks = [TrainerActor(one, number=number) for number, one in enumerate(started)]
     with ended_on_failure(started):
         await asyncio.gather(*(rank.ready() for rank in ranks))
-    return TrainerGroup(ranks, broadcast=config.carrier == "broadcast")
+    return TrainerGroup(ranks)
 
 
 class TrainerActor:
@@ -67,23 +67,18 @@ class TrainerActor:
         manifest: WeightManifest | None = await self._answer(self._actor.publish.remote(version))
         return manifest
 
-    def payload(self, version: int, *, whole: bool) -> Awaitable[np.ndarray]:
-        """Return Ray's reference to the bytes of the last push, which actors can be given before the bytes are there."""
-        reference: Awaitable[np.ndarray] = self._actor.payload.remote(version, whole=whole)
-        return reference
-
     async def host(self) -> str:
         """Return the address at which the engines reach the rank."""
         return await host_of(self._actor)
 
-    async def meet(self, host: str, size: int) -> Seat:
-        """Open the group of rank 0 and the engines."""
-        seat: Seat = await self._answer(self._actor.meet.remote(host, size))
-        return seat
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+        """Return Ray's reference to the offer, which actors can be given before it is there."""
+        reference: Offered = self._actor.offer.remote(version, whole=whole, audience=audience)
+        return reference
 
-    async def broadcast(self, version: int) -> None:
-        """Send the last push to the engines of the group."""
-        await self._answer(self._actor.broadcast.remote(version))
+    async def send(self, version: int) -> None:
+        """Do the sender's part while the engines take the push."""
+        await self._answer(self._actor.send.remote(version))
 
     async def checkpoint_bytes(self) -> int:
         """Return what `save` writes, at the most."""

@@ -8,12 +8,12 @@ from gymnasium.envs.registration import load_env_creator
 from envs.catalog import environment
 from learner.models.fresh import byte_tokenizer, parameter_count
 from learner.models.loading import longest_sequence
-from learner.models.weight_files import require_whole
 from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.limit_checks import limit_notes
 from orchestrator.settings.model_checks import check_pushable, check_thoughts
 from orchestrator.stages.stage import Role, StageInstance, StartCheck
 from rollout.tokenizer import load_tokenizer
+from rollout.weights.weight_files import require_whole
 
 TRAINED_BYTES, FROZEN_BYTES = 12, 4
 """What a checkpoint has of a parameter: the weight in float32, and AdamW's two moments where it is trained."""

@@ -9,9 +9,9 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from envs.core.setting import identity
 from learner.losses.config import LossConfig
 from learner.models.prompt_cache import require_shareable
-from learner.models.weight_files import require_whole
 from orchestrator.settings.loop import LoopConfig
 from rollout.tokenizer import load_tokenizer
+from rollout.weights.weight_files import require_whole
 
 
 @dataclass(frozen=True, kw_only=True)

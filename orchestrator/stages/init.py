@@ -4,11 +4,11 @@ from functools import partial
 from pathlib import Path
 
 from learner.models.fresh import make_model
-from learner.models.weight_files import require_whole
 from orchestrator.deadline import in_thread
 from orchestrator.run.checkpoint import begin, commit
 from orchestrator.stages.session import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance
+from rollout.weights.weight_files import require_whole
 
 
 async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:

@@ -51,7 +51,6 @@ class Run:
         self.pool: RolloutPool | None = None
         self.learner: TrainerGroup | None = None
         self._served: Path | None = None
-        self._held: Path | None = None
 
     @property
     def model_dir(self) -> Path:
@@ -97,7 +96,6 @@ class Run:
         if checkpoint is not None and (self.config.learner.lora.rank or (loss.needs_reference and teacher is None)):
             await in_thread(self.folder.verified, self._began_with(stage))
         await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, stage)
-        self._held = base
         if checkpoint is not None:
             await self._read(learner.restore(checkpoint), checkpoint, stage)
             self.progress.note(f"{stage}: continuing after step {step_of(checkpoint)}")
@@ -143,16 +141,15 @@ class Run:
         await in_thread(commit, directory)
 
     def trained(self, stage: str, *, served: bool = False) -> Path:
-        """The newest checkpoint of a finished stage: the learner now holds it, and the engines where it was pushed."""
+        """Return the newest checkpoint of a finished stage, which the engines hold where it was pushed."""
         model = latest(self.folder.checkpoints(stage))
         assert model is not None
-        self._held = model
         if served:
             self._served = model
         return model
 
     async def serving(self, model: Path, *, stage: str) -> RolloutPool:
-        """The rollout workers, serving `model`: started on it, or brought to it by a weight push.
+        """Return the rollout workers, serving `model`: started on it, or told to read it.
 
         Raises `DamagedCheckpointError` where it is a model of the run that is not as it was saved.
         """
@@ -160,7 +157,7 @@ class Run:
         if self.pool is None:
             await self._start_pool(model, stage=stage)
         elif self._served != model:
-            await self._push(model, stage=stage)
+            await self._load_checkpoint(model, stage=stage)
         assert self.pool is not None
         self._served = model
         return self.pool
@@ -205,22 +202,13 @@ class Run:
             self.progress.note(line)
         self.tracker.params({"sandbox.isolation": " | ".join(lines)})
 
-    async def _push(self, model: Path, *, stage: str) -> None:
-        learner = await self._learner(stage)
+    async def _load_checkpoint(self, model: Path, *, stage: str) -> None:
         assert self.pool is not None
-        if self._held != model:
-            loading = learner.load(model, optim=OptimConfig(), loss=LossConfig(), total_steps=1)
-            await self._read(loading, model, stage)
-            self._held = model
         version = WeightVersion(step=self.version.step + 1)
         self.folder.store(replace(self.folder.state(), version=version.step))
-        limit = self.push_limit(size_of(model))
-        manifest = await within(
-            limit, learner.publish(version), stage=stage, waiting_for=lambda: "the learner's weights"
-        )
-        await within(
-            limit, self.pool.load_weights(manifest), stage=stage, waiting_for=lambda: "the engines to load weights"
-        )
+        reading = self.pool.load_checkpoint(model, version)
+        limit = self._limits.files(size_of(model))
+        await within(limit, reading, stage=stage, waiting_for=lambda: f"the engines to read {model}")
 
     def push_limit(self, nbytes: int) -> Deadline:
         """The deadline of a push of so many bytes."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from envs.core.setting import identity, running
@@ -124,8 +125,15 @@ class Engine(Protocol):
         """
         ...
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
-        """Swap the weights under the running requests; returns the version that the engine now confirms."""
+    async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
+        """Swap the weights under the running requests for those of a push; returns the version that it now confirms.
+
+        `offer` is what the push's transport gives to engines, of which this one is `number`.
+        """
+        ...
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        """Swap the weights for those of a model directory, which count as `version`; returns the one that it confirms."""
         ...
 
     def take_stats(self) -> EngineStats:

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from rollout.expert_choices import Choices, padded
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
+from rollout.weights.weight_files import require_whole
 
 prepare_environment()  # vLLM reads it while it is imported
 
@@ -50,7 +52,7 @@ class VllmEngine:
         self._record_experts = record_experts
         self._initial = version
         self._numbers = itertools.count()
-        self._inbox = WeightReceiver()
+        self._receiver = WeightReceiver()
         self._stats = StatsRecorder()
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         self._llm = AsyncLLM.from_engine_args(
@@ -146,23 +148,37 @@ class VllmEngine:
         """See `Engine.take_stats`."""
         return self._stats.take()
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
+    async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
 
         Raises `ValueError` where what arrived is not what was sent, and the old weights stay; `WholeWeightsNeeded` for a
         delta to weights that it does not hold; `TimeoutError` where the push takes longer than `push_deadline_s`;
         `RuntimeError` where the engine confirms another version.
         """
-        arrived = await asyncio.to_thread(self._inbox.accept, manifest)  # verified before generation pauses
+        # verified before generation pauses
+        arrived = await asyncio.to_thread(self._receiver.accept, manifest, offer, number=number)
         async with asyncio.timeout(self._config.push_deadline_s(manifest.nbytes)):
-            await self._llm.pause_generation(mode="keep", clear_cache=False)
-            await self._llm.start_weight_update()
-            await self._llm.update_weights(WeightTransferUpdateRequest({"manifest": arrived.to_json()}))
-            await self._llm.finish_weight_update(str(manifest.version))
-            await self._llm.resume_generation()
+            return await self._update({"segment": arrived.to_json()}, manifest.weight_version)
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        """See `Engine.load_checkpoint`, and `load_weights` for what happens to requests.
+
+        Raises `FileNotFoundError` or `ValueError` where the directory does not hold a whole model, and the old weights
+        stay; `RuntimeError` where the engine confirms another version.
+        """
+        await asyncio.to_thread(require_whole, directory)  # before generation pauses
+        return await self._update({"checkpoint": str(directory)}, version)
+
+    async def _update(self, source: dict[str, Any], version: WeightVersion) -> WeightVersion:
+        """Let vLLM's worker load what a `WeightSource` names, between two tokens; returns the version that it confirms."""
+        await self._llm.pause_generation(mode="keep", clear_cache=False)
+        await self._llm.start_weight_update()
+        await self._llm.update_weights(WeightTransferUpdateRequest(source))
+        await self._llm.finish_weight_update(str(version.step))
+        await self._llm.resume_generation()
         confirmed = await self.version()
-        if confirmed.step != manifest.version:
-            raise RuntimeError(f"pushed weight version {manifest.version}, the engine confirms {confirmed.step}")
+        if confirmed != version:
+            raise RuntimeError(f"loaded weight version {version.step}, the engine confirms {confirmed.step}")
         return confirmed
 
     async def version(self) -> WeightVersion:
@@ -172,7 +188,7 @@ class VllmEngine:
     async def close(self) -> None:
         """See `Engine.close`."""
         self._llm.shutdown()
-        self._inbox.close()
+        self._receiver.close()
 
 
 def forced_marks(logprobs: Sequence[Mapping[int, Logprob]], *, end_id: int) -> tuple[bool, ...]:

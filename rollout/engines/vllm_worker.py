@@ -1,11 +1,13 @@
-"""The engine's end of a weight push: a weight-transfer engine of vLLM that reads a segment which was verified before.
+"""The engine's own end of a weight update: a weight-transfer engine of vLLM that reads what was verified before.
 
 vLLM's worker imports this module (it is named as `worker_extension_cls`), which registers the engine in its process.
 """
 
+import copy
 import os
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,56 +19,83 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.model_executor.model_loader import get_model_loader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from rollout.engines.expert_recorder import ExpertRecorder
 from rollout.engines.vllm_settings import ON_CPU
-from rollout.weights.manifest import WeightManifest, map_segment, require_stamp, tensors
+from rollout.weights.segment import LocalWeights, require_footer, tensors
 
-BACKEND = "temper_shared_memory"
+BACKEND = "temper"
 PARENT_CHECK_S = 2.0
 """Seconds between two looks at whether the parent process still lives."""
 
 
 @dataclass
-class SharedMemoryInit(WeightTransferInitInfo):
-    """Nothing to agree on beforehand: each push describes itself."""
+class NothingToAgree(WeightTransferInitInfo):
+    """Each update describes itself."""
 
 
 @dataclass
-class SharedMemoryUpdate(WeightTransferUpdateInfo):
-    """One push: the manifest of the segment as plain data."""
+class WeightSource(WeightTransferUpdateInfo):
+    """Where new weights lie on this host: a segment (`LocalWeights` as plain data), or a model directory."""
 
-    manifest: dict[str, Any]
+    segment: dict[str, Any] | None = None
+    checkpoint: str | None = None
 
 
-class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInit, SharedMemoryUpdate]):
-    """Loads weights from a segment on this host, layer by layer, so that repacked CPU weights are repacked again."""
+class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
+    """Loads weights layer by layer, so that repacked CPU weights are repacked again."""
 
-    init_info_cls = SharedMemoryInit
-    update_info_cls = SharedMemoryUpdate
+    init_info_cls = NothingToAgree
+    update_info_cls = WeightSource
 
-    def init_transfer_engine(self, init_info: SharedMemoryInit) -> None:
+    def init_transfer_engine(self, init_info: NothingToAgree) -> None:
         pass
 
     def start_weight_update(self) -> None:
         if ON_CPU:
             _repack_experts(self.model)
+        served = _parameters(self.model)
         initialize_layerwise_reload(self.model)
+        # Of a model that serves tied parameters count once, of one that is about to load repacked ones are not there yet.
+        self._expected = served & _parameters(self.model)
 
-    def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
-        """Load every tensor of the segment. Raises `ValueError` where it does not hold what was verified, or no longer."""
-        manifest = WeightManifest.from_json(update_info.manifest)
-        segment = map_segment(manifest.path, nbytes=manifest.nbytes)
-        require_stamp(segment, manifest)
-        self.model.load_weights(tensors(segment, manifest))
-        require_stamp(segment, manifest)
+    def receive_weights(self, update_info: WeightSource) -> None:
+        """Load what the source names."""
+        if update_info.segment is not None:
+            self._load_segment(LocalWeights.from_json(update_info.segment))
+        if update_info.checkpoint is not None:
+            self._load_checkpoint(update_info.checkpoint)
+
+    def _load_segment(self, weights: LocalWeights) -> None:
+        """Load every tensor. Raises `ValueError` where the segment does not hold what was verified, or no longer."""
+        segment = weights.map()
+        self.model.load_weights(tensors(segment, weights.manifest))
+        require_footer(segment, weights.manifest)
+
+    def _load_checkpoint(self, directory: str) -> None:
+        """Load as vLLM does when it starts. Raises `ValueError` where a parameter of the model is not in the directory."""
+        config = copy.copy(self.model_config)
+        config.model, config.model_weights, config.revision = directory, "", None
+        loader = get_model_loader(self.vllm_config.load_config)
+        assert isinstance(loader, DefaultModelLoader)
+        loaded: Iterable[str] | None = self.model.load_weights(loader.get_all_weights(config, self.model))
+        missing = self._expected - set(loaded) if loaded is not None else set()
+        if missing:
+            raise ValueError(f"{directory} lacks {len(missing)} weights of the model, such as {min(missing)}")
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
         pass
+
+
+def _parameters(model: torch.nn.Module) -> set[str]:
+    """Return the names of a model's parameters, tied ones once."""
+    return {name for name, _ in model.named_parameters()}
 
 
 def _repack_experts(model: torch.nn.Module) -> None:
@@ -93,7 +122,7 @@ class WorkerExtension:
         return ""
 
     def take_experts(self, request: str) -> tuple[list[int], bytes]:
-        """The recorded choices of a request: their shape, and the bytes of 16-bit integers."""
+        """Return the recorded choices of a request: their shape, and the bytes of 16-bit integers."""
         choices = self.expert_recorder.take(request)
         return list(choices.shape), choices.tobytes()
 
@@ -104,4 +133,4 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)
+WeightTransferEngineFactory.register_engine(BACKEND, WeightLoader)

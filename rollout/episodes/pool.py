@@ -1,19 +1,16 @@
 """The rollout workers, seen as one: which of them samples a group, what is tried again, and what all of them confirm."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
-
-import numpy as np
 
 from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.delivery import Delivery, InPlace
-from rollout.weights.manifest import WeightManifest
+from rollout.weights.delivery import Push, WeightTaker
 
 
-class PoolWorker(Protocol):
+class PoolWorker(WeightTaker, Protocol):
     """A rollout worker as the pool sees it, wherever it runs. A call that is cancelled ends its work there too."""
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group: ...
@@ -24,9 +21,7 @@ class PoolWorker(Protocol):
 
     async def engine_stats(self) -> EngineStats: ...
 
-    async def load_weights(
-        self, manifest: WeightManifest, payload: Awaitable[np.ndarray] | None = None
-    ) -> WeightVersion: ...
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion: ...
 
     async def close(self) -> None: ...
 
@@ -79,10 +74,15 @@ class RolloutPool:
         """Return what the engines did since they were last asked."""
         return EngineStats.together(await asyncio.gather(*(worker.engine_stats() for worker in self._workers)))
 
-    async def load_weights(self, manifest: WeightManifest) -> WeightVersion:
-        """Push to every worker, whole to one that lacks a delta's base; returns the version that all of them confirm."""
-        delivery: Delivery = manifest.payload or InPlace()
-        return all_equal(await delivery.deliver(replace(manifest, payload=None), self._workers))
+    async def load_weights(self, push: Push) -> WeightVersion:
+        """Deliver a push to every worker; returns the version that all of them confirm."""
+        return all_equal(await push.delivery.deliver(push.manifest, self._workers))
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        """Let every worker read a model directory, whose weights count as `version`; returns what all of them confirm."""
+        return all_equal(
+            await asyncio.gather(*(worker.load_checkpoint(directory, version) for worker in self._workers))
+        )
 
     async def close(self) -> None:
         """Stop the engines and the workers."""

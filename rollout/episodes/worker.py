@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
@@ -106,12 +104,13 @@ class RolloutWorker:
         turns = (self._started.generate(ids, max_tokens=max_tokens, seed=n) for n, ids in enumerate(prompts))
         return sum(len(completion.token_ids) for completion in await asyncio.gather(*turns))
 
-    async def load_weights(self, manifest: WeightManifest, payload: np.ndarray | None = None) -> WeightVersion:
-        """Serve the pushed weights, whose bytes are `payload` where no file on this host holds them.
+    async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
+        """Serve pushed weights by their offer, as engine `number`; returns the version that the engine confirms."""
+        return await self._started.load_weights(manifest, offer, number=number)
 
-        Returns the version that the engine confirms.
-        """
-        return await self._started.load_weights(replace(manifest, payload=payload))
+    async def load_checkpoint(self, directory: str, version: int) -> WeightVersion:
+        """Serve the weights of a model directory, which count as `version`; returns what the engine confirms."""
+        return await self._started.load_checkpoint(Path(directory), WeightVersion(step=version))
 
     async def engine_stats(self) -> EngineStats:
         """Return what the engine did since the last call."""

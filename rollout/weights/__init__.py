@@ -1,1 +1,1 @@
-"""The receiving side of a weight push, and what both sides agree on. No vLLM in here."""
+"""How weights are handed over from the learner to the engines. No vLLM, no Ray in here."""

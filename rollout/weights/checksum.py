@@ -14,7 +14,7 @@ PIECE_ROWS = 2**14
 
 
 def checksum(data: np.ndarray) -> str:
-    """128 bits, in hexadecimal, that tell damage and mistakes (not malice) in an array's bytes; as fast as copying them.
+    """Return 128 bits, in hexadecimal, that tell damage and mistakes (not malice) in an array's bytes; as fast as copying them.
 
     BLAKE2b of a hash of each row of 4 KiB: its words times fixed keys, summed modulo 2**64 (multilinear hashing: Lemire
     and Kaser, "Strongly universal string hashing is fast", 2014). CRC-32 would take twice as long, BLAKE2 ten times.
@@ -26,12 +26,12 @@ def checksum(data: np.ndarray) -> str:
 
 
 def tensor_checksum(data: torch.Tensor) -> str:
-    """`checksum` of a uint8 tensor, computed where it lies."""
+    """Return `checksum` of a uint8 tensor, computed where it lies."""
     return device_checksum(data) if data.is_cuda else checksum(data.numpy())
 
 
 def device_checksum(data: torch.Tensor) -> str:
-    """`checksum` by torch's operations, a few rows at a time: signed words, since a GPU multiplies no others."""
+    """Compute `checksum` by torch's operations, a few rows at a time: signed words, since a GPU multiplies no others."""
     keys = torch.from_numpy(KEYS.view(np.int64)).to(data.device)
     whole = data.numel() // (8 * ROW) * ROW
     rows = data[: 8 * whole].view(torch.int64).view(-1, ROW)
@@ -40,5 +40,5 @@ def device_checksum(data: torch.Tensor) -> str:
 
 
 def _digest(hashes: np.ndarray, rest: np.ndarray) -> str:
-    """Of the rows' hashes and what is left, less than a row."""
+    """Return the digest of the rows' hashes and of what is left, less than a row."""
     return blake2b(hashes.tobytes() + rest.tobytes(), digest_size=CHECKSUM_BYTES).hexdigest()

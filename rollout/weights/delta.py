@@ -14,7 +14,7 @@ UNSIGNED = {2: np.uint16, 4: np.uint32}
 
 
 def changes(old: np.ndarray, new: np.ndarray, *, itemsize: int) -> np.ndarray:
-    """What turns `old` into `new`: two arrays of as many bytes, whose entries have `itemsize` bytes."""
+    """Return what turns `old` into `new`: two arrays of as many bytes, whose entries have `itemsize` bytes."""
     was, now = old.view(UNSIGNED[itemsize]), new.view(UNSIGNED[itemsize])
     counts = np.zeros(_blocks(now), dtype=np.uint32)
     places: list[np.ndarray] = []
@@ -51,5 +51,5 @@ def _blocks(entries: np.ndarray) -> int:
 
 
 def _place_bytes(count: int, entries: int) -> int:
-    """Bytes that say where the changes of a block are."""
+    """Return how many bytes say where the changes of a block are."""
     return 2 * count if count <= FEW else -(-entries // 8)

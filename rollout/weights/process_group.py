@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class GroupMember:
     """A process's place in the group. Rank 0 sends, and all meet at its address; port 0 stands for any free one.
 
     A process waits `timeout_s` seconds for the others, to meet and in each broadcast.
@@ -27,19 +27,19 @@ class Seat:
     timeout_s: float
 
 
-class WeightGroup:
+class ProcessGroup:
     """One process's end of the group. The processes join each other in their first broadcast, all at the same time."""
 
-    def __init__(self, seat: Seat) -> None:
-        """Raises `DistStoreError` of torch where no rank 0 answers in time."""
-        self._timeout = timedelta(seconds=seat.timeout_s)
-        self.seat, self._store = open_store(seat)
+    def __init__(self, member: GroupMember) -> None:
+        """Open the store. Raises `DistStoreError` of torch where no rank 0 answers in time."""
+        self._timeout = timedelta(seconds=member.timeout_s)
+        self.member, self._store = open_store(member)
         self._group: Any = None
 
     def broadcast(self, segment: torch.Tensor) -> None:
         """Send the segment's bytes from rank 0, or receive them into it. Every process gives the same size.
 
-        Raises `RuntimeError` where one of them is missing for the seat's seconds.
+        Raises `RuntimeError` where one of them is missing for `timeout_s` seconds.
         """
         if self._group is None:
             self._group = self._join(segment.device)
@@ -50,37 +50,37 @@ class WeightGroup:
             torch.cuda.synchronize(segment.device)  # NCCL's wait is the stream's, not this process's
 
     def _join(self, device: torch.device) -> Any:
-        rank, size = self.seat.rank, self.seat.size
+        rank, size = self.member.rank, self.member.size
         if device.type == "cuda":
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = self._timeout
             return dist.ProcessGroupNCCL(self._store, rank, size, nccl)
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         gloo._timeout = self._timeout
-        gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(self.seat))]
+        gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(self.member))]
         return dist.ProcessGroupGloo(self._store, rank, size, gloo)
 
 
-def open_store(seat: Seat) -> tuple[Seat, Any]:
-    """The seat with its port, and the store where the processes of a group meet. Rank 0 listens, at its host alone.
+def open_store(member: GroupMember) -> tuple[GroupMember, Any]:
+    """Return the member with its port, and the store where the processes of a group meet. Rank 0 listens, at its host alone.
 
     Raises `DistStoreError` of torch where no rank 0 answers in time.
     """
     listening: dict[str, Any] = {}
-    if seat.rank == 0:  # torch itself would listen on every interface
-        server = socket.create_server((seat.host, seat.port))
-        seat = replace(seat, port=server.getsockname()[1])
+    if member.rank == 0:  # torch itself would listen on every interface
+        server = socket.create_server((member.host, member.port))
+        member = replace(member, port=server.getsockname()[1])
         listening = {"master_listen_fd": server.detach(), "wait_for_workers": False}
-    timeout = timedelta(seconds=seat.timeout_s)
+    timeout = timedelta(seconds=member.timeout_s)
     store = dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]  # as torch was built
-        seat.host, seat.port, seat.size, is_master=seat.rank == 0, timeout=timeout, **listening
+        member.host, member.port, member.size, is_master=member.rank == 0, timeout=timeout, **listening
     )
-    return seat, store
+    return member, store
 
 
-def _own_address(seat: Seat) -> str:
-    """The address of this machine towards the meeting place."""
+def _own_address(member: GroupMember) -> str:
+    """Return the address of this machine towards the meeting place."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((seat.host, seat.port))  # sends nothing
+        probe.connect((member.host, member.port))  # sends nothing
         address: str = probe.getsockname()[0]
         return address

@@ -1,140 +1,95 @@
-"""The receiving host's end of a weight push: verifies what arrived, and has it where the engine's process can map it."""
+"""The engines' end of a weight push: verifies what arrived, and has it where the engine's process can map it."""
 
-import os
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import torch
 
-from rollout.weights import gpu_memory
 from rollout.weights.checksum import checksum
 from rollout.weights.delta import apply_changes
-from rollout.weights.manifest import (
-    STAMP_BYTES,
-    WeightDelta,
-    WeightManifest,
-    WholeWeightsNeeded,
-    contents,
-    map_segment,
-    own_path,
-    reserve,
-    segment_inode,
-    stamp,
-    unstamp,
-    verify,
-    wire_dtype,
-)
-from rollout.weights.process_group import Seat, WeightGroup
+from rollout.weights.host_memory import HostMemory
+from rollout.weights.manifest import WeightDelta, WeightManifest, WholeWeightsNeeded, wire_dtype
+from rollout.weights.segment import LocalWeights, clear_footer, contents, verify, write_footer
+from rollout.weights.transports.catalog import open_transport
+from rollout.weights.transports.transport import Placed, Transport
 
 
 class WeightReceiver:
-    """Takes pushes for one engine. Where bytes arrive by broadcast, as an argument or as a delta, it holds the weights itself.
-
-    Its segment is memory without a name, which ends with this process; the engine's process reaches it through /proc. By
-    broadcast between GPUs it lies on this process's GPU, where the engine's process opens it by its name.
+    """Takes pushes for one engine, whatever brings them. A copy of its own it holds only where the engine's process can't
+    map what arrived, or later pushes may be changes to it.
     """
 
     def __init__(self) -> None:
-        self._file: int | None = None
-        self._segment: torch.Tensor | None = None
-        self._name = ""  # under which the engine's process finds the segment
-        self._held: WeightManifest | None = None
-        self._mapped: dict[str, tuple[int, torch.Tensor]] = {}
-        self._group: WeightGroup | None = None
+        self._transports: dict[str, Transport[Any]] = {}
+        self._memory: HostMemory | None = None
+        self._cached: WeightManifest | None = None
 
-    def accept(self, manifest: WeightManifest) -> WeightManifest:
-        """Verify a push; the manifest of a segment on this host that holds it whole.
+    def accept(self, manifest: WeightManifest, offer: object, *, number: int) -> LocalWeights:
+        """Take what is offered to engine `number` of the audience, and verify it.
 
         Raises `WholeWeightsNeeded` for a delta whose base is not held, and `ValueError` where what arrived is not what
         was sent.
         """
-        if manifest.seat is not None:
-            return self._broadcast(manifest, manifest.seat)
-        if manifest.delta is None and manifest.payload is None and not manifest.keep:
-            verify(self._map(manifest), manifest)
-            return manifest  # the engine reads the publisher's own segment
-        if manifest.delta is None:
-            self._held = None
-            segment = self._room(manifest.nbytes)
-            unstamp(segment)
-            contents(segment).numpy()[:] = _whole(manifest)
+        base = None if manifest.delta is None else self._base(manifest, manifest.delta)
+        arrived = self._transport(manifest.transport).take(offer, number=number, nbytes=manifest.sent_bytes)
+        if isinstance(arrived, Placed) and base is None and not manifest.cache:
+            verify(arrived.segment, manifest)
+            return LocalWeights(path=arrived.path, manifest=manifest)
+        data = arrived.segment.numpy() if isinstance(arrived, Placed) else arrived
+        if data.nbytes != manifest.sent_bytes:
+            raise ValueError(f"{data.nbytes} bytes arrived, version {manifest.version} needs {manifest.sent_bytes}")
+        if manifest.delta is not None:
+            _verify_changes(data, manifest.delta)
+        memory = base or self._room(manifest.nbytes)
+        self._cached = None
+        clear_footer(memory.data)
+        target = contents(memory.data).numpy()
+        if base is None:
+            target[:] = data[: len(target)]
         else:
-            segment = self._base(manifest, manifest.delta)
-            delta = _delta_bytes(manifest.delta, manifest.payload)
-            self._held = None
-            unstamp(segment)
-            size = wire_dtype(manifest.dtypes[0]).itemsize
-            apply_changes(contents(segment).numpy(), delta, itemsize=size)
-        verify(segment, manifest)
-        stamp(segment, version=manifest.version, digest=manifest.checksum)
-        self._held = replace(manifest.whole(), path=self._name)
-        return self._held
-
-    def _broadcast(self, manifest: WeightManifest, seat: Seat) -> WeightManifest:
-        """Receive what the learner sends to all engines at once."""
-        if self._group is None or self._group.seat != seat:
-            self._group = WeightGroup(seat)
-        segment = self._room(manifest.nbytes, on_gpu=torch.cuda.is_available())
-        self._group.broadcast(segment)
-        verify(segment, manifest)
-        return replace(manifest.whole(), path=self._name)
+            apply_changes(target, data, itemsize=wire_dtype(manifest.dtypes[0]).itemsize)
+        verify(memory.data, manifest)
+        write_footer(memory.data, version=manifest.version, checksum=manifest.checksum)
+        self._cached = manifest.whole()
+        return LocalWeights(path=memory.path, manifest=self._cached)
 
     def close(self) -> None:
         """Free the weights."""
-        self._mapped.clear()
-        self._segment = self._held = None
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        for transport in self._transports.values():
+            transport.close()
+        self._free()
 
-    def _map(self, manifest: WeightManifest) -> torch.Tensor:
-        """The publisher's segment. Kept mapped for later pushes: a new mapping costs half of what copying would."""
-        if manifest.path.startswith(gpu_memory.SCHEME):
-            return map_segment(manifest.path, nbytes=manifest.nbytes)
-        inode = segment_inode(manifest.path, nbytes=manifest.nbytes)
-        known, mapped = self._mapped.get(manifest.path, (0, None))
-        if mapped is None or known != inode:
-            mapped = map_segment(manifest.path, nbytes=manifest.nbytes)
-            self._mapped[manifest.path] = inode, mapped
-        return mapped
+    def _transport(self, name: str) -> Transport[Any]:
+        if name not in self._transports:
+            self._transports[name] = open_transport(name)
+        return self._transports[name]
 
-    def _base(self, manifest: WeightManifest, delta: WeightDelta) -> torch.Tensor:
-        held = self._held
-        if held is None or self._segment is None or held.checksum != delta.base or held.nbytes != manifest.nbytes:
+    def _base(self, manifest: WeightManifest, delta: WeightDelta) -> HostMemory:
+        """Return the copy that a delta changes."""
+        held = self._cached
+        if held is None or self._memory is None or held.checksum != delta.base or held.nbytes != manifest.nbytes:
             has = "none" if held is None else f"version {held.version} ({held.checksum})"
             raise WholeWeightsNeeded(
                 f"version {manifest.version} came as changes to version {delta.base_version} ({delta.base}), but this "
                 f"engine holds {has}; send it the whole weights"
             )
-        return self._segment
+        return self._memory
 
-    def _room(self, nbytes: int, *, on_gpu: bool = False) -> torch.Tensor:
-        if self._segment is None or self._segment.numel() != nbytes:
-            self.close()
-            if on_gpu:
-                self._segment = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
-                self._name = gpu_memory.segment_name(self._segment)
-                return self._segment
-            self._file = reserve(nbytes)
-            self._name = own_path(self._file)
-            self._segment = map_segment(self._name, nbytes=nbytes)
-        return self._segment
+    def _room(self, nbytes: int) -> HostMemory:
+        """Return memory for a copy: what the last copy had, where it is as large."""
+        if self._memory is None or self._memory.data.numel() != nbytes:
+            self._free()
+            self._memory = HostMemory(nbytes)
+        return self._memory
 
-
-def _whole(manifest: WeightManifest) -> np.ndarray:
-    """The tensors' bytes as they arrived."""
-    segment = manifest.payload
-    if segment is None:
-        segment = map_segment(manifest.path, nbytes=manifest.nbytes).numpy()
-    if segment.nbytes != manifest.nbytes:
-        raise ValueError(f"{segment.nbytes} bytes arrived, version {manifest.version} needs {manifest.nbytes}")
-    return segment[:-STAMP_BYTES]
+    def _free(self) -> None:
+        self._cached = None
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
 
-def _delta_bytes(delta: WeightDelta, payload: np.ndarray | None) -> np.ndarray:
-    """The changes as they arrived, verified: changes that are damaged would ruin the base."""
-    arrived = map_segment(delta.path, nbytes=delta.nbytes).numpy() if payload is None else payload
-    found = checksum(arrived)
+def _verify_changes(data: np.ndarray, delta: WeightDelta) -> None:
+    """Raise `ValueError` where the changes are not those that were sent: they would ruin the base."""
+    found = checksum(data)
     if found != delta.checksum:
         raise ValueError(f"the changes have checksum {found}, they were sent with {delta.checksum}; push again")
-    return arrived

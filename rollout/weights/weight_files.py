@@ -12,7 +12,7 @@ HEAD = struct.Struct("<Q")
 
 
 def require_whole(directory: Path) -> int:
-    """How many parameters a model directory holds.
+    """Return how many parameters a model directory holds.
 
     Raises `FileNotFoundError` or `ValueError`, with the file, where it is no model directory, a file is missing, or one
     has not the size or the tensors that it should have.
@@ -34,7 +34,7 @@ def require_whole(directory: Path) -> int:
 
 
 def _head(path: Path) -> dict[str, Any]:
-    """What a file says of its tensors. Raises `ValueError` where it is shorter or longer than it says."""
+    """Return what a file says of its tensors. Raises `ValueError` where it is shorter or longer than it says."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(HEAD.size)

@@ -1,42 +1,35 @@
-"""The sending end of a weight push: whole parameters into a segment, and what changed since the one before.
+"""The learner's end of a weight push: whole parameters into a segment, and what changed since the one before.
 
-How the bytes reach the engines is the carrier's part (`learner/publishing/transports.py`).
+How the bytes reach the engines is the transport's part (`rollout/weights/transports/`).
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
+from typing import Any
 
-import numpy as np
 import torch
 
-from learner.publishing.transports import Transport
 from rollout.weights.checksum import checksum, tensor_checksum
 from rollout.weights.delta import changes
-from rollout.weights.manifest import (
-    ALIGNMENT,
-    STAMP_BYTES,
-    WeightDelta,
-    WeightManifest,
-    contents,
-    stamp,
-    tensor_view,
-    unstamp,
-    wire_dtype,
-)
+from rollout.weights.manifest import ALIGNMENT, WeightDelta, WeightManifest, wire_dtype
+from rollout.weights.segment import FOOTER_BYTES, clear_footer, contents, tensor_view, write_footer
+from rollout.weights.transports.transport import Audience, Transport
+
+DELTA = "delta"
 
 
 class WeightPublisher:
-    """Writes versions of one model's weights where the carrier has room.
+    """Writes versions of one model's weights where the transport has room.
 
     `shapes` are those of the tensors by their checkpoint names; `dtype` is the type on the wire. With `sparse` a push
     after the first is a delta, unless that would be larger than the weights.
     """
 
     def __init__(
-        self, carrier: Transport, *, shapes: dict[str, tuple[int, ...]], dtype: str, sparse: bool = False
+        self, transport: Transport[Any], *, shapes: dict[str, tuple[int, ...]], dtype: str, sparse: bool = False
     ) -> None:
-        self.carrier = carrier
+        self.transport = transport
         self.shapes = shapes
         self.dtype = dtype
         self.sparse = sparse
@@ -46,8 +39,8 @@ class WeightPublisher:
             self.offsets[name] = self.nbytes
             size = prod(shape) * wire_dtype(dtype).itemsize
             self.nbytes += -(-size // ALIGNMENT) * ALIGNMENT
-        self.nbytes += STAMP_BYTES
-        self._slots = max(carrier.slots, 2 if sparse else 1)  # a delta needs what was there before
+        self.nbytes += FOOTER_BYTES
+        self._slots = max(transport.slots, 2 if sparse else 1)  # a delta needs what was there before
         self._slot = self._slots - 1  # of the last push
         self._last: WeightManifest | None = None
 
@@ -57,12 +50,12 @@ class WeightPublisher:
         before = self._slot
         self._slot = (self._slot + 1) % self._slots
         segment = self._room(self._slot)
-        unstamp(segment)
+        clear_footer(segment)
         self._write(segment, buckets)
         digest = tensor_checksum(contents(segment))
-        stamp(segment, version=version, digest=digest)
+        write_footer(segment, version=version, checksum=digest)
         manifest = WeightManifest(
-            path=self.carrier.path(str(self._slot)),
+            transport=self.transport.name,
             version=version,
             names=tuple(self.shapes),
             dtypes=(self.dtype,) * len(self.shapes),
@@ -70,24 +63,26 @@ class WeightPublisher:
             offsets=tuple(self.offsets.values()),
             nbytes=self.nbytes,
             checksum=digest,
-            keep=self.sparse,
+            cache=self.sparse,
         )
         if self.sparse and last is not None:
             manifest = replace(manifest, delta=self._delta(self._room(before), segment, last=last))
         self._last = manifest
         return manifest
 
-    def payload(self, version: int, *, whole: bool) -> np.ndarray:
-        """The bytes of the last push: its delta, or the whole segment where it has none or `whole` asks for it."""
-        last = self._held(version)
-        if whole or last.delta is None:
-            return self._room(self._slot).numpy()
-        return self.carrier.room("delta", nbytes=last.delta.nbytes).numpy()
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+        """Return what engines need to get at the last push: at its delta, or the whole where it has none or `whole` is set.
 
-    def segment(self, version: int) -> torch.Tensor:
-        """The whole segment of the last push, which must be this version."""
+        Raises `ValueError` where the last push is not this version.
+        """
+        delta = self._held(version).delta is not None and not whole
+        offer: object = self.transport.offer(DELTA if delta else str(self._slot), audience)
+        return offer
+
+    def send(self, version: int) -> None:
+        """Do the transport's part while engines take the last push, which must be this version."""
         self._held(version)
-        return self._room(self._slot)
+        self.transport.send(str(self._slot))
 
     def _held(self, version: int) -> WeightManifest:
         if self._last is None or self._last.version != version:
@@ -95,11 +90,11 @@ class WeightPublisher:
         return self._last
 
     def close(self) -> None:
-        """Free what the carrier holds."""
-        self.carrier.close()
+        """Free what the transport holds."""
+        self.transport.close()
 
     def _room(self, slot: int) -> torch.Tensor:
-        return self.carrier.room(str(slot), nbytes=self.nbytes)
+        return self.transport.room(str(slot), nbytes=self.nbytes)
 
     def _write(self, segment: torch.Tensor, buckets: Iterable[dict[str, torch.Tensor]]) -> None:
         missing = set(self.shapes)
@@ -115,16 +110,15 @@ class WeightPublisher:
             raise ValueError(f"{len(missing)} weights were not sent, such as {min(missing)}; load the model again")
 
     def _delta(self, old: torch.Tensor, new: torch.Tensor, *, last: WeightManifest) -> WeightDelta | None:
-        """The changes since the last push, held by the carrier; None where they are no fewer bytes than the weights."""
+        """Return the changes since the last push, or None where they are no fewer bytes than the weights."""
         size = wire_dtype(self.dtype).itemsize
         found = changes(contents(old).numpy(), contents(new).numpy(), itemsize=size)
         if found.nbytes >= self.nbytes:
             return None
-        self.carrier.room("delta", nbytes=found.nbytes).numpy()[:] = found
+        self.transport.room(DELTA, nbytes=found.nbytes).numpy()[:] = found
         return WeightDelta(
             base=last.checksum,
             base_version=last.version,
-            path=self.carrier.path("delta"),
             nbytes=found.nbytes,
             checksum=checksum(found),
         )

@@ -1,1 +1,0 @@
-"""The sending side of a weight push."""

@@ -1,0 +1,97 @@
+"""The bytes of a weight push: every tensor at its offset, and a footer that says which version they are.
+
+The footer holds version and checksum, and zeros while the segment is written. A segment is verified once, before
+generation pauses; whoever reads it then looks at the footer, which costs nothing and shows whether it was overwritten.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from rollout.weights import gpu_memory, host_memory
+from rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
+from rollout.weights.manifest import WeightManifest, wire_dtype
+
+FOOTER_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalWeights:
+    """A whole segment on this host: its path, under which every process here can map it, and what it holds."""
+
+    path: str
+    manifest: WeightManifest
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, from which `from_json` makes the same."""
+        return {"path": self.path, "manifest": self.manifest.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "LocalWeights":
+        """Make it of what `to_json` returned."""
+        return cls(path=data["path"], manifest=WeightManifest.from_json(data["manifest"]))
+
+    def map(self) -> torch.Tensor:
+        """Return the segment. Raises `ValueError` where it no longer holds this version, or is not to be reached."""
+        segment = map_segment(self.path, nbytes=self.manifest.nbytes)
+        require_footer(segment, self.manifest)
+        return segment
+
+
+def map_segment(path: str, *, nbytes: int) -> torch.Tensor:
+    """Return the bytes of a file, or of a named segment on a GPU, as a uint8 tensor that shares memory with it.
+
+    Raises `ValueError` where it is not that large, or not to be reached from here.
+    """
+    if path.startswith(gpu_memory.SCHEME):
+        return gpu_memory.open_segment(path, nbytes=nbytes)
+    return host_memory.map_file(path, nbytes=nbytes)
+
+
+def contents(segment: torch.Tensor) -> torch.Tensor:
+    """Return a segment without its footer."""
+    return segment[:-FOOTER_BYTES]
+
+
+def write_footer(segment: torch.Tensor, *, version: int, checksum: str) -> None:
+    """Say what the segment holds."""
+    said = version.to_bytes(8, "little") + bytes.fromhex(checksum)
+    segment[-FOOTER_BYTES:] = torch.frombuffer(bytearray(said.ljust(FOOTER_BYTES, b"\0")), dtype=torch.uint8)
+
+
+def clear_footer(segment: torch.Tensor) -> None:
+    """Say that the segment is being written."""
+    segment[-FOOTER_BYTES:] = 0
+
+
+def require_footer(segment: torch.Tensor, manifest: WeightManifest) -> None:
+    """Raise `ValueError` where the segment no longer holds the manifest's version."""
+    said = segment[-FOOTER_BYTES:].cpu().numpy().tobytes()
+    if said[: 8 + CHECKSUM_BYTES] != manifest.version.to_bytes(8, "little") + bytes.fromhex(manifest.checksum):
+        raise ValueError(f"the segment was overwritten, it does not hold version {manifest.version}; push again")
+
+
+def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
+    """Raise `ValueError` where what the segment holds is not what was sent: a torn, damaged or overwritten push."""
+    found = tensor_checksum(contents(segment))
+    if found != manifest.checksum:
+        raise ValueError(
+            f"what arrived has checksum {found}, version {manifest.version} was sent with {manifest.checksum}; push again"
+        )
+
+
+def tensors(segment: torch.Tensor, manifest: WeightManifest) -> list[tuple[str, torch.Tensor]]:
+    """Return name and tensor of each weight; the tensors are views of the segment."""
+    columns = zip(manifest.names, manifest.dtypes, manifest.shapes, manifest.offsets, strict=True)
+    return [
+        (name, tensor_view(segment, dtype=wire_dtype(dtype), shape=shape, offset=offset))
+        for name, dtype, shape, offset in columns
+    ]
+
+
+def tensor_view(segment: torch.Tensor, *, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
+    """Return the tensor that lies at `offset` bytes of a segment; it shares its memory."""
+    nbytes = prod(shape) * dtype.itemsize
+    return segment[offset : offset + nbytes].view(dtype).view(shape)

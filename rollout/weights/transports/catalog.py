@@ -1,0 +1,23 @@
+"""The transports that `learner.transport` can name: a new one is a file beside this one and a line below."""
+
+from typing import Any
+
+import torch
+
+from rollout.weights.transports.broadcast import Broadcast
+from rollout.weights.transports.cuda_ipc import CudaIpc
+from rollout.weights.transports.ray_objects import RayObjects
+from rollout.weights.transports.shared_memory import SharedMemory
+from rollout.weights.transports.transport import TIMEOUT_S, Transport
+
+TRANSPORTS: dict[str, type[Transport[Any]]] = {  # each has offers of its own type
+    SharedMemory.name: SharedMemory,
+    RayObjects.name: RayObjects,
+    Broadcast.name: Broadcast,
+    CudaIpc.name: CudaIpc,
+}
+
+
+def open_transport(name: str, *, device: torch.device | None = None, timeout_s: float = TIMEOUT_S) -> Transport[Any]:
+    """Return a new end of the transport of that name. See `Transport`."""
+    return TRANSPORTS[name](device=device, timeout_s=timeout_s)

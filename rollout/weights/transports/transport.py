@@ -1,0 +1,106 @@
+"""What a transport is: one class that has both ends of the way of a push, the learner's and the engines'."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from rollout.weights.host_memory import HostMemory
+
+OfferT = TypeVar("OfferT")
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audience:
+    """The engines that pushes are for: how many, at which address they reach the sender, and which audience it is."""
+
+    number: int
+    size: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Bytes that arrived where the engine's own process can map them, under `path`."""
+
+    segment: torch.Tensor
+    path: str
+
+
+class Memory(Protocol):
+    """Bytes that a transport holds, under a path by which other processes find them."""
+
+    data: torch.Tensor
+
+    @property
+    def path(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class Transport(ABC, Generic[OfferT]):
+    """One end of the way: an object at the learner's rank 0 sends, one at each engine receives.
+
+    An *offer* is what the sender gives a receiver so that it gets at a push: a path, the bytes themselves, a place in a
+    group. Whoever is between the two passes it on unseen. Segments have names: whole ones take turns, and "delta".
+    """
+
+    name: ClassVar[str]
+    """What `learner.transport` calls it."""
+    slots: ClassVar[int] = 1
+    """How many whole segments must take turns, so that one that is being read is not overwritten."""
+    sparse: ClassVar[bool] = False
+    """Whether changes alone can travel by it: they are found and made in main memory."""
+
+    def __init__(self, *, device: torch.device | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        """`device` is that of the model at this end; a wait for the other end takes `timeout_s` seconds at most."""
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.timeout_s = timeout_s
+        self._held: dict[str, Memory] = {}
+
+    @classmethod
+    def require(cls) -> None:
+        """Raise `ValueError` where a learner on this machine can't use it."""
+
+    def room(self, name: str, *, nbytes: int) -> torch.Tensor:
+        """Return bytes to write to: the same ones for the same name and size, contents included.
+
+        Raises `OSError` where there is not as much memory.
+        """
+        return self._memory(name, nbytes=nbytes).data
+
+    @abstractmethod
+    def offer(self, name: str, audience: Audience) -> OfferT:
+        """Return what each engine of the audience needs to get at a segment."""
+
+    def send(self, name: str) -> None:
+        """Do the sender's part while the engines take a segment; nothing where they need none."""
+
+    @abstractmethod
+    def take(self, offer: OfferT, *, number: int, nbytes: int) -> Placed | np.ndarray:
+        """Return the bytes of an offer, not yet verified: where they lie, or as an array of uint8 that others can't reach.
+
+        `number` is that of this engine in the audience, from 0.
+        """
+
+    def close(self) -> None:
+        """Free the segments. Engines that have one mapped keep reading it."""
+        for memory in self._held.values():
+            memory.close()
+        self._held.clear()
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Return new memory for a segment."""
+        return HostMemory(nbytes)
+
+    def _memory(self, name: str, *, nbytes: int) -> Memory:
+        held = self._held.get(name)
+        if held is not None and held.data.numel() == nbytes:
+            return held
+        if held is not None:
+            self._held.pop(name).close()
+        self._held[name] = self.allocate(nbytes)
+        return self._held[name]

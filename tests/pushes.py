@@ -1,0 +1,103 @@
+"""Weight pushes by hand: what lies between the two ends of a transport, in one process."""
+
+import asyncio
+from typing import Protocol
+
+import torch
+
+from rollout.engines.protocol import Engine
+from rollout.trajectory import WeightVersion
+from rollout.weights.delivery import Delivery, Offered, Push
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.receiver import WeightReceiver
+from rollout.weights.segment import LocalWeights, tensors
+from rollout.weights.transports.transport import Audience
+
+HERE = Audience(number=1, size=1, host="127.0.0.1")
+
+
+class Offering(Protocol):
+    """A publisher, or a rank of the learner."""
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object: ...
+
+
+def offered(sender: Offering, manifest: WeightManifest) -> object:
+    """Return what an engine needs to get at a push as the manifest describes it."""
+    return sender.offer(manifest.version, whole=manifest.delta is None, audience=HERE)
+
+
+def accepted(receiver: WeightReceiver, sender: Offering, manifest: WeightManifest) -> LocalWeights:
+    """Return what a receiver has for its engine's process."""
+    return receiver.accept(manifest, offered(sender, manifest), number=0)
+
+
+def held(weights: LocalWeights) -> dict[str, torch.Tensor]:
+    """Return copies of what the engine's process would read, by name."""
+    found = LocalWeights.from_json(weights.to_json())
+    return {name: tensor.clone() for name, tensor in tensors(found.map(), found.manifest)}
+
+
+def received(sender: Offering, manifest: WeightManifest) -> dict[str, torch.Tensor]:
+    """Return copies of what a new receiver would have its engine read."""
+    receiver = WeightReceiver()
+    try:
+        return held(accepted(receiver, sender, manifest))
+    finally:
+        receiver.close()
+
+
+async def loaded(engine: Engine, sender: Offering, manifest: WeightManifest) -> WeightVersion:
+    """Let an engine load a push."""
+    return await engine.load_weights(manifest, offered(sender, manifest), number=0)
+
+
+class Sends(Offering, Protocol):
+    """A publisher, or a rank of the learner, that may have to take part."""
+
+    def send(self, version: int) -> None: ...
+
+
+class PlainSender:
+    """A sender in this process, as those who deliver see it; keeps which offers were asked for, whole or not."""
+
+    def __init__(self, sender: Sends) -> None:
+        self._sender = sender
+        self.asked: list[bool] = []
+
+    async def host(self) -> str:
+        return HERE.host
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+        self.asked.append(whole)
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(self._sender.offer(version, whole=whole, audience=audience))
+        return future
+
+    async def send(self, version: int) -> None:
+        await asyncio.to_thread(self._sender.send, version)
+
+
+class Nothing:
+    """Offers nothing."""
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+        return None
+
+    def send(self, version: int) -> None: ...
+
+
+def empty_push(version: int, *, nbytes: int) -> Push:
+    """Return a push without weights that says it has so many bytes."""
+    none: tuple[()] = ()
+    manifest = WeightManifest(
+        transport="none",
+        version=version,
+        names=none,
+        dtypes=none,
+        shapes=none,
+        offsets=none,
+        nbytes=nbytes,
+        checksum="",
+    )
+    return Push(manifest=manifest, delivery=Delivery(PlainSender(Nothing())))

@@ -1,0 +1,88 @@
+"""Every transport is delivered by the same code, which knows none of them; a new one is a class and a line."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pushes import PlainSender, held
+from test_rollout_weights_push import Weights, nudged, publisher, same, weights
+
+from learner.config import LearnerConfig
+from rollout.trajectory import WeightVersion
+from rollout.weights.delivery import Delivery, Offered
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.receiver import WeightReceiver
+from rollout.weights.transports.catalog import TRANSPORTS
+from rollout.weights.transports.transport import Audience, Transport
+
+
+class Files(Transport[str]):
+    """A transport for engines that see a folder of the learner's: an offer is the path of a file."""
+
+    name = "files"
+    sparse = True
+    folder = Path()
+
+    def offer(self, name: str, audience: Audience) -> str:
+        file = self.folder / name
+        self._held[name].data.numpy().tofile(file)
+        return str(file)
+
+    def take(self, offer: str, *, number: int, nbytes: int) -> np.ndarray:
+        return np.fromfile(offer, dtype=np.uint8)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[None]:
+    Files.folder = tmp_path
+    TRANSPORTS["files"] = Files
+    yield
+    del TRANSPORTS["files"]
+
+
+class Engine:
+    """A rollout worker that keeps what its engine would read."""
+
+    def __init__(self) -> None:
+        self.receiver = WeightReceiver()
+        self.weights: Weights = {}
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        arrived = await asyncio.to_thread(self.receiver.accept, manifest, await offer, number=number)
+        self.weights = held(arrived)
+        return arrived.manifest.weight_version
+
+
+async def pushes(transport: str, *, sparse: bool) -> list[bool]:
+    """Push three versions to two engines, one of which starts anew before the last; returns which offers were made."""
+    source = publisher(transport, sparse=sparse)
+    sender, engines = PlainSender(source), [Engine(), Engine()]
+    delivery = Delivery(sender)
+    for version in (1, 2, 3):
+        if version == 3:
+            engines[1].receiver.close()
+        wanted = nudged(weights(seed=0), count=version)
+        manifest = source.push(version, buckets=[wanted])
+        assert await delivery.deliver(manifest, engines) == [WeightVersion(step=version)] * 2
+        assert all(same(engine.weights, wanted) for engine in engines)
+    for engine in engines:
+        engine.receiver.close()
+    source.close()
+    return sender.asked
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", "ray", "broadcast"])
+def test_a_push_reaches_every_engine_by_any_transport(transport: str) -> None:
+    assert asyncio.run(pushes(transport, sparse=False)) == [False] * 3
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", "ray"])
+def test_an_engine_that_lost_its_copy_is_offered_the_whole_weights(transport: str) -> None:
+    assert asyncio.run(pushes(transport, sparse=True)) == [False, False, False, True]
+
+
+def test_a_new_transport_is_a_class_and_a_line(files: None) -> None:
+    assert LearnerConfig(transport="files", sparse_push=True).transport == "files"
+    assert asyncio.run(pushes("files", sparse=True)) == [False, False, False, True]
