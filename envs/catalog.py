@@ -7,20 +7,25 @@ environment is added without touching this file.
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
 
 from envs.coding import env as coding
 from envs.core.definition import EnvDefinition
+from envs.core.env_ref import EnvRef
+from envs.core.task import Task
 from envs.games import env as games
 from envs.mathematics import env as mathematics
 from envs.puzzles import env as puzzles
 from envs.remote import env as remote
 from envs.retail import env as retail
+from envs.task_env import TaskEnv
 from envs.tool_use import env as tool_use
 
 ENVIRONMENTS: dict[str, EnvDefinition] = {
@@ -35,9 +40,6 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         remote.ENVIRONMENT,
     )
 }
-
-for _definition in ENVIRONMENTS.values():
-    gymnasium.register(_definition.gym_id, entry_point=_definition.entry_point, order_enforce=False)
 
 
 def environment(env_id: str) -> EnvDefinition:
@@ -79,8 +81,37 @@ def _imported(module: str) -> ModuleType:
         raise ValueError(f"environment {module!r} can't be imported ({type(error).__name__}: {error})") from error
 
 
-def make_env(env_id: str) -> gymnasium.Env[str, str]:
-    """A new single-use environment, without gymnasium's per-step checks."""
-    env = environment(env_id)
-    spec = EnvSpec(id=env.gym_id, entry_point=env.entry_point, order_enforce=False, disable_env_checker=True)
-    return gymnasium.make(spec)
+def _drawn(generate: Callable[[random.Random, int], Task], ref: EnvRef, rng: random.Random) -> Task:
+    return replace(generate(rng, 1), env=ref)
+
+
+def env_class(ref: EnvRef) -> Callable[[], gymnasium.Env[str, str]]:
+    """Return what makes an environment. Raises whatever its module raises, and `ValueError` where nobody plays the tasks."""
+    module, _, name = ref.entry_point.partition(":")
+    if not name:
+        raise ValueError(f"no environment plays the tasks of {ref.name!r}: its class is {ref.entry_point!r}")
+    made: Callable[[], gymnasium.Env[str, str]] = getattr(importlib.import_module(module), name)
+    return made
+
+
+def make_env(ref: EnvRef) -> gymnasium.Env[str, str]:
+    """Make a new single-use environment for the tasks that carry this reference."""
+    return env_class(ref)()
+
+
+def drawing_env(
+    definition: EnvDefinition, draw: Callable[[random.Random], Task] | None = None
+) -> gymnasium.Env[str, str]:
+    """Make an environment that draws a task where `reset` is given none, by `draw` or as it generates them.
+
+    Raises `ValueError` where it does neither.
+    """
+    ref, generate = definition.ref(), definition.generate
+    if draw is None:
+        if generate is None:
+            raise ValueError(f"environment {definition.id!r} generates no tasks; give a function that draws one")
+        draw = partial(_drawn, generate, ref)
+    env = make_env(ref)
+    if isinstance(env, TaskEnv):
+        env.draw = draw
+    return env

@@ -7,6 +7,7 @@ from dataclasses import replace
 import gymnasium
 
 from envs.catalog import make_env
+from envs.core.env_ref import EnvRef
 from envs.core.errors import EnvironmentFault
 from envs.core.step_result import StepResult, checked, from_gymnasium, messages_in
 from envs.core.task import Message, Task
@@ -14,7 +15,7 @@ from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
 from rewards.verdict import Outcome, Verdict
 
-MakeEnv = Callable[[str], gymnasium.Env[str, str]]
+MakeEnv = Callable[[EnvRef], gymnasium.Env[str, str]]
 
 
 class Play:
@@ -25,7 +26,7 @@ class Play:
 
     def __init__(self, task: Task, *, make: MakeEnv = make_env) -> None:
         self._task = task
-        self._name = f"{task.env}/{task.key}"
+        self._name = task.label
         self._make = make
         self._env: gymnasium.Env[str, str] | None = None
         self._lock = threading.Lock()
@@ -37,7 +38,7 @@ class Play:
         if self._task.fault:
             raise EnvironmentFault(self._task.fault)
         with self._lock:
-            self._env = self._make(self._task.kind)
+            self._env = self._make(self._task.env)
             _, info = self._env.reset(options={"task": self._task})
             return messages_in(info, self._name)
 

@@ -40,8 +40,8 @@ def score(task: Task, turns: Sequence[str]) -> Scored:
 
 
 def _play(task: Task, turns: Sequence[str]) -> Scored:
-    spec = task.spec | {"max_turns": len(turns), "user_replies": len(turns)}
-    play = Play(replace(task, thinking=UNLIMITED, spec=spec))
+    settings = replace(task.env.settings, max_turns=len(turns), tool_turns=len(turns), scripted=True)
+    play = Play(replace(task, thinking=UNLIMITED, env=replace(task.env, settings=settings)))
     try:
         play.begin()
         for text in turns:

@@ -1,7 +1,7 @@
 """What the environments share: a task set at reset, turns judged in step, one episode per instance."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,10 @@ from gymnasium import spaces
 from envs.core.step_result import GymStep, StepResult, to_gymnasium
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
-from envs.tools.shared_tools import MAX_RESULT_CHARACTERS, lent
+from envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
 from envs.tools.text_tool import answer_call
 from rewards.verdict import CORRECT, FORMAT, LENGTH, WEIGHTS, Outcome, Verdict, brevity, verdict, weighted
 
-DEFAULT_TURNS = 4
-"""Most turns of an episode with tools, where neither the run nor the environment says otherwise."""
 MAX_CALLS = 8
 MAX_CHARACTERS = 65_536
 
@@ -38,15 +36,16 @@ class AnyText(spaces.Text):
 
 
 class TaskEnv(gymnasium.Env[str, str]):
-    """An environment over tasks. Subclasses give `env_id`, `draw` and `turn`, and `standing` where a part may be negative
-    or an episode without an answer may be worth something.
+    """An environment over tasks. Subclasses give `turn`, and `standing` where a part may be negative or an episode
+    without an answer may be worth something.
 
-    `reset(options={"task": Task})` sets the task; without it one is drawn from `self.np_random`.
+    `reset(options={"task": Task})` sets the task; without it `draw` makes one, where somebody gave a `draw`.
     `step` is gymnasium's and takes the text of a turn; `respond` takes one that has been read. Both lead to `turn`.
     """
 
     metadata = {"render_modes": []}
-    env_id: str
+    draw: Callable[[random.Random], Task] | None = None
+    """What makes a task for a `reset` without one."""
 
     def __init__(self) -> None:
         self.observation_space = AnyText()
@@ -55,13 +54,14 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.turns = 0
         self.characters = 0
 
-    def draw(self, rng: random.Random) -> Task:
-        """Return a generated task."""
-        raise NotImplementedError
-
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         """Return what follows a readable turn: `self.end(verdict)`, `self.cut(limit)` or `self.go_on(messages)`."""
         raise NotImplementedError
+
+    def is_last(self, task: Task) -> bool:
+        """Return whether no turn may follow the present one."""
+        limit = task.env.settings.max_turns
+        return limit is not None and self.turns >= limit
 
     def standing(self, task: Task) -> Verdict:
         """Return what the episode is worth as it stands, without an answer."""
@@ -73,10 +73,10 @@ class TaskEnv(gymnasium.Env[str, str]):
         if unknown:
             raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'task'")
         task = (options or {}).get("task")
-        if task is None:
+        if task is None and self.draw is not None:
             task = self.draw(random.Random(int(self.np_random.integers(2**62))))
-        if not isinstance(task, Task) or task.kind != self.env_id:
-            raise ValueError(f"options['task'] must be a Task of environment {self.env_id!r}, not {task!r}")
+        if not isinstance(task, Task):
+            raise ValueError(f"options['task'] must be a Task, not {task!r}")
         self.task, self.turns, self.characters = task, 0, 0
         return last_user_text(task), {"key": task.key}
 
@@ -91,9 +91,9 @@ class TaskEnv(gymnasium.Env[str, str]):
         if not parsed.readable:
             detail = "the thought was not closed" if task.thinks else "a thought where thinking is off"
             return self.end(malformed(self.standing(task), detail))
-        names = task.spec.get("tools", ())
+        names = task.env.settings.tools
         if any(isinstance(call, Call) and call.name in names for call in parsed.calls):
-            return self.use_lent_tools(parsed.calls, names)
+            return self.use_shared_tools(parsed.calls, names)
         return self.turn(task, parsed)
 
     @property
@@ -102,12 +102,12 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
         return self.task
 
-    def use_lent_tools(self, calls: Sequence[Call | BadCall], names: Sequence[str]) -> StepResult:
-        """Answer a turn that calls one of the tools which the run lends; the episode's last turn may not."""
+    def use_shared_tools(self, calls: Sequence[Call | BadCall], names: Sequence[str]) -> StepResult:
+        """Answer a turn that calls one of the shared tools; the episode's last turn may not."""
         assert self.task is not None
-        if self.turns >= self.task.spec.get("max_turns", DEFAULT_TURNS):
+        if self.turns >= self.task.env.settings.tool_turns:
             return self.cut(f"after {self.turns} turns without an answer")
-        answers = [answer_call(call, lent(names)) for call in calls[:MAX_CALLS]]
+        answers = [answer_call(call, shared_tools(names)) for call in calls[:MAX_CALLS]]
         return self.go_on([{"role": "tool", "content": text[:MAX_RESULT_CHARACTERS]} for text in answers])
 
     def cut(self, limit: str, text: str = "") -> StepResult:
@@ -127,13 +127,13 @@ class TaskEnv(gymnasium.Env[str, str]):
     def end(self, judged: Verdict, *, truncated: bool = False) -> StepResult:
         """End the episode: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
         assert self.task is not None
-        spec, self.task = self.task.spec, None
-        if "length_limit" in spec:
-            length = {LENGTH: brevity(self.characters, limit=spec["length_limit"])}
+        settings, self.task = self.task.env.settings, None
+        if settings.length_limit is not None:
+            length = {LENGTH: brevity(self.characters, limit=settings.length_limit)}
             judged = replace(judged, parts=judged.parts | length)
         if truncated:
             judged = replace(judged, outcome=Outcome.CUT)
-        reward = weighted(judged.parts, spec.get("weights", WEIGHTS))
+        reward = weighted(judged.parts, settings.weights or WEIGHTS)
         return StepResult(reward=reward, done=True, out_of_turns=truncated, verdict=judged)
 
     def go_on(self, messages: Sequence[Message]) -> StepResult:
@@ -152,4 +152,4 @@ def last_user_text(task: Task) -> str:
     for message in reversed(task.messages):
         if message["role"] == "user":
             return str(message["content"])
-    raise ValueError(f"task {task.env}/{task.key} has no user message")
+    raise ValueError(f"task {task.label} has no user message")

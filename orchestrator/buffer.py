@@ -251,4 +251,4 @@ class VersionCell:
 def _named(slot: _Slot) -> str:
     if slot.ticket is None:
         return f"the making of task {slot.draw.index} of {slot.draw.env}"
-    return f"#{slot.ticket.number} {slot.ticket.task.env}/{slot.ticket.task.key}"
+    return f"#{slot.ticket.number} {slot.ticket.task.label}"

@@ -56,7 +56,7 @@ class FailureWatch:
 
     def add(self, group: Group) -> None:
         """Count a group; raise `TooManyFailures` past the share, once the environment has played enough episodes to tell."""
-        env = group.ticket.task.env
+        env = group.ticket.task.env.name
         window = self._windows.setdefault(env, _Window())
         window.add(group)
         if window.played >= WATCHED:

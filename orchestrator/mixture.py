@@ -4,9 +4,10 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from envs.binding import BoundEnv
 from envs.core.task import Task, TaskSource
 from envs.core.thinking_mode import UNLIMITED, ThinkingMix
-from envs.source import EnvConfig, open_source
+from envs.source import open_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class Mixture:
 
 
 def open_mixture(
-    envs: dict[str, EnvConfig],
+    envs: Mapping[str, BoundEnv],
     shares: dict[str, float],
     *,
     split: str,
@@ -89,7 +90,7 @@ def open_mixture(
     thinking: ThinkingMix | None = None,
 ) -> Mixture:
     """The mixture over one split of the environments that have a share: their own, unless `shares` names another."""
-    shares = {env: config.share for env, config in envs.items()} | shares
-    used = {env: share for env, share in shares.items() if share > 0}
-    sources = {env: open_source(env, envs[env], split=split, seed=seed) for env in used}
+    shares = {name: env.config.share for name, env in envs.items()} | shares
+    used = {name: share for name, share in shares.items() if share > 0}
+    sources = {name: open_source(envs[name], split=split, seed=seed) for name in used}
     return Mixture(sources, used, thinking=thinking, seed=seed)

@@ -58,7 +58,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """Return a trajectory as plain JSON data: ids, versions, masks, log-probabilities, messages, score parts, stop."""
     failure, judged = trajectory.failure, trajectory.verdict
     return {
-        "env": trajectory.task.env,
+        "env": trajectory.task.env.name,
         "key": trajectory.task.key,
         "thinking": {"mode": trajectory.task.thinking.mode.value, "budget": trajectory.task.thinking.budget},
         "messages": list(trajectory.task.messages),

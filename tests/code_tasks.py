@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from bound import bound
+
 from envs.coding.env import ENVIRONMENT, CodeEnv
 from envs.core.row_format import load_row
 from envs.core.step_result import GymStep
@@ -10,10 +12,9 @@ from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 
 
-def task_of(row: dict[str, Any], **spec: Any) -> Task:
-    """The task of a row without thinking, with these settings."""
-    task = load_row(ENVIRONMENT.formats, row, "row")
-    return replace(task, thinking=OFF, spec=task.spec | spec)
+def task_of(row: dict[str, Any], **settings: Any) -> Task:
+    """Return the task of a row without thinking, with these settings."""
+    return bound(replace(load_row(ENVIRONMENT.formats, row, "row"), thinking=OFF), ENVIRONMENT, **settings)
 
 
 def play(task: Task, *answers: str) -> GymStep:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from code_tasks import play, reward, task_of
 
+from envs.binding import EnvConfig, bind
 from envs.coding.gold import corruptions, gold
 from envs.core.errors import GraderError
-from envs.source import EnvConfig, open_source
+from envs.source import open_source
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -268,7 +269,7 @@ def test_a_check_that_breaks_on_its_own_account_is_the_graders_error() -> None:
 
 
 def test_generated_tasks_have_gold_and_corrupted_answers() -> None:
-    source = open_source("code", EnvConfig(level=2), split="train", seed=3)
+    source = open_source(bind("code", EnvConfig(level=2)), split="train", seed=3)
     for index in range(10):
         task = source.task(index)
         assert play(task, *gold(task))[1] == 1.0

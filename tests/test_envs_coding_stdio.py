@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from code_tasks import play, reward, task_of
 
+from envs.binding import EnvConfig
 from envs.coding.gold import corruptions, gold
 from rewards.program_output import json_equal, same_output
 
@@ -134,7 +135,7 @@ def test_credit_is_the_share_of_tests_where_it_is_a_fraction() -> None:
     parts = play(task_of(row), "print(2 if input() == '1' else 0)")[4]["parts"]
     assert (parts["correct"], parts["tests"]) == (0.0, 0.5)
     with pytest.raises(ValueError, match="credit is 'some'"):
-        play(task_of(row, credit="some"), "print(1)")
+        EnvConfig(credit="some")
 
 
 @pytest.mark.parametrize(

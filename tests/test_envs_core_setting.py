@@ -8,8 +8,8 @@ import pytest
 from run_folders import with_checkpoint
 from tiny_shop import write_shop
 
+from envs.binding import EnvConfig
 from envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
-from envs.source import EnvConfig
 from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
 from orchestrator.pipeline.continuation import check_continuation, reached
 from orchestrator.pipeline.data_files import content

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from envs.binding import EnvConfig, bind_all
 from envs.core.thinking_mode import OFF, UNLIMITED, Mode, Thinking, ThinkingMix, up_to
-from envs.source import EnvConfig
 from orchestrator.mixture import Draw, open_mixture
 
 EVERY = ThinkingMix(budget=0.4, low_effort=0.1, no_thought=0.2, budgets=[8, 16])
@@ -50,7 +50,7 @@ def test_a_budget_below_zero_and_one_in_another_mode_are_refused() -> None:
 
 
 def test_a_draw_has_the_same_mode_each_time_and_an_environment_without_reasoning_has_none() -> None:
-    envs = {"math": EnvConfig(), "code": EnvConfig(thinking=False)}
+    envs = bind_all({"math": EnvConfig(), "code": EnvConfig(thinking=False)})
     first, again = (open_mixture(envs, {}, split="train", seed=3, thinking=EVERY) for _ in range(2))
     modes = [first.task(Draw(env="math", index=index)).thinking for index in range(40)]
     assert modes == [again.task(Draw(env="math", index=index)).thinking for index in range(40)]

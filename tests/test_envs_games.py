@@ -5,9 +5,11 @@ from typing import Any
 
 import gymnasium
 import pytest
+from bound import bound
 from gymnasium.utils.env_checker import check_env
 
-from envs.catalog import configured, make_env
+from envs.binding import EnvConfig, bind
+from envs.catalog import configured, drawing_env, environment, make_env
 from envs.core.definition import EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.task import Task
@@ -17,7 +19,7 @@ from envs.games.gold import shortest_win
 from envs.games.known_games import drawing
 from envs.games.tasks import action_of
 from envs.playback import score
-from envs.source import EnvConfig, open_source
+from envs.source import open_source
 from rewards.verdict import Outcome
 
 LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}}
@@ -35,13 +37,13 @@ def environment_of(game: str, kwargs: dict[str, Any]) -> EnvDefinition:
 
 
 def task_of(options: dict[str, Any], *, seed: int = 0) -> Task:
-    generate = configured("gym", options).generate
-    assert generate is not None
-    return generate(random.Random(seed), 1)
+    env = configured("gym", options)
+    assert env.generate is not None
+    return bound(env.generate(random.Random(seed), 1), env)
 
 
 def opened(task: Task) -> "gymnasium.Env[str, str]":
-    env = make_env(task.kind)
+    env = make_env(task.env)
     env.reset(options={"task": task})
     return env
 
@@ -102,7 +104,7 @@ def test_a_hand_of_cards_is_played_to_its_end() -> None:
 
 
 def test_every_task_of_a_game_has_a_prompt_of_its_own() -> None:
-    source = open_source("lake", EnvConfig(kind="gym", options=LAKE), split="heldout", seed=0)
+    source = open_source(bind("lake", EnvConfig(kind="gym", options=LAKE)), split="heldout", seed=0)
     assert len({source.task(index).messages[0]["content"] for index in range(30)}) == 30
     assert source.task(3) == source.task(3)
 
@@ -132,9 +134,8 @@ def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> 
     assert gold is not None
     judged = score(task, ["right", *gold(task)])
     assert (judged.verdict.outcome, judged.verdict.parts["return"]) == (Outcome.WRONG, -113.0)
-    kind = configured("gym", {"id": "CliffWalking-v1", "success": -200.0})
-    assert kind.generate is not None
-    assert score(kind.generate(random.Random(0), 1), ["right", *gold(task)]).verdict.outcome == Outcome.OK
+    kind = task_of({"id": "CliffWalking-v1", "success": -200.0})
+    assert score(kind, ["right", *gold(task)]).verdict.outcome == Outcome.OK
 
 
 @pytest.mark.parametrize(
@@ -205,4 +206,4 @@ def test_a_game_that_begins_otherwise_than_its_task_says_is_a_fault() -> None:
 
 
 def test_the_environment_passes_gymnasiums_checks() -> None:
-    check_env(GymEnv(), skip_render_check=True)
+    check_env(drawing_env(environment("gym")), skip_render_check=True)

@@ -4,8 +4,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from bound import made
 
-from envs.catalog import make_env
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 
@@ -68,8 +69,8 @@ HONEST = [("x^2-1", "(x-1)(x+1)"), ("18", "18"), ("(1,2)", "(1, 2)"), ("2\\sqrt{
 def play(text: str, gold: str) -> tuple[float, str, float]:
     """(reward, outcome, seconds) of one answer."""
     message = {"role": "user", "content": "What is it?"}
-    task = Task(env="math", key="row", messages=(message,), spec={"answer": gold}, thinking=OFF)
-    env = make_env("math")
+    task = Task(env=EnvRef(name="math"), key="row", messages=(message,), spec={"answer": gold}, thinking=OFF)
+    env = made("math")
     env.reset(options={"task": task})
     start = time.monotonic()
     _, reward, _, _, info = env.step(text)

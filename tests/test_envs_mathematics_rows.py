@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bound import made
 
-from envs.catalog import make_env
+from envs.core.env_ref import EnvRef
 from envs.core.row_format import load_row
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
@@ -25,7 +26,7 @@ REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (..
 
 
 def correct(task: Task, turns: list[str]) -> float:
-    env = make_env("math")
+    env = made("math")
     env.reset(options={"task": task})
     *_, terminated, _, info = env.step(turns[0])
     assert terminated
@@ -108,7 +109,7 @@ def test_a_thought_is_a_corruption_only_where_thinking_is_off() -> None:
 
 
 def test_a_task_without_an_answer_has_no_gold() -> None:
-    task = Task(env="math", key="k", messages=({"role": "user", "content": "?"},), spec={})
+    task = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
     with pytest.raises(ValueError, match="has no 'answer' in its spec"):
         gold(task)
 

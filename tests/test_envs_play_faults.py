@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner_of
 
+from envs.binding import BoundEnv, EnvConfig
 from envs.core.definition import EnvDefinition
+from envs.core.env_ref import EnvRef
 from envs.core.errors import EnvError
 from envs.core.failure import FailureKind, failure_of
 from envs.core.task import Task
-from envs.source import EnvConfig, GeneratedSource
+from envs.source import GeneratedSource
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
 from orchestrator.buffer import Dropped, Occupancy
@@ -28,7 +30,7 @@ from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Stop, Ticket, WeightVersion
 from rollout.trajectory_json import group_lines
 
-TASK = Task(env="own", key="1", messages=({"role": "user", "content": "2+2=?"},), spec={})
+TASK = Task(env=EnvRef(name="own"), key="1", messages=({"role": "user", "content": "2+2=?"},), spec={})
 Returned = Any
 
 
@@ -181,17 +183,14 @@ class Generator:
 
     def __call__(self, rng: random.Random, level: int) -> Task:
         answer = 4 if self.instead is None else self.instead()
-        return Task(
-            env="own", key="", messages=({"role": "user", "content": str(rng.random())},), spec={"answer": answer}
-        )
+        return Task(messages=({"role": "user", "content": str(rng.random())},), spec={"answer": answer})
 
 
 @pytest.mark.parametrize("instead", [raising(SystemExit("no more")), raising(KeyError("x")), lambda: np.float32(4)])
 def test_a_task_that_an_environment_fails_to_make_is_a_failure_of_its_episodes(instead: Callable[[], object]) -> None:
     generate = Generator()
-    source = GeneratedSource(
-        EnvDefinition(id="own", entry_point="own:Own", generate=generate), "own", EnvConfig(), split="train", seed=1
-    )
+    definition = EnvDefinition(id="own", entry_point="own:Own", generate=generate)
+    source = GeneratedSource(BoundEnv(name="own", config=EnvConfig(), definition=definition), split="train", seed=1)
     generate.instead = instead
     failed = play(source.task(7), ["x"], make=lambda _: Own(answering()))
     assert failed.failure is not None

@@ -7,14 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
+from bound import bound
 
+from envs.binding import EnvConfig, bind
 from envs.catalog import configured, make_env
 from envs.core.failure import FailureKind
 from envs.core.task import Task
 from envs.playback import Scored, score
 from envs.puzzles.env import answer_of
 from envs.puzzles.library import SCORE_S, Origin, PuzzleLibrary, shared_library
-from envs.source import EnvConfig, open_source
+from envs.source import open_source
 from rewards.verdict import Outcome
 
 pytestmark = pytest.mark.skipif(
@@ -39,9 +41,9 @@ EVALUATE = {
 
 
 def task_of(dataset: str, *, seed: int = 0) -> Task:
-    generate = configured("reasoning_gym", {"dataset": dataset}).generate
-    assert generate is not None
-    return generate(random.Random(seed), 1)
+    env = configured("reasoning_gym", {"dataset": dataset})
+    assert env.generate is not None
+    return bound(env.generate(random.Random(seed), 1), env)
 
 
 def answered(task: Task, answer: str) -> Scored:
@@ -190,12 +192,12 @@ def test_the_configuration_of_a_data_set_sets_its_difficulty() -> None:
     config = EnvConfig(
         kind="reasoning_gym", options={"dataset": "chain_sum", "config": {"min_terms": 9, "max_terms": 9}}
     )
-    task = open_source("sums", config, split="train", seed=0).task(0)
-    assert (task.env, task.kind) == ("sums", "reasoning_gym")
+    task = open_source(bind("sums", config), split="train", seed=0).task(0)
+    assert task.env.name == "sums"
     assert sum(sign in "+-" for sign in task.messages[0]["content"]) >= 8
     impossible = EnvConfig(kind="reasoning_gym", options={"dataset": "chain_sum", "config": {"min_terms": -1}})
     with pytest.raises(ValueError, match="can't make .*chain_sum"):
-        open_source("sums", impossible, split="train", seed=0)
+        open_source(bind("sums", impossible), split="train", seed=0)
 
 
 def test_a_task_of_another_version_of_the_library_is_a_fault_and_no_reward() -> None:
@@ -218,12 +220,14 @@ def test_a_process_that_was_lost_is_started_again() -> None:
 
 def test_levels_are_refused_in_favour_of_the_configuration() -> None:
     with pytest.raises(ValueError, match="sets the difficulty"):
-        open_source("r", EnvConfig(kind="reasoning_gym", options={"dataset": "ab"}, level=2), split="train", seed=0)
+        open_source(
+            bind("r", EnvConfig(kind="reasoning_gym", options={"dataset": "ab"}, level=2)), split="train", seed=0
+        )
 
 
 def test_a_turn_without_a_closed_thought_is_wrong() -> None:
     task = task_of("leg_counting")
-    env = make_env("reasoning_gym")
+    env = make_env(task.env)
     env.reset(options={"task": task})
     _, reward, terminated, _, info = env.step(f"<answer>{task.spec['answer']}</answer>")
     assert (reward, terminated, info["outcome"]) == (0.0, True, "wrong")

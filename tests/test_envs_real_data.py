@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bound import made
 
-from envs.catalog import environment, make_env
+from envs.binding import EnvConfig, bind
+from envs.catalog import environment
 from envs.core.row_format import load_row
 from envs.core.task import Task
-from envs.source import EnvConfig, FileSource, open_source
+from envs.source import FileSource, open_source
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -23,8 +25,8 @@ def rows(name: str) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def reward(task: Task, answer: str) -> float:
-    env = make_env(task.env)
+def reward(task: Task, answer: str, *, env_id: str = "math") -> float:
+    env = made(env_id)
     env.reset(options={"task": task})
     _, value, terminated, _, _ = env.step(f"a thought\n</think>\n\n{answer}")
     assert terminated
@@ -45,7 +47,9 @@ def test_every_canonical_humaneval_solution_passes_and_an_empty_body_fails() -> 
     def scores(row: dict[str, Any]) -> tuple[float, float, float]:
         task = load_row(environment("code").formats, row, row["task_id"])
         solution = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
-        return reward(task, solution), reward(task, row["canonical_solution"]), reward(task, row["prompt"] + "    pass")
+        answers = (solution, row["canonical_solution"], row["prompt"] + "    pass")
+        right, bare, empty = (reward(task, answer, env_id="code") for answer in answers)
+        return right, bare, empty
 
     with ThreadPoolExecutor(4) as pool:
         for row, result in zip(rows("humaneval.jsonl"), pool.map(scores, rows("humaneval.jsonl")), strict=True):
@@ -62,7 +66,8 @@ def test_every_canonical_humaneval_solution_passes_and_an_empty_body_fails() -> 
 )
 def test_files_of_real_rows_are_sources(env_id: str, name: str, key: str | None) -> None:
     sources = [
-        open_source(env_id, EnvConfig(data=str(DATA / name)), split=split, seed=0) for split in ("train", "heldout")
+        open_source(bind(env_id, EnvConfig(data=str(DATA / name))), split=split, seed=0)
+        for split in ("train", "heldout")
     ]
     train, held = sources
     assert isinstance(train, FileSource)

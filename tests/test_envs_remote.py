@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from bound import bound, made
 
 from envs.catalog import configured, make_env
 from envs.core.failure import FailureKind
@@ -131,13 +132,14 @@ def task_of(
     server: CounterServer, protocol: str = "verify", *, row: dict[str, Any] = COUNTER, timeout_s: float = 20.0
 ) -> Task:
     options = {"url": server.url, "protocol": protocol, "timeout_s": timeout_s, "backoff_s": 0.01, "retries": 2}
-    (rows,) = configured("http", options | {"max_bytes": 4096}).formats
+    server_env = configured("http", options | {"max_bytes": 4096})
+    (rows,) = server_env.formats
     assert rows.matches(row)
-    return rows.load(row, "0")
+    return bound(rows.load(row, "0"), server_env)
 
 
 def opened(task: Task) -> "gymnasium.Env[str, str]":
-    env = make_env(task.kind)
+    env = make_env(task.env)
     env.reset(options={"task": task})
     return env
 
@@ -188,7 +190,7 @@ def test_the_response_is_one_that_openais_own_types_take(server: CounterServer) 
 
 def test_steps_carry_the_session_and_their_rewards_add_up(server: CounterServer) -> None:
     task = task_of(server, "step")
-    env = make_env("http")
+    env = make_env(task.env)
     observation, info = env.reset(options={"task": task})
     assert (observation, info["messages"]) == ("It is 3.", [{"role": "user", "content": "It is 3."}])
     observation, reward, terminated, *_ = env.step("</think>2")
@@ -384,7 +386,7 @@ def test_prompts_of_several_kinds_of_items_are_read() -> None:
 
 
 def test_a_server_has_no_tasks_of_its_own() -> None:
-    with pytest.raises(ValueError, match="rows of data"):
-        make_env("http").reset()
+    with pytest.raises(ValueError, match="must be a Task"):
+        made("http").reset()
     with pytest.raises(ValueError, match="options.url is missing"):
         configured("http", {})

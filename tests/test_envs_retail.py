@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bound import bound
 from tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
 
 from envs.core.errors import EnvironmentFault
@@ -35,9 +36,8 @@ def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> 
     }
 
 
-def task_of(shop: Path, row: dict[str, Any], **spec: Any) -> Task:
-    task = rows.load_from(shop, row, "0")
-    return dataclasses.replace(task, thinking=OFF, spec=task.spec | spec)
+def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
+    return bound(dataclasses.replace(rows.load_from(shop, row, "0"), thinking=OFF), "retail", **settings)
 
 
 def say(content: str, *calls: tuple[str, dict[str, Any]]) -> str:
@@ -101,8 +101,9 @@ def test_the_user_agrees_once_and_the_next_turn_without_calls_ends_the_episode(s
 
 
 @pytest.mark.parametrize("replies", [0, 2])
-def test_the_number_of_replies_is_the_tasks(shop: Path, replies: int) -> None:
-    ended = play(task_of(shop, row(CANCEL), user_replies=replies), *[say("", CANCEL)], *["Done."] * (replies + 1))
+def test_turns_that_are_given_are_all_played(shop: Path, replies: int) -> None:
+    task = task_of(shop, row(CANCEL), max_turns=replies + 2, scripted=True)
+    ended = play(task, *[say("", CANCEL)], *["Done."] * (replies + 1))
     assert ended["reward"] == 1.0
 
 
@@ -216,7 +217,8 @@ def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str)
 def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_when_they_are_played(
     shop: Path, tmp_path: Path
 ) -> None:
-    task = task_of(shop, row(CANCEL), database=str(tmp_path / "gone"))
+    task = task_of(shop, row(CANCEL))
+    task = dataclasses.replace(task, spec=task.spec | {"database": str(tmp_path / "gone")})
     with pytest.raises(EnvironmentFault, match="gone/users.json"):
         RetailEnv().reset(options={"task": task})
     with pytest.raises(ValueError, match="gone/users.json"):

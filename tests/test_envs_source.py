@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from envs.binding import EnvConfig, bind, bind_all
 from envs.catalog import environment
-from envs.source import EnvConfig, FileSource, distinct, open_source, runs_programs, split_of
+from envs.source import FileSource, distinct, open_source, split_of
 from orchestrator.data.chat_data import Demonstrations
 from orchestrator.mixture import open_mixture
 
@@ -34,7 +35,7 @@ def rows(count: int) -> bytes:
 @pytest.mark.parametrize("level", [1, 2])
 def test_the_splits_of_generated_tasks_never_meet(env_id: str, level: int) -> None:
     config = EnvConfig(level=level)
-    train, held = (open_source(env_id, config, split=split, seed=3) for split in ("train", "heldout"))
+    train, held = (open_source(bind(env_id, config), split=split, seed=3) for split in ("train", "heldout"))
     prompts = [{json.dumps(source.task(i).messages) for i in range(300)} for source in (train, held)]
     assert not prompts[0] & prompts[1]
     assert {split_of(held.task(i)) for i in range(50)} == {"heldout"}
@@ -42,7 +43,7 @@ def test_the_splits_of_generated_tasks_never_meet(env_id: str, level: int) -> No
 
 @pytest.mark.parametrize("env_id", ENV_IDS)
 def test_a_generated_task_depends_on_seed_and_index_only(env_id: str) -> None:
-    first, second, other = (open_source(env_id, EnvConfig(), split="train", seed=seed) for seed in (1, 1, 2))
+    first, second, other = (open_source(bind(env_id, EnvConfig()), split="train", seed=seed) for seed in (1, 1, 2))
     second.task(7)
     assert [first.task(i) for i in range(20)] == [second.task(i) for i in range(20)]
     assert [first.task(i) for i in range(20)] != [other.task(i) for i in range(20)]
@@ -50,7 +51,7 @@ def test_a_generated_task_depends_on_seed_and_index_only(env_id: str) -> None:
 
 @pytest.mark.parametrize("env_id", ENV_IDS)
 def test_prompts_and_demonstrations_stay_small(env_id: str) -> None:
-    source, demonstrate = open_source(env_id, EnvConfig(), split="train", seed=0), environment(env_id).demonstrate
+    source, demonstrate = open_source(bind(env_id, EnvConfig()), split="train", seed=0), environment(env_id).demonstrate
     assert demonstrate is not None
     for task in (source.task(index) for index in range(200)):
         assert len(task.messages[0]["content"]) <= 60
@@ -60,9 +61,9 @@ def test_prompts_and_demonstrations_stay_small(env_id: str) -> None:
 
 
 def test_the_configuration_reaches_the_task() -> None:
-    task = open_source("tool_use", EnvConfig(thinking=False, max_turns=2), split="train", seed=0).task(0)
+    task = open_source(bind("tool_use", EnvConfig(thinking=False, max_turns=2)), split="train", seed=0).task(0)
     assert not task.thinks
-    assert task.spec["max_turns"] == 2
+    assert task.env.settings.max_turns == 2
 
 
 def test_an_unknown_environment_is_named_with_the_nearest() -> None:
@@ -74,14 +75,14 @@ def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="share is -1"):
         EnvConfig(share=-1)
     with pytest.raises(ValueError, match="split is 'dev'"):
-        open_source("math", EnvConfig(), split="dev", seed=0)
+        open_source(bind("math", EnvConfig()), split="dev", seed=0)
     with pytest.raises(ValueError, match="levels 1 and 2, not 9"):
-        open_source("code", EnvConfig(level=9), split="train", seed=0)
+        open_source(bind("code", EnvConfig(level=9)), split="train", seed=0)
 
 
 def test_rows_are_divided_by_content_and_come_round_again(write: Writer) -> None:
     config = EnvConfig(data=write(rows(100)))
-    train, held = (open_source("math", config, split=split, seed=0) for split in ("train", "heldout"))
+    train, held = (open_source(bind("math", config), split=split, seed=0) for split in ("train", "heldout"))
     assert isinstance(train, FileSource)
     assert isinstance(held, FileSource)
     assert len(train.tasks) + len(held.tasks) == 100
@@ -94,7 +95,7 @@ def test_the_split_of_a_row_does_not_depend_on_its_place(write: Writer) -> None:
     keys = []
     for content in (lines, lines[::-1], lines[:32] + lines):
         config = EnvConfig(data=write(b"\n".join(content)))
-        source = FileSource(environment("math"), "math", config, split="heldout", seed=0)
+        source = FileSource(bind("math", config), split="heldout", seed=0)
         keys.append({task.key for task in source.tasks})
     assert keys[0] == keys[1] == keys[2]
     assert source.duplicates == 32
@@ -117,48 +118,53 @@ def test_a_bad_row_is_named_by_file_and_line_or_skipped_and_counted(write: Write
     lines = rows(40).split(b"\n")
     path = write(b"\n".join([*lines[:2], bad, b"", *lines[2:], bad]))
     with pytest.raises(ValueError, match=rf"rows\.jsonl:3: .*{message}") as error:
-        open_source("math", EnvConfig(data=path), split="train", seed=0)
+        open_source(bind("math", EnvConfig(data=path)), split="train", seed=0)
     assert "on_error=skip" in str(error.value)
-    source = open_source("math", EnvConfig(data=path, on_error="skip"), split="train", seed=0)
+    source = open_source(bind("math", EnvConfig(data=path, on_error="skip")), split="train", seed=0)
     assert isinstance(source, FileSource)
     assert source.skipped == 2
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read(write: Writer) -> None:
     path = write(b"\xef\xbb\xbf" + rows(40).replace(b"\n", b"\r\n"))
-    source = open_source("math", EnvConfig(data=path), split="train", seed=0)
+    source = open_source(bind("math", EnvConfig(data=path)), split="train", seed=0)
     assert "What is" in source.task(0).messages[0]["content"]
 
 
 def test_missing_and_empty_files_are_refused_with_a_remedy(write: Writer, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="give the path of a JSONL file"):
-        open_source("math", EnvConfig(data=str(tmp_path / "absent.jsonl")), split="train", seed=0)
+        open_source(bind("math", EnvConfig(data=str(tmp_path / "absent.jsonl"))), split="train", seed=0)
     with pytest.raises(ValueError, match="no usable rows"):
-        open_source("math", EnvConfig(data=write(b"\n \n")), split="train", seed=0)
+        open_source(bind("math", EnvConfig(data=write(b"\n \n"))), split="train", seed=0)
     with pytest.raises(ValueError, match="no usable rows"):
-        open_source("math", EnvConfig(data=write(b"x\ny"), on_error="skip"), split="train", seed=0)
+        open_source(bind("math", EnvConfig(data=write(b"x\ny"), on_error="skip")), split="train", seed=0)
     with pytest.raises(ValueError, match="no heldout rows among 1"):
-        open_source("math", EnvConfig(data=write(rows(1))), split="heldout", seed=0)
+        open_source(bind("math", EnvConfig(data=write(rows(1)))), split="heldout", seed=0)
 
 
 def test_a_source_gives_each_of_its_tasks_once_and_as_many_as_it_has(write: Writer) -> None:
-    source = open_source("math", EnvConfig(data=write(rows(100))), split="heldout", seed=0)
+    source = open_source(bind("math", EnvConfig(data=write(rows(100)))), split="heldout", seed=0)
     assert isinstance(source, FileSource)
     assert distinct(source, 5) == source.tasks[:5]
     assert distinct(source, 1000) == source.tasks
-    generated = open_source("math", EnvConfig(), split="heldout", seed=0)
+    generated = open_source(bind("math", EnvConfig()), split="heldout", seed=0)
     assert len({task.key for task in distinct(generated, 40)}) == 40
 
 
-def test_an_environment_that_was_lent_python_runs_programs() -> None:
-    assert runs_programs("code", EnvConfig())
-    assert runs_programs("sums", EnvConfig(kind="math", tools=["calculator", "python"]))
-    assert not runs_programs("math", EnvConfig(tools=["calculator"]))
+def test_an_environment_that_has_pythons_tool_runs_programs() -> None:
+    assert bind("code", EnvConfig()).runs_programs
+    assert bind("sums", EnvConfig(kind="math", tools=["calculator", "python"])).runs_programs
+    assert not bind("math", EnvConfig(tools=["calculator"])).runs_programs
+
+
+def demonstrations(config: EnvConfig) -> Demonstrations:
+    envs = bind_all({"lake": config})
+    return Demonstrations(open_mixture(envs, {}, split="train", seed=0), envs)
 
 
 def test_an_environment_whose_options_leave_it_without_demonstrations_is_refused_before_the_first_batch() -> None:
     slippery = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": True}})
-    with pytest.raises(ValueError, match=r"'lake' has no demonstrations \(this game leaves .*sft\.shares\.lake=0"):
-        Demonstrations(open_mixture({"lake": slippery}, {}, split="train", seed=0))
+    with pytest.raises(ValueError, match=r"'lake' has no demonstrations; .*sft\.shares\.lake=0"):
+        demonstrations(slippery)
     dry = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}})
-    assert Demonstrations(open_mixture({"lake": dry}, {}, split="train", seed=0)).dialogue(0).reply
+    assert demonstrations(dry).dialogue(0).reply

@@ -2,18 +2,19 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import gymnasium
 import pytest
+from bound import bound, made
 from gymnasium.utils.env_checker import check_env
 
-from envs.catalog import environment, make_env
+from envs.binding import EnvConfig, bind
+from envs.catalog import drawing_env, environment, make_env
 from envs.core.definition import EnvDefinition
 from envs.core.errors import GraderError
 from envs.core.row_format import load_row
 from envs.core.step_result import GymStep
 from envs.core.task import Message, Task
 from envs.core.turn_text import Call, call_message, turn_text
-from envs.source import EnvConfig, open_source
+from envs.source import open_source
 from envs.tool_use.env import run_tool
 
 IDS = ("math", "code", "tool_use")
@@ -34,17 +35,17 @@ def play(task: Task, messages: list[Message]) -> GymStep:
 
 
 def one_step(env_id: str, action: str, *, thinks: bool = True) -> tuple[Task, GymStep]:
-    task = open_source(env_id, EnvConfig(thinking=thinks), split="train", seed=0).task(0)
-    env = make_env(env_id)
+    task = open_source(bind(env_id, EnvConfig(thinking=thinks)), split="train", seed=0).task(0)
+    env = made(env_id)
     env.reset(options={"task": task})
     return task, env.step(action)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("env", ALL, ids=lambda env: env.id)
 def test_the_environment_passes_gymnasiums_checks(env: EnvDefinition) -> None:
-    made = gymnasium.make(env.gym_id)
-    check_env(made.unwrapped, skip_render_check=True)
-    assert made.observation_space.contains("caf\u00e9 \U0001f600")
+    drawing = drawing_env(env)
+    check_env(drawing, skip_render_check=True)
+    assert drawing.observation_space.contains("caf\u00e9 \U0001f600")
 
 
 @pytest.mark.parametrize("thinks", [True, False])
@@ -52,7 +53,7 @@ def test_the_environment_passes_gymnasiums_checks(env: EnvDefinition) -> None:
 @pytest.mark.parametrize("env", ALL, ids=lambda env: env.id)
 def test_every_demonstration_scores_one(env: EnvDefinition, level: int, thinks: bool) -> None:
     assert env.demonstrate is not None
-    source = open_source(env.id, EnvConfig(level=level, thinking=thinks), split="train", seed=5)
+    source = open_source(bind(env.id, EnvConfig(level=level, thinking=thinks)), split="train", seed=5)
     for task in (source.task(index) for index in range(30)):
         observation, reward, terminated, truncated, info = play(task, env.demonstrate(task))
         assert (observation, reward, terminated, truncated) == ("", 1.0, True, False), (task, info)
@@ -62,7 +63,7 @@ def test_every_demonstration_scores_one(env: EnvDefinition, level: int, thinks: 
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_a_thought_left_open_is_wrong(env_id: str) -> None:
-    task = open_source(env_id, EnvConfig(), split="train", seed=0).task(0)
+    task = open_source(bind(env_id, EnvConfig()), split="train", seed=0).task(0)
     demonstrate = environment(env_id).demonstrate
     assert demonstrate is not None
     answer = turn_text(demonstrate(task)[-1], thinks=False)
@@ -71,7 +72,7 @@ def test_a_thought_left_open_is_wrong(env_id: str) -> None:
 
 
 def test_a_thought_where_thinking_is_off_is_wrong() -> None:
-    task = open_source("math", EnvConfig(thinking=False), split="train", seed=0).task(0)
+    task = open_source(bind("math", EnvConfig(thinking=False)), split="train", seed=0).task(0)
     _, (_, reward, *_) = one_step("math", f"hm</think>\\boxed{{{task.spec['answer']}}}", thinks=False)
     assert reward == 0.0
 
@@ -84,16 +85,17 @@ def test_rubbish_is_wrong_and_no_fault_of_ours(env_id: str, action: str) -> None
     assert info["outcome"] in ("wrong", "policy_fault")
 
 
-def test_reset_takes_only_tasks_of_its_own_environment() -> None:
-    task = open_source("code", EnvConfig(), split="train", seed=0).task(0)
-    with pytest.raises(ValueError, match="must be a Task of environment 'math'"):
-        make_env("math").reset(options={"task": task})
+def test_reset_takes_only_tasks() -> None:
+    with pytest.raises(ValueError, match="must be a Task, not None"):
+        made("math").reset()
+    with pytest.raises(ValueError, match="must be a Task, not 'code'"):
+        made("math").reset(options={"task": "code"})
     with pytest.raises(ValueError, match="unknown reset options"):
-        make_env("math").reset(options={"tsak": task})
+        made("math").reset(options={"tsak": None})
 
 
 def test_an_episode_that_has_ended_takes_no_more_steps() -> None:
-    env = make_env("math")
+    env = drawing_env(environment("math"))
     env.reset(seed=1)
     env.step("</think>1")
     with pytest.raises(RuntimeError, match="call reset"):
@@ -101,16 +103,16 @@ def test_an_episode_that_has_ended_takes_no_more_steps() -> None:
 
 
 def test_the_same_seed_draws_the_same_task() -> None:
-    env = make_env("tool_use")
+    env = drawing_env(environment("tool_use"))
     assert env.reset(seed=4) == env.reset(seed=4)
 
 
 def test_episodes_run_from_many_threads() -> None:
-    sources = [open_source(env.id, EnvConfig(), split="train", seed=9) for env in ALL]
+    sources = [open_source(bind(env.id, EnvConfig()), split="train", seed=9) for env in ALL]
     tasks = [source.task(index) for index in range(16) for source in sources]
 
     def reward(task: Task) -> float:
-        demonstrate = environment(task.env).demonstrate
+        demonstrate = environment(task.env.name).demonstrate
         assert demonstrate is not None
         return float(play(task, demonstrate(task))[1])
 
@@ -119,9 +121,9 @@ def test_episodes_run_from_many_threads() -> None:
 
 
 def test_tool_calls_are_answered_one_by_one_and_mistakes_explained() -> None:
-    task = open_source("tool_use", EnvConfig(), split="train", seed=0).task(0)
+    task = open_source(bind("tool_use", EnvConfig()), split="train", seed=0).task(0)
     key, value = next(iter(task.spec["database"].items()))
-    env = make_env("tool_use")
+    env = made("tool_use")
     env.reset(options={"task": task})
     calls = [call_message("get", {"key": key}), call_message("get", {"key": "nobody"}), call_message("sql", {})]
     said = turn_text({"content": "", "tool_calls": calls}, thinks=True) + "<tool_call>{</tool_call>"
@@ -135,8 +137,8 @@ def test_tool_calls_are_answered_one_by_one_and_mistakes_explained() -> None:
 
 
 def test_tool_use_is_cut_off_after_its_turns() -> None:
-    task = open_source("tool_use", EnvConfig(max_turns=2), split="train", seed=0).task(0)
-    env = make_env("tool_use")
+    task = open_source(bind("tool_use", EnvConfig(max_turns=2)), split="train", seed=0).task(0)
+    env = made("tool_use")
     env.reset(options={"task": task})
     action = turn_text({"content": "", "tool_calls": [call_message("calc", {"expr": "1+1"})]}, thinks=True)
     assert env.step(action)[2:4] == (False, False)
@@ -169,7 +171,7 @@ def test_a_programs_faults_have_an_outcome_and_no_reward(source: str, outcome: s
 
 def check_task(check: str) -> Task:
     row = {"prompt": "def f(x):\n    '''Twice x.'''\n", "entry_point": "f", "test": check}
-    return load_row(environment("code").formats, row, "row")
+    return bound(load_row(environment("code").formats, row, "row"), "code")
 
 
 def test_a_check_function_judges_results_that_cross_as_plain_values() -> None:
@@ -205,8 +207,8 @@ def test_the_calculators_refusals_are_observations() -> None:
 
 def test_the_weights_and_the_length_limit_of_the_run_make_the_reward() -> None:
     config = EnvConfig(weights={"correct": 1.0, "tool_errors": -0.5, "length": 0.1}, length_limit=60)
-    task = open_source("tool_use", config, split="train", seed=0).task(0)
-    env = make_env("tool_use")
+    task = open_source(bind("tool_use", config), split="train", seed=0).task(0)
+    env = made("tool_use")
     env.reset(options={"task": task})
     env.step("</think>" + turn_text({"content": "", "tool_calls": [call_message("get", {"key": "?"})]}, thinks=False))
     *_, info = env.step(f"</think>\\boxed{{{task.spec['answer']}}}")
@@ -219,4 +221,4 @@ def test_the_weights_and_the_length_limit_of_the_run_make_the_reward() -> None:
 
 def test_a_weight_for_a_part_that_an_environment_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match=r"envs\.math\.weights\.formt: math has no such part; it has correct, format"):
-        open_source("math", EnvConfig(weights={"formt": 1.0}), split="train", seed=0)
+        open_source(bind("math", EnvConfig(weights={"formt": 1.0})), split="train", seed=0)

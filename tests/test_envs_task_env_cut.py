@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bound import bound
 from scripted_engine import RENDERER, ROOM, play
 from tiny_shop import write_shop
 
@@ -26,7 +27,11 @@ LOOK = ("get_order_details", {"order_id": "#W4"})
 def game(name: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Task:
     env = configured("gym", {"id": name, "kwargs": kwargs or {}, **options})
     assert env.generate is not None
-    return env.generate(random.Random(0), 1)
+    return bound(env.generate(random.Random(0), 1), env)
+
+
+def weighing(task: Task, weights: dict[str, float]) -> Task:
+    return replace(task, env=replace(task.env, settings=replace(task.env.settings, weights=weights)))
 
 
 def moves(task: Task) -> list[str]:
@@ -51,7 +56,7 @@ def test_the_turns_of_the_run_cut_an_episode_where_they_are_set() -> None:
 
 def test_on_the_cliff_every_limit_is_worse_than_the_way_and_no_better_than_doing_nothing() -> None:
     task = game("CliffWalking-v1")
-    task = replace(task, spec=task.spec | {"weights": {"return": 1.0}})
+    task = weighing(task, {"return": 1.0})
     way = moves(task)
     right = play(task, way)
     assert (right.reward, right.stop) == (-13.0, Stop.ENV)
@@ -93,7 +98,7 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
         "actions": [{"name": CANCEL[0], "kwargs": CANCEL[1]}],
         "outputs": [],
     }
-    task = rows.load_from(write_shop(tmp_path), row, "0")
+    task = bound(rows.load_from(write_shop(tmp_path), row, "0"), "retail")
     limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
     thinks = ["so " * 100]
     done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
@@ -107,7 +112,7 @@ def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_b
     task = rows.load_from(
         write_shop(tmp_path), {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, "0"
     )
-    task = replace(task, spec=task.spec | {"weights": {"correct": 1.0, "tool_errors": -0.2}})
+    task = weighing(bound(task, "retail"), {"correct": 1.0, "tool_errors": -0.2})
     bad = score(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
     assert (bad.reward, bad.verdict.parts["correct"], bad.verdict.parts["format"], bad.verdict.outcome) == (
         -0.2,
@@ -120,8 +125,8 @@ def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_b
 def test_tools_that_failed_count_where_the_episode_is_cut_off() -> None:
     make = environment("tool_use").generate
     assert make is not None
-    task = make(random.Random(0), 1)
-    task = replace(task, spec=task.spec | {"weights": {"correct": 1.0, "tool_errors": -0.2}})
+    task = bound(make(random.Random(0), 1), "tool_use")
+    task = weighing(task, {"correct": 1.0, "tool_errors": -0.2})
     failing = call("no_such_tool", {})
     cut = play(task, [failing, NO_CLOSING], limits=replace(ROOM, turn_tokens=len(failing) + 1))
     own = play(task, [failing])

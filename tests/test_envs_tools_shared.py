@@ -1,17 +1,18 @@
-"""Tools lent to any environment: they answer, their errors go back to the model, the episode goes on."""
+"""Tools that environments share: they answer, their errors go back to the model, the episode goes on."""
 
 from typing import Any
 
 import pytest
+from bound import made
 
-from envs.catalog import make_env
+from envs.binding import EnvConfig, bind
 from envs.core.task import Task
 from envs.core.turn_text import call_message, turn_text
-from envs.source import EnvConfig, open_source
+from envs.source import open_source
 
 
 def task_with(tools: list[str], env_id: str = "math") -> Task:
-    return open_source(env_id, EnvConfig(tools=tools), split="train", seed=0).task(0)
+    return open_source(bind(env_id, EnvConfig(tools=tools)), split="train", seed=0).task(0)
 
 
 def turn(*calls: tuple[str, dict[str, Any]]) -> str:
@@ -19,7 +20,7 @@ def turn(*calls: tuple[str, dict[str, Any]]) -> str:
     return turn_text({"content": "", "tool_calls": said}, thinks=True)
 
 
-def test_a_task_shows_its_lent_tools_beside_its_own() -> None:
+def test_a_task_shows_its_shared_tools_beside_its_own() -> None:
     names = [tool["function"]["name"] for tool in task_with(["python", "calculator"], "tool_use").tools]
     assert names == ["get", "calc", "python", "calculator"]
 
@@ -36,8 +37,8 @@ def test_a_task_shows_its_lent_tools_beside_its_own() -> None:
         (("calculator", {"expression": "1/0"}), "error: division by zero"),
     ],
 )
-def test_a_lent_tool_answers_or_says_what_was_wrong(call: tuple[str, dict[str, Any]], answer: str) -> None:
-    env, task = make_env("math"), task_with(["python", "calculator"])
+def test_a_shared_tool_answers_or_says_what_was_wrong(call: tuple[str, dict[str, Any]], answer: str) -> None:
+    env, task = made("math"), task_with(["python", "calculator"])
     env.reset(options={"task": task})
     _, reward, terminated, truncated, info = env.step(turn(call))
     assert (reward, terminated, truncated) == (0.0, False, False)
@@ -46,7 +47,7 @@ def test_a_lent_tool_answers_or_says_what_was_wrong(call: tuple[str, dict[str, A
 
 
 def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -> None:
-    env = make_env("math")
+    env = made("math")
     env.reset(options={"task": task_with(["calculator"])})
     calls = [("calculator", {"expression": "1+1"}), ("python", {"code": "1"}), ("calculator", {"expression": "2+2"})]
     *_, info = env.step(turn(*calls))
@@ -57,15 +58,15 @@ def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -
     ]
 
 
-def test_without_a_lent_tool_a_call_is_no_answer() -> None:
-    env = make_env("math")
+def test_without_a_shared_tool_a_call_is_no_answer() -> None:
+    env = made("math")
     env.reset(options={"task": task_with([])})
     _, reward, terminated, *_ = env.step(turn(("python", {"code": "print(1)"})))
     assert (reward, terminated) == (0.0, True)
 
 
 def test_the_last_turn_may_not_call_a_tool() -> None:
-    env = make_env("math")
+    env = made("math")
     env.reset(options={"task": task_with(["calculator"])})
     for _ in range(3):
         assert env.step(turn(("calculator", {"expression": "1"})))[2:4] == (False, False)

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.batches.micro_batches import MicroBatch, make_batch
 from learner.batches.samples import TrainingSample, samples_from_groups
@@ -21,7 +22,7 @@ def group(*trajectories: Trajectory) -> Group:
 
 
 def trajectory(*turns: Turn, reward: float, stop: Stop = Stop.ENV) -> Trajectory:
-    task = Task(env="math", key="1", messages=({"role": "user", "content": "1+1"},), spec={})
+    task = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "1+1"},), spec={})
     return Trajectory(task=task, turns=turns, stop=stop, reward=reward)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.losses.advantages import has_signal
 from orchestrator.buffer import Buffer, SlotState, VersionCell
@@ -22,7 +23,9 @@ class Numbered:
     """A source whose tasks are numbers."""
 
     def task(self, index: int) -> Task:
-        return Task(env="math", key=str(index), messages=({"role": "user", "content": str(index)},), spec={})
+        return Task(
+            env=EnvRef(name="math"), key=str(index), messages=({"role": "user", "content": str(index)},), spec={}
+        )
 
 
 def mixture() -> Mixture:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from envs.binding import EnvConfig, bind_all
 from envs.core.task import Task
 from envs.core.thinking_mode import ThinkingMix
 from envs.core.turn_text import CLOSE_THOUGHT
-from envs.source import EnvConfig
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.rejection_sampling import RejectionSampledData
@@ -26,7 +26,7 @@ NEVER_CUT = ThinkingMix()
 
 
 def mixture(*, thinks: bool = True) -> Mixture:
-    return open_mixture({"math": EnvConfig(thinking=thinks)}, {}, split="train", seed=1)
+    return open_mixture(bind_all({"math": EnvConfig(thinking=thinks)}), {}, split="train", seed=1)
 
 
 def ids_of(text: str) -> tuple[int, ...]:

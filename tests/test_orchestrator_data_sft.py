@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from envs.binding import EnvConfig, bind_all
+from envs.core.env_ref import EnvRef
 from envs.core.jsonl import OnError
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from envs.core.turn_text import call_message
-from envs.source import EnvConfig
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
@@ -41,10 +42,11 @@ def tokens_of(*, train_closing: bool = False, thought: ThoughtConfig | None = No
 def data(
     *, strip: float, truncate: float, seed: int = 1, max_tokens: int | None = 512, on_error: OnError = "raise"
 ) -> SftData:
-    mixture = open_mixture({"math": EnvConfig()}, {}, split="train", seed=seed)
+    envs = bind_all({"math": EnvConfig()})
+    mixture = open_mixture(envs, {}, split="train", seed=seed)
     config = SftDataConfig(thinking=ThinkingMix(budget=truncate, no_thought=strip))
     return SftData(
-        Demonstrations(mixture).dialogue,
+        Demonstrations(mixture, envs).dialogue,
         tokens_of(),
         config,
         batch_size=64,
@@ -63,7 +65,7 @@ def tokens(batch: list[TrainingSample]) -> list[tuple[tuple[int, ...], tuple[boo
     return [(sequence.ids, sequence.trained_T) for sequence in batch]
 
 
-TASK = Task(env="tool_use", key="k", messages=({"role": "user", "content": "a+b=?"},), spec={})
+TASK = Task(env=EnvRef(name="tool_use"), key="k", messages=({"role": "user", "content": "a+b=?"},), spec={})
 DIALOGUE = Dialogue(task=TASK, reply=(CALL, RESULT, ANSWER))
 
 

@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from orchestrator.failure_watch import FailureWatch, TooManyFailures
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
-TASK = Task(env="math", key="k", messages=({"role": "user", "content": "?"},), spec={})
+TASK = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
 ENGINE = Failure(kind=FailureKind.ENGINE, message="EngineFault: the engine is dead")
 ENVIRONMENT = Failure(kind=FailureKind.ENVIRONMENT, message="ConnectionError: refused")
 

@@ -25,7 +25,7 @@ class Double(TaskEnv):
 def generate(rng, level):
     n = rng.randint(0, 999)
     message = {{"role": "user", "content": f"2*{{n}}=?"}}
-    return Task(env="{name}", key=str(n), messages=(message,), spec={{"answer": str(2 * n)}})
+    return Task(messages=(message,), spec={{"answer": str(2 * n)}})
 
 def gold(task):
     return [task.spec["answer"]]
@@ -52,7 +52,11 @@ FAULTS = {
         "import random\n    n = random.randint(0, 10**9)",
         "the same tasks from the same",
     ),
-    "no_draw": ("return generate(rng, 1)", "return None", "gymnasium's check_env"),
+    "no_space": (
+        "def turn(",
+        "observation_space = property(lambda env: 3, lambda *_: None)\n\n    def turn(",
+        "check_env",
+    ),
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from envs.core.env_ref import EnvRef
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from envs.playback import score, turns_of
@@ -148,7 +149,7 @@ class Faulty(TaskEnv):
         return self.end(verdict(answer == "right"))
 
 def generate(rng, level):
-    return Task(env="{name}", key=str(rng.random()), messages=({{"role": "user", "content": "?"}},), spec={{}})
+    return Task(messages=({{"role": "user", "content": str(rng.random())}},), spec={{}})
 
 ENVIRONMENT = EnvDefinition(id="{name}", entry_point="{name}:Faulty", generate=generate)
 """
@@ -159,7 +160,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     (tmp_path / "faulty_env.py").write_text(FAULTY.format(name="faulty_env"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return Task(env="faulty_env", key="1", messages=({"role": "user", "content": "?"},), spec={})
+    env = EnvRef(name="faulty_env", entry_point="faulty_env:Faulty")
+    return Task(env=env, key="1", messages=({"role": "user", "content": "?"},), spec={})
 
 
 def test_a_fault_of_the_environment_is_typed_and_never_a_zero(faulty: Task) -> None:

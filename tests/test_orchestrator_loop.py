@@ -12,6 +12,7 @@ import pytest
 from pushes import empty_push
 from test_orchestrator_reporting_budget_curve import Tracked
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.batches.micro_batches import TrainBatch
 from learner.models.fresh import byte_tokenizer
@@ -60,7 +61,7 @@ class SlowSource:
     def task(self, index: int) -> Task:
         time.sleep(SLOW_S if self.slow and index == 0 else 0)
         self.made.append(index)
-        return Task(env="math", key=str(index), messages=({"role": "user", "content": "?"},), spec={})
+        return Task(env=EnvRef(name="math"), key=str(index), messages=({"role": "user", "content": "?"},), spec={})
 
 
 class Rollouts:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scripted_engine import TOKENIZER
 
-from envs.source import EnvConfig
+from envs.binding import EnvConfig, bind_all
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.limit_checks import prompt_notes, turn_notes
 from orchestrator.pipeline.runner import processes
@@ -42,35 +42,35 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
 
 
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
-    envs = {"math": EnvConfig(), "lake": LAKE, "tool_use": EnvConfig(max_turns=6)}
+    envs = bind_all({"math": EnvConfig(), "lake": LAKE, "tool_use": EnvConfig(max_turns=6)})
     assert turn_notes(envs, EpisodeLimits()) == []
     assert turn_notes(envs, EpisodeLimits(turns=64)) == []
     assert turn_notes(envs, EpisodeLimits(turns=5)) == [
         "rollout.limits.turns=5 cuts the episodes of lake short, which has 64 of its own",
         "rollout.limits.turns=5 cuts the episodes of tool_use short, which has 6 of its own",
     ]
-    lent = {"math": EnvConfig(tools=["calculator"])}
-    assert "has 4 of its own" in turn_notes(lent, EpisodeLimits(turns=3))[0]
+    sharing = bind_all({"math": EnvConfig(tools=["calculator"])})
+    assert "has 4 of its own" in turn_notes(sharing, EpisodeLimits(turns=3))[0]
 
 
 def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_by_on_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     questions = ["2+2=?", "What is 1+1? " * 20, "What is 1+2? " * 40]
     path.write_text("\n".join(json.dumps({"question": said, "answer": "#### 4"}) for said in questions))
-    whole = {"math": EnvConfig(data=str(path))}
+    whole = bind_all({"math": EnvConfig(data=str(path))})
     assert prompt_notes(whole, rollout(2000), TOKENIZER) == []
     with pytest.raises(
         ValueError, match=r"2 of 3 rows leave no token .*total_tokens=250; the longest has 5\d\d .*skip"
     ):
         prompt_notes(whole, rollout(250), TOKENIZER)
-    (note,) = prompt_notes({"math": EnvConfig(data=str(path), on_error="skip")}, rollout(250), TOKENIZER)
+    (note,) = prompt_notes(bind_all({"math": EnvConfig(data=str(path), on_error="skip")}), rollout(250), TOKENIZER)
     assert note.endswith("their episodes fail as prompt_too_long")
 
 
 def test_a_prompt_of_one_token_less_than_the_limit_is_short_enough(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"question": "What is 1+1? " * 20, "answer": "#### 2"}))
-    envs = {"math": EnvConfig(data=str(path), on_error="skip")}
+    envs = bind_all({"math": EnvConfig(data=str(path), on_error="skip")})
     (note,) = prompt_notes(envs, rollout(100), TOKENIZER)
     tokens = int(note.partition("the longest has ")[2].split()[0])
     assert prompt_notes(envs, rollout(tokens + 1), TOKENIZER) == []

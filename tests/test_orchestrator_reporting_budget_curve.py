@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
@@ -76,7 +77,9 @@ def answer(task: Task, right: bool, *turns: Turn, stop: Stop = Stop.ENV) -> Traj
 
 
 def task_under(thinking: Thinking, key: str = "k") -> Task:
-    return Task(env="math", key=key, messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking)
+    return Task(
+        env=EnvRef(name="math"), key=key, messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking
+    )
 
 
 def group(task: Task, answers: Sequence[Trajectory], *, failed: int = 0) -> Group:
@@ -252,7 +255,7 @@ class RolloutPool:
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
         self.tickets.append(ticket)
         task = ticket.task
-        if task.env == self.fails:
+        if task.env.name == self.fails:
             return group(task, [], failed=samples)
         room = {OFF: 0}.get(task.thinking, 8 if task.thinking.budget is None else task.thinking.budget)
         closed = Closed.NONE if task.thinking == OFF else Closed.ITSELF if room >= 8 else Closed.ABRUPT
@@ -379,7 +382,7 @@ def test_no_row_is_asked_twice_and_fewer_tasks_than_asked_for_are_said(tmp_path:
     pool = RolloutPool()
     asked = [f"envs.math.data={tmp_path}/rows.jsonl", "eval.tasks=30"]
     found, _, screen = evaluated(tmp_path, *asked, pool=pool)
-    held = [ticket.task.key for ticket in pool.tickets if ticket.task.env == "math"]
+    held = [ticket.task.key for ticket in pool.tickets if ticket.task.env.name == "math"]
     assert 0 < len(held) == len(set(held)) < 30
     assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (len(held), 30)
     assert f"math has {len(held)} held-out tasks, 30 were asked for" in screen
@@ -404,7 +407,7 @@ def test_every_ticket_of_an_evaluation_has_its_own_number_and_the_first_pass_tho
     assert sorted(numbers) == list(range(EVALUATION.first_ticket, EVALUATION.first_ticket + 3 * 2 * 4))
     first = [ticket for ticket in pool.tickets if ticket.task.thinking == UNLIMITED]
     assert [ticket.number - EVALUATION.first_ticket for ticket in first] == [0, 1, 2, 3, 4, 5]
-    assert [ticket.task.env for ticket in first] == ["code", "code", "math", "math", "tool_use", "tool_use"]
+    assert [ticket.task.env.name for ticket in first] == ["code", "code", "math", "math", "tool_use", "tool_use"]
     passes = [{t.task.key for t in pool.tickets if t.task.thinking == mode} for mode in (UNLIMITED, OFF, up_to(8))]
     assert passes[0] == passes[1] == passes[2]
 

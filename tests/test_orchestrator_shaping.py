@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
 from learner.batches.samples import samples_from_groups
@@ -34,7 +35,9 @@ def turn(*, thought: int = 2, answer: int = 1, faults: tuple[TurnFault, ...] = (
 
 
 def group(answers: Sequence[tuple[float, Sequence[Turn]]], *, thinking: Thinking = UNLIMITED) -> Group:
-    task = Task(env="math", key="k", messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking)
+    task = Task(
+        env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking
+    )
     trajectories = tuple(
         Trajectory(
             task=task, turns=tuple(turns), stop=Stop.ENV, reward=reward, verdict=Verdict(parts={CORRECT: reward})

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from orchestrator.pipeline.config import load_config
@@ -30,7 +31,9 @@ def turn(tokens: int) -> Turn:
 
 
 def group(*answers: tuple[Turn, ...], thinking: Thinking = UNLIMITED) -> Group:
-    task = Task(env="math", key="k", messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking)
+    task = Task(
+        env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking
+    )
     trajectories = tuple(Trajectory(task=task, turns=turns, stop=Stop.ENV, reward=1.0) for turns in answers)
     return Group(ticket=Ticket(number=0, task=task, admitted=WeightVersion(step=0)), trajectories=trajectories)
 

@@ -13,7 +13,8 @@ import torch
 from pushes import loaded, offered
 from safetensors.torch import load_file, save_file
 
-from envs.source import EnvConfig, open_source
+from envs.binding import EnvConfig, bind
+from envs.source import open_source
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
@@ -79,7 +80,7 @@ async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
     worker = RolloutWorker(RolloutConfig(engine=CONFIG, limits=limits), seed=1)
     tokenizer = load_tokenizer(model_dir)
     worker.attach(engine, Renderer(tokenizer, ThoughtConfig()), ThoughtTags.find(tokenizer, closing=None))
-    task = open_source("math", EnvConfig(), split="train", seed=1).task(0)
+    task = open_source(bind("math", EnvConfig()), split="train", seed=1).task(0)
     ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
     group = asyncio.create_task(worker.run_group(ticket, 32))
     while not engine._llm.get_num_unfinished_requests():

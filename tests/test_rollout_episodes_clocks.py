@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from bound import bound
 from scripted_engine import ROOM, ScriptedEngine, runner_of
 
 from envs.core.clock import CURRENT, Clock, off_the_clock
+from envs.core.env_ref import EnvRef, EnvSettings
 from envs.core.failure import FailureKind
 from envs.core.step_result import StepResult
 from envs.core.task import Task
@@ -20,7 +22,7 @@ from rewards.verdict import Outcome, verdict
 from rollout.episodes.episode import EpisodeRunner
 from rollout.trajectory import Trajectory
 
-QUICK = Task(env="own", key="quick", messages=({"role": "user", "content": "?"},), spec={})
+QUICK = Task(env=EnvRef(name="own"), key="quick", messages=({"role": "user", "content": "?"},), spec={})
 HANGS = replace(QUICK, key="hangs")
 
 
@@ -69,6 +71,10 @@ def test_256_episodes_with_a_tool_of_five_seconds_take_less_than_three_times_as_
     assert slow_tools(episodes=256, seconds=5.0) < 3
 
 
+def in_threads(task: Task, threads: int) -> Task:
+    return replace(task, env=replace(task.env, settings=EnvSettings(threads=threads)))
+
+
 @pytest.mark.parametrize("threads", [2, 256])
 def test_four_episodes_that_hang_cost_nobody_but_themselves(threads: int) -> None:
     released = threading.Event()
@@ -77,7 +83,7 @@ def test_four_episodes_that_hang_cost_nobody_but_themselves(threads: int) -> Non
         limits=replace(ROOM, timeout_s=2.0),
         make=lambda _: Waiting(lambda task: task.key == "hangs" and released.wait()),
     )
-    tasks = [replace(task, spec={"threads": threads}) for task in [HANGS] * 4 + [QUICK] * 20]
+    tasks = [in_threads(task, threads) for task in [HANGS] * 4 + [QUICK] * 20]
     try:
         played, took = together(runner, tasks)
     finally:
@@ -95,7 +101,7 @@ def test_the_wait_for_a_thread_and_for_the_engine_is_off_the_clock() -> None:
         sequences=2,
         make=lambda _: Waiting(lambda _task: time.sleep(0.1)),
     )
-    played, took = together(runner, [replace(QUICK, spec={"threads": 2})] * 20)
+    played, took = together(runner, [in_threads(QUICK, 2)] * 20)
     assert [one.reward for one in played] == [1.0] * 20
     assert engine.busiest == 2
     assert took > 2 * 20 / 2 * 0.1 > 1.6
@@ -116,21 +122,20 @@ def test_the_times_of_an_episode_say_who_made_it_wait() -> None:
 
 def test_an_episode_that_fails_says_what_its_time_went_into() -> None:
     runner = runner_of(ScriptedEngine(["x"], seconds=60), limits=replace(ROOM, timeout_s=0.2))
-    (lost,), _ = together(runner, [Task(env="math", key="1", messages=QUICK.messages, spec={"answer": "1"})])
+    (lost,), _ = together(runner, [bound(Task(key="1", messages=QUICK.messages, spec={"answer": "1"}), "math")])
     assert lost.failure is not None
     assert lost.times.generate_s >= 0.1
 
 
 def test_an_engine_that_does_not_answer_is_a_timeout_of_its_episode() -> None:
     runner = runner_of(ScriptedEngine(["x"], seconds=60), limits=replace(ROOM, timeout_s=0.2))
-    (lost,), _ = together(runner, [Task(env="math", key="1", messages=QUICK.messages, spec={"answer": "1"})])
+    (lost,), _ = together(runner, [bound(Task(key="1", messages=QUICK.messages, spec={"answer": "1"}), "math")])
     assert lost.failure is not None
     assert lost.failure.kind is FailureKind.TIMEOUT
 
 
 def test_programs_that_use_up_their_time_are_scored_however_many_there_are_and_short_the_clock() -> None:
     task = Task(
-        env="code",
         key="1",
         messages=({"role": "user", "content": "f(x): x"},),
         spec={"entry_point": "f", "tests": [{"args": [1], "expected": 1}]},
@@ -138,7 +143,7 @@ def test_programs_that_use_up_their_time_are_scored_however_many_there_are_and_s
     runner = runner_of(ScriptedEngine(["</think>def f(x):\n    while True: pass"]), limits=replace(ROOM, timeout_s=0.7))
     shared_sandbox().admit(1)
     try:
-        played, took = together(runner, [task] * 2)
+        played, took = together(runner, [bound(task, "code")] * 2)
     finally:
         shared_sandbox().admit(AT_ONCE)
     assert [(one.reward, one.verdict.outcome) for one in played] == [(0.0, Outcome.POLICY_FAULT)] * 2

@@ -9,13 +9,16 @@ from typing import Any
 
 import gymnasium
 import pytest
+from bound import bound
 from replay_engine import Recording, ReplayEngine, read_recording
 from transformers import PreTrainedTokenizerBase
 
+from envs.binding import EnvConfig, bind
 from envs.catalog import environment, make_env
 from envs.core.errors import SandboxError
 from envs.core.task import Task
-from envs.source import EnvConfig, open_source
+from envs.play import MakeEnv
+from envs.source import open_source
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
@@ -42,7 +45,7 @@ def play(
     recording: Recording,
     *,
     limits: EpisodeLimits = LIMITS,
-    make: Callable[[str], gymnasium.Env[str, str]] = make_env,
+    make: MakeEnv = make_env,
 ) -> Trajectory:
     runner = EpisodeRunner(
         sampler=TurnSampler(ReplayEngine(recording), TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens),
@@ -55,7 +58,7 @@ def play(
 
 def math_task() -> Task:
     question = {"role": "user", "content": "2+2=?"}
-    return Task(env="math", key="t", messages=(question,), spec={"answer": "4", "question": "2+2=?", "max_turns": 4})
+    return bound(Task(key="t", messages=(question,), spec={"answer": "4", "question": "2+2=?"}), "math")
 
 
 def test_a_right_answer_is_scored_and_keeps_ids_logprobs_and_versions() -> None:
@@ -75,7 +78,7 @@ def test_an_answer_that_is_cut_off_stops_for_length() -> None:
 
 def demonstration(index: int = 0) -> tuple[Task, Recording]:
     """A tool-use task with the completions of its expert, laid out as an engine would see them."""
-    task = open_source("tool_use", EnvConfig(), split="train", seed=1).task(index)
+    task = open_source(bind("tool_use", EnvConfig()), split="train", seed=1).task(index)
     demonstrate = environment("tool_use").demonstrate
     assert demonstrate is not None
     seen, recording, observed = RENDERER.prompt_ids(task), {}, []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pushes import empty_push
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.pool import RolloutPool
@@ -12,7 +13,7 @@ from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajec
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
-TASK = Task(env="math", key="1", messages=({"role": "user", "content": "?"},), spec={})
+TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
 TICKET = Ticket(number=3, task=TASK, admitted=WeightVersion(step=0))
 
 

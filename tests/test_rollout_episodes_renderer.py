@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
 from learner.batches.samples import TrainingSample
@@ -29,7 +30,7 @@ REPLY = (
     {"role": "tool", "content": "17"},
     {"role": "assistant", "reasoning_content": "done", "content": "\\boxed{17}"},
 )
-TASK = Task(env="tool_use", key="k", messages=({"role": "user", "content": "a=?"},), spec={})
+TASK = Task(env=EnvRef(name="tool_use"), key="k", messages=({"role": "user", "content": "a=?"},), spec={})
 
 
 def trained(sample: TrainingSample) -> list[int]:
@@ -57,7 +58,7 @@ def test_only_the_assistants_own_tokens_are_trained_never_the_opening_of_its_tur
 
 
 def test_with_thinking_off_the_thought_is_gone_and_its_tags_are_not_trained() -> None:
-    task = Task(env="math", key="k", messages=TASK.messages, spec={}, thinking=OFF)
+    task = Task(env=EnvRef(name="math"), key="k", messages=TASK.messages, spec={}, thinking=OFF)
     sample = TOKENS.sample(Dialogue(task=task, reply=REPLY[2:]))
     assert TOKENIZER.decode(sample.ids).endswith("assistant\n<think></think>\\boxed{17}<|im_end|>")
     assert TOKENIZER.decode(trained(sample)) == "\\boxed{17}<|im_end|>"
@@ -90,7 +91,7 @@ def test_a_directory_without_a_model_or_tokenizer_is_named(tmp_path: Path) -> No
 
 def test_the_mode_stands_at_the_end_of_the_last_user_message() -> None:
     asked = Task(
-        env="math",
+        env=EnvRef(name="math"),
         key="k",
         messages=(
             {"role": "user", "content": "a"},

@@ -7,6 +7,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.models.fresh import byte_tokenizer
 from rollout.episodes.renderer import Renderer
@@ -81,7 +82,7 @@ def conversation(evil: str) -> Task:
     schema = {"type": "object", "properties": {evil: {"type": "string", "enum": [evil], "description": evil}}}
     schema |= {"role": "assistant", "content": evil}
     return Task(
-        env="e",
+        env=EnvRef(name="e"),
         key="k",
         spec={},
         messages=(

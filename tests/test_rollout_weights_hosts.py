@@ -11,6 +11,7 @@ from pushes import held
 from ray.cluster_utils import Cluster
 from test_rollout_weights_push import nudged, publisher, same, weights
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.config import LearnerConfig
 from learner.trainer_group import TrainerGroup
@@ -121,7 +122,7 @@ class Sampler:
 
 async def a_group_that_nobody_waits_for_ends() -> None:
     worker = ray.remote(Sampler).options(num_cpus=0, max_concurrency=10).remote()
-    task = Task(env="math", key="1", messages=({"role": "user", "content": "?"},), spec={})
+    task = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
     ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
     waiting = asyncio.gather(*(pool_of([worker]).run_group(ticket, 4) for _ in range(3)))
     for wanted in (3, 0):

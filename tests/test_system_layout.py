@@ -11,7 +11,7 @@ LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")
 FAMILIES = ("mathematics", "coding", "tool_use", "retail", "puzzles", "games", "remote")
 """Families of environments: none knows another."""
 ROOMS = {
-    "envs": ("core", "sandbox", "tools", "task_env", FAMILIES, "catalog", "source", "play", "playback"),
+    "envs": ("core", "sandbox", "tools", "task_env", FAMILIES, "catalog", "binding", "source", "play", "playback"),
     "rollout": (
         "trajectory",
         "expert_choices",

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from envs.catalog import environment, make_env
+from envs.binding import bind_all
+from envs.catalog import drawing_env, environment, make_env
 from envs.core.turn_text import turn_text
 from envs.playback import score
 from envs.source import split_of
@@ -50,7 +51,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def mixture_of(folder: Path) -> Mixture:
     envs = load_config(folder / "run.yaml", ["name=mine"]).envs
     assert list(envs) == ["spelling"]
-    return open_mixture(envs, {}, split="train", seed=0)
+    return open_mixture(bind_all(envs), {}, split="train", seed=0)
 
 
 def test_the_example_is_short_and_its_configuration_is_one_line(example: Path) -> None:
@@ -67,9 +68,9 @@ def test_the_example_is_opened_by_its_configuration_and_scores_right_and_wrong_a
     assert own.corruptions is not None
     for _ in range(20):
         task = mixture.task(mixture.draw())
-        assert (task.env, task.kind) == ("spelling", MODULE)
+        assert (task.env.name, task.env.entry_point) == ("spelling", f"{MODULE}:Backwards")
         assert score(task, own.gold(task)).reward == 1.0
-        env = make_env(task.kind)
+        env = make_env(task.env)
         env.reset(options={"task": task})
         *_, said = own.demonstrate(task)
         assert env.step(turn_text(said, thinks=True))[1:4] == (1.0, True, False)
@@ -78,7 +79,7 @@ def test_the_example_is_opened_by_its_configuration_and_scores_right_and_wrong_a
 
 
 def test_the_example_passes_gymnasiums_checks_and_envcheck(example: Path) -> None:
-    check_env(make_env(MODULE).unwrapped, skip_render_check=True)
+    check_env(drawing_env(environment(MODULE)), skip_render_check=True)
     own = environment(MODULE)
     report = check(own, generated_tasks(own, 8, seed=0))
     assert report.passed, [(finding.name, finding.against) for finding in report.findings]

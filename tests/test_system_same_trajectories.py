@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 from same_trajectories import compare_runs, main
 
+from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from orchestrator.run.metrics_log import MetricsLog
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.trajectory_json import write_groups
 
-TASK = Task(env="math", key="k", messages=({"role": "user", "content": "?"},), spec={})
+TASK = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
 
 
 def answer(*ids: int, reward: float = 1.0, logprob: float = -1.0) -> Trajectory:

@@ -1,20 +1,18 @@
 """The code environment: a Python program, executed against tests in the sandbox, with turns to repair it.
 
-Settings in the spec of a task: `credit` is `all` (every test must pass; the first failure decides and ends the tests)
+The setting `credit` is `all` (every test must pass; the first failure decides and ends the tests)
 or `fraction` (the part `correct` is the share of the tests that pass, all of which are executed). The part `tests` is the
 share that passed, under `all` of those up to the end. With `max_turns` over 1 a failing program is answered by the
 first tests that failed, and the model may repair it; the program of the last turn counts. The first `shown` tests, by
 default all, may be shown; of the others it is only said that they failed.
 """
 
-import random
 import time
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
-from envs.coding.exercises import CREDITS, ENV
 from envs.coding.gold import corruptions, gold
 from envs.coding.suite import suite
 from envs.coding.test_result import Tested, short
@@ -40,19 +38,16 @@ REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole progra
 class CodeEnv(TaskEnv):
     """A program per turn, found by the rule of `rewards.program_text`; one turn, or more to repair it."""
 
-    env_id = ENV
-
-    def draw(self, rng: random.Random) -> Task:
-        return exercises.generate(rng, 1)
-
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        spec, last = task.spec, self.turns >= task.spec.get("max_turns", 1)
+        spec, last = task.spec, self.is_last(task)
         source = program_text(parsed.answer, spec)
         if source is None:
             wrong = verdict(False, well_formed=False, detail="no program in the answer")
             return self.end(_with_share(wrong, 0.0)) if last else self.go_on([_user(NO_PROGRAM)])
         judged, failures = shared_sandbox().attempt(
-            lambda sandbox: judge(sandbox, source, spec, failures=1 if last else MAX_FAILURES_SHOWN)
+            lambda sandbox: judge(
+                sandbox, source, spec, credit=task.env.settings.credit, failures=1 if last else MAX_FAILURES_SHOWN
+            )
         )
         if last or not failures:
             return self.end(judged)
@@ -67,7 +62,13 @@ def program_text(answer: str, spec: dict[str, Any]) -> str | None:
 
 
 def judge(
-    sandbox: Sandbox, source: str, spec: dict[str, Any], *, failures: int = 1, seconds: float = MAX_SECONDS
+    sandbox: Sandbox,
+    source: str,
+    spec: dict[str, Any],
+    *,
+    credit: str = "all",
+    failures: int = 1,
+    seconds: float = MAX_SECONDS,
 ) -> tuple[Verdict, list[str]]:
     """Return the verdict on a program and the tests that failed, in words; under `all` it stops after so many failures.
 
@@ -75,9 +76,6 @@ def judge(
 
     Raises GraderError where a test breaks on its own account, or where other than all tests were executed.
     """
-    credit = spec.get("credit", "all")
-    if credit not in CREDITS:
-        raise ValueError(f"credit is {credit!r}; it must be one of {', '.join(CREDITS)}")
     partial = credit == "fraction"
     tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
     passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, Tested]]()
@@ -131,7 +129,7 @@ def _user(text: str) -> Message:
 
 
 ENVIRONMENT = EnvDefinition(
-    id=ENV,
+    id="code",
     entry_point="envs.coding.env:CodeEnv",
     generate=exercises.generate,
     formats=(*rows_humaneval.FORMATS, *rows_stdio.FORMATS, *rows_assertions.FORMATS),

@@ -13,7 +13,6 @@ from typing import Any
 from envs.core.task import Message, Task
 from envs.core.worked_steps import sum_steps
 
-ENV = "code"
 CREDITS = ("all", "fraction")
 """What a program is worth that passes some of its tests: nothing, or their share."""
 # few inputs: each test of a program is a process of its own, which costs 5 ms of CPU time
@@ -151,7 +150,7 @@ def generate(rng: random.Random, level: int) -> Task:
         "solution": f"def f({exercise.argument}):\n    return {exercise.expression}",
     }
     message = {"role": "user", "content": f"f({exercise.argument}): {exercise.words}"}
-    return Task(env=ENV, key="generated", messages=(message,), spec=spec)
+    return Task(messages=(message,), spec=spec)
 
 
 def demonstrate(task: Task) -> list[Message]:

@@ -58,7 +58,7 @@ PROGRAMS = {
 def gold(task: Task) -> list[str]:
     """Return the turns of a right answer. Raise `ValueError` where the task holds no solution."""
     if "solution" not in task.spec:
-        raise ValueError(f"task {task.env}/{task.key} holds no solution")
+        raise ValueError(f"task {task.label} holds no solution")
     return [BLOCK.format(task.spec["solution"].strip("\n"))]
 
 

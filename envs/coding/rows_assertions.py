@@ -7,7 +7,6 @@ those that its solution defines, or without a solution all names that are neithe
 import ast
 from typing import Any
 
-from envs.coding.exercises import ENV
 from envs.coding.row_source import called, entry_point_of, is_completed_by, parsed, taken, wanted
 from envs.core.jsonl import field
 from envs.core.row_format import Row, RowFormat
@@ -49,7 +48,7 @@ def load(row: Row, key: str) -> Task:
         spec["prompt"] = text
         spec["setup"] = f"{imports}{preamble(text, entry_point)}\n{setup}"
     request = REQUEST.format(text.strip(), entry_point, asserts[0])
-    return Task(env=ENV, key=key, messages=({"role": "user", "content": request},), spec=spec)
+    return Task(key=key, messages=({"role": "user", "content": request},), spec=spec)
 
 
 def _name(row: Row, names: tuple[str, ...], what: str) -> str:

@@ -3,7 +3,6 @@
 import ast
 from typing import Any
 
-from envs.coding.exercises import ENV
 from envs.coding.row_source import (
     CHECK,
     check_of,
@@ -54,7 +53,7 @@ def load(row: dict[str, Any], key: str) -> Task:
     if others:
         examples = [node for node in ast.walk(check) if isinstance(node, ast.Assert) and uses(node, others)]
         request += OTHERS.format("`, `".join(others), "".join(map(EXAMPLE.format, map(ast.unparse, examples[:1]))))
-    return Task(env=ENV, key=key, messages=({"role": "user", "content": request},), spec=spec)
+    return Task(key=key, messages=({"role": "user", "content": request},), spec=spec)
 
 
 def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:

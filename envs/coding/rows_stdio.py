@@ -10,7 +10,6 @@ import ast
 import json
 from typing import Any
 
-from envs.coding.exercises import ENV
 from envs.core.row_format import Row, RowFormat
 from envs.core.task import Task
 
@@ -65,7 +64,7 @@ def load(row: Row, key: str) -> Task:
     solution = _solution(row)
     if solution is not None:
         spec["solution"] = solution
-    return Task(env=ENV, key=key, messages=({"role": "user", "content": request},), spec=spec)
+    return Task(key=key, messages=({"role": "user", "content": request},), spec=spec)
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:

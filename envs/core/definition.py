@@ -2,10 +2,11 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envs.core.env_ref import EnvRef, EnvSettings
 from envs.core.row_format import RowFormat
 from envs.core.task import Message, Task
 
@@ -30,6 +31,8 @@ class EnvDefinition:
     demonstrate: Callable[[Task], list[Message]] | None = None
     gold: Callable[[Task], list[str]] | None = None
     corruptions: Callable[[Task], Iterator[tuple[str, list[str]]]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Which member of a family it is: plain data for its tasks to carry to where they are played."""
     configure: Callable[[Mapping[str, Any]], "EnvDefinition"] | None = None
     """For a family of environments: the member that `envs.NAME.options` chooses; ValueError for wrong options."""
     beside: Callable[[Path], "EnvDefinition"] | None = None
@@ -43,7 +46,7 @@ class EnvDefinition:
     runs_programs: bool = False
     """Whether it executes programs that the model wrote, in the sandbox."""
 
-    @property
-    def gym_id(self) -> str:
-        """The id under which gymnasium knows it."""
-        return f"temper/{self.id}-v0"
+    def ref(self, name: str = "", settings: EnvSettings | None = None) -> EnvRef:
+        """Return the reference that its tasks carry: by default under its own id, with settings of its own."""
+        own = settings or EnvSettings(max_turns=self.max_turns)
+        return EnvRef(name=name or self.id, entry_point=self.entry_point, options=self.options, settings=own)

@@ -1,8 +1,9 @@
 """A task: one prompt with everything that its verifier needs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from envs.core.env_ref import UNBOUND, EnvRef
 from envs.core.thinking_mode import UNLIMITED, Thinking
 
 Message = dict[str, Any]
@@ -14,28 +15,29 @@ Tool = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One problem for one environment.
+    """One problem for one environment. Its maker gives messages, spec and tools; its source the rest, at once.
 
-    `key` is stable over restarts and unique within `env`. `spec` is what the verifier needs (the expected answer,
-    tests, a database); it is plain JSON data and never shown to the model. `env` is the name that a run gives to the
-    environment, `kind` the id of the environment that plays the task; without a kind the two are the same. `thinking`
+    `spec` is what the verifier needs (the expected answer, tests) and nothing else; it is plain JSON data and never
+    shown to the model. `env` says who plays it; `key` is stable over restarts and unique within `env.name`. `thinking`
     says how long the model may think about it. `fault` says why it could not be made, where it could not: nobody can play it.
     """
 
-    env: str
-    key: str
     messages: tuple[Message, ...]
     spec: dict[str, Any]
-    tools: tuple[Tool, ...] = field(default=())
+    tools: tuple[Tool, ...] = ()
+    env: EnvRef = UNBOUND
+    key: str = ""
     thinking: Thinking = UNLIMITED
-    kind: str = ""
     fault: str = ""
 
     def __post_init__(self) -> None:
-        if not self.kind:
-            object.__setattr__(self, "kind", self.env)
         if not self.messages:
-            raise ValueError(f"task {self.env}/{self.key} has no messages; give at least one user message")
+            raise ValueError(f"task {self.label} has no messages; give at least one user message")
+
+    @property
+    def label(self) -> str:
+        """Its environment and key, for messages."""
+        return f"{self.env.name}/{self.key}"
 
     @property
     def thinks(self) -> bool:

@@ -30,11 +30,7 @@ RETURN, BAD_ACTIONS = "return", "bad_actions"
 class GymEnv(TaskEnv):
     """Plays one game; its number is its seed."""
 
-    env_id = ENV
     game: GymGame | None = None
-
-    def draw(self, rng: random.Random) -> Task:
-        return generate(rng, 1, spec=DEFAULT)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin the task's game. Raise `EnvironmentFault` where it does not begin as the task says."""
@@ -62,13 +58,15 @@ class GymEnv(TaskEnv):
             seen = view(self.game, task.spec, observation)
         if ended:
             return self.end(self._judged(self.total, won=self.total > task.spec["success"]))
-        if cut or self.turns >= task.spec["max_turns"]:
+        if cut or self.is_last(task):
             return self.cut(f"after {self.turns} turns")
         return self.go_on([{"role": "user", "content": seen}])
 
     def standing(self, task: Task) -> Verdict:
         """Count the rewards so far, and those of doing nothing in the turns that are left."""
-        left = max(0, task.spec["max_turns"] - self.played)
+        limit = task.env.settings.max_turns
+        assert limit is not None, "the definition of a game says how long it goes on"
+        left = max(0, limit - self.played)
         return self._judged(self.total + left * task.spec["idle"], won=False)
 
     def _judged(self, total: float, *, won: bool) -> Verdict:

@@ -66,4 +66,4 @@ def generate(rng: random.Random, level: int, *, spec: Mapping[str, Any]) -> Task
     game, first = begin(numbered)
     game.close()
     messages = ({"role": "user", "content": prompt(numbered, first)},)
-    return Task(env=ENV, key="generated", messages=messages, spec=numbered)
+    return Task(messages=messages, spec=numbered)

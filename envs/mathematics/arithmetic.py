@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from envs.core.task import Message, Task
 from envs.core.worked_steps import difference_steps, sum_steps
-from envs.mathematics.rows import ENV
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ def generate(rng: random.Random, level: int) -> Task:
     make_problem, digits = rng.choice(choices)
     problem = make_problem(rng, digits)
     spec = {"answer": str(problem.answer), "steps": problem.steps}
-    return Task(env=ENV, key="generated", messages=({"role": "user", "content": problem.question},), spec=spec)
+    return Task(messages=({"role": "user", "content": problem.question},), spec=spec)
 
 
 def demonstrate(task: Task) -> list[Message]:

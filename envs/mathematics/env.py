@@ -1,6 +1,5 @@
 """The math environment: one question, one final answer, checked exactly."""
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +23,6 @@ ECHO = "echo"
 
 class MathEnv(TaskEnv):
     """Single turn: the final answer must equal the task's."""
-
-    env_id = arithmetic.ENV
-
-    def draw(self, rng: random.Random) -> Task:
-        return arithmetic.generate(rng, 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         observed = super().reset(seed=seed, options=options)
@@ -76,7 +70,7 @@ def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = 
 
 
 ENVIRONMENT = EnvDefinition(
-    id=arithmetic.ENV,
+    id="math",
     entry_point="envs.mathematics.env:MathEnv",
     generate=arithmetic.generate,
     formats=FORMATS,

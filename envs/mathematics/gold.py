@@ -54,5 +54,5 @@ def _wrong(right: str) -> dict[str, str]:
 
 def _gold(task: Task) -> str:
     if not isinstance(task.spec.get("answer"), str):
-        raise ValueError(f"task {task.env}/{task.key} has no 'answer' in its spec: {sorted(task.spec)}")
+        raise ValueError(f"task {task.label} has no 'answer' in its spec: {sorted(task.spec)}")
     return str(task.spec["answer"])

@@ -8,7 +8,6 @@ from envs.core.task import Task
 from rewards.answers import boxes
 from rewards.plain_numbers import MAX_CHARACTERS
 
-ENV = "math"
 REQUEST = "\nPut the final answer in \\boxed{}."
 
 
@@ -51,4 +50,4 @@ def _task(question: str, gold: str, key: str) -> Task:
     if not question.strip():
         raise ValueError("the question is empty")
     message = {"role": "user", "content": question.strip() + REQUEST}
-    return Task(env=ENV, key=key, messages=(message,), spec={"answer": gold})
+    return Task(key=key, messages=(message,), spec={"answer": gold})

@@ -36,11 +36,6 @@ MAX_CHARACTERS = 20_000
 class PuzzleEnv(TaskEnv):
     """Single turn: reasoning-gym scores the answer."""
 
-    env_id = ENV
-
-    def draw(self, rng: random.Random) -> Task:
-        return generate(rng, 1)
-
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         found, marked = answer_of(parsed.answer)
         if not found:
@@ -90,7 +85,7 @@ def generate(
     puzzle = library.make(origin)
     spec = {"dataset": origin.dataset, "config": origin.config, "seed": origin.seed, "answer": puzzle.answer}
     messages = ({"role": "user", "content": REQUEST.format(puzzle.question)},)
-    return Task(env=ENV, key="generated", messages=messages, spec=spec)
+    return Task(messages=messages, spec=spec)
 
 
 def gold(task: Task) -> list[str]:

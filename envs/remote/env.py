@@ -16,7 +16,6 @@ becomes the part `correct`; 1 or more is right.
 
 import json
 import math
-import random
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -41,11 +40,7 @@ MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384
 class HttpEnv(TaskEnv):
     """Plays one session of a server. After `max_turns` turns (16) the episode is cut off."""
 
-    env_id = ENV
     session: Session | None = None
-
-    def draw(self, rng: random.Random) -> Task:
-        raise ValueError("a server's tasks are rows of data; give options={'task': Task}, made of a row")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin a session; `info["messages"]` has what the server says first. Raise `EnvironmentFault` where it fails."""
@@ -82,7 +77,7 @@ class HttpEnv(TaskEnv):
         results = [call.error if isinstance(call, BadCall) else self._call(task, call) for call in said]
         outputs = tuple(result for call, result in zip(said, results, strict=True) if isinstance(call, Call))
         self.said.append(ResponseTurn(text=text, calls=calls, outputs=outputs))
-        if said and self.turns < task.spec.get("max_turns", MAX_TURNS):
+        if said and not self.is_last(task):
             return self.go_on([{"role": "tool", "content": result} for result in results])
         self._verify(task)
         return self.cut(f"after {self.turns} turns") if said else self.end(self.standing(task))
@@ -125,7 +120,7 @@ class HttpEnv(TaskEnv):
             )
         if terminated or truncated:
             return self.end(self.standing(task), truncated=not terminated)
-        if self.turns >= task.spec.get("max_turns", MAX_TURNS):
+        if self.is_last(task):
             return self.cut(f"after {self.turns} turns")
         shown = _shown(reply)
         if not shown:

@@ -25,4 +25,4 @@ def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: 
         if not TOOL_NAME.fullmatch(name) or name in ROUTES:
             raise ValueError(f"field '{PARAMS}.tools' has a tool {name!r}, which is no route of its own on the server")
     spec = {"server": dict(server), "protocol": protocol, "row": row}
-    return Task(env=ENV, key=key, messages=messages_of(params), spec=spec, tools=tools)
+    return Task(key=key, messages=messages_of(params), spec=spec, tools=tools)

@@ -1,6 +1,5 @@
 """The shop: an agent serves one user with sixteen tools, and is judged by what it leaves in the database."""
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -31,8 +30,8 @@ STATE, OUTPUTS = "state", "outputs"
 class RetailEnv(TaskEnv):
     """Turns with calls are answered by one tool message a call; a turn without, by a user who agrees to everything.
 
-    The user answers `user_replies` times (1); the next turn without calls ends the episode. So does a transfer to a
-    human, and `max_turns` turns (30); the calls of the last turn are carried out.
+    The user answers once, or where turns are given to all of them; the next turn without calls ends the episode. So does
+    a transfer to a human, and `max_turns` turns (30); the calls of the last turn are carried out.
 
     Right is an episode that leaves the database as the gold actions leave a fresh one, and in which the agent's text
     (its answers, without thoughts and calls) holds every output, commas and letter case ignored. Parts: `state` (0 or
@@ -40,17 +39,13 @@ class RetailEnv(TaskEnv):
     call could not be read).
     """
 
-    env_id = rows.ENV
-
-    def draw(self, rng: random.Random) -> Task:
-        raise ValueError("the shop has no generated tasks; give options={'task': Task}, made of a row of data")
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Open the task's shop. Raise `EnvironmentFault` where it can't be read."""
         observation = super().reset(seed=seed, options=options)
         assert self.task is not None
         self.database = Database(_shop(self.task))
-        self.replies = self.task.spec.get("user_replies", rows.USER_REPLIES)
+        settings = self.task.env.settings
+        self.replies = (settings.max_turns or 0) if settings.scripted else rows.USER_REPLIES
         self.said: list[str] = []
         self.transferred = False
         self.calls = self.refused = self.unreadable = 0
@@ -64,7 +59,7 @@ class RetailEnv(TaskEnv):
             results.append(f"Error: more than {MAX_CALLS} calls in a turn; the others were not carried out")
         if self.transferred or (not calls and self.replies <= 0):
             return self.end(self.standing(task))
-        if self.turns >= task.spec.get("max_turns", rows.MAX_TURNS):
+        if self.is_last(task):
             return self.cut(f"after {self.turns} turns")
         if calls:
             messages: list[Message] = [{"role": "tool", "content": it[:MAX_RESULT_CHARACTERS]} for it in results]
@@ -123,7 +118,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 
 
 ENVIRONMENT = EnvDefinition(
-    id=rows.ENV,
+    id="retail",
     entry_point="envs.retail.env:RetailEnv",
     gold=gold,
     corruptions=corruptions,

@@ -120,7 +120,7 @@ def _turns(task: Task, actions: list[Action], outputs: list[str] | None = None) 
     transfers = [action for action in actions if action["name"] == TRANSFER]
     if transfers:
         return [*turns, _turn(said, transfers[0])]
-    return [*turns, said, *[CLOSING] * task.spec.get("user_replies", USER_REPLIES)]
+    return [*turns, said, *[CLOSING] * USER_REPLIES]
 
 
 def _turn(content: str, action: Action) -> str:

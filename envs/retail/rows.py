@@ -12,7 +12,6 @@ from envs.core.task import Task
 from envs.retail.database import Shop, open_shop
 from envs.retail.tools import TOOLS
 
-ENV = "retail"
 USER_REPLIES = 1
 MAX_TURNS = 30
 Action = dict[str, Any]
@@ -31,7 +30,7 @@ def load_from(folder: Path, row: dict[str, Any], key: str) -> Task:
     actions = [_action(action) for action in field(row, "actions", list)]
     messages = ({"role": "system", "content": shop.policy}, {"role": "user", "content": field(row, "instruction", str)})
     spec = {"database": str(folder), "user_id": user_id, "actions": actions, "outputs": outputs}
-    return Task(env=ENV, key=key, messages=messages, spec=spec, tools=shop.tools)
+    return Task(key=key, messages=messages, spec=spec, tools=shop.tools)
 
 
 def _action(action: Any) -> Action:

@@ -1,15 +1,15 @@
 """The tool-use environment: look-ups and a calculator over several turns, or function calls matched in one."""
 
-import random
 from dataclasses import replace
 from typing import Any
 
 from envs.core.definition import PARTS, EnvDefinition
+from envs.core.env_ref import DEFAULT_TURNS
 from envs.core.row_format import RowFormat, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn
-from envs.task_env import DEFAULT_TURNS, MAX_CALLS, TaskEnv
+from envs.task_env import MAX_CALLS, TaskEnv
 from envs.tool_use import function_rows, lookups
 from envs.tool_use.gold import corruptions, gold
 from envs.tools.text_tool import answer_call
@@ -26,8 +26,6 @@ class ToolEnv(TaskEnv):
     Rows of function-calling data end after their first turn: only its calls count.
     """
 
-    env_id = lookups.ENV
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         self.calls = self.errors = 0
         return super().reset(seed=seed, options=options)
@@ -35,9 +33,6 @@ class ToolEnv(TaskEnv):
     def with_tool_errors(self, judged: Verdict) -> Verdict:
         """Return the verdict with the share of this episode's calls that went wrong as a part."""
         return replace(judged, parts=judged.parts | {TOOL_ERRORS: share_of(self.errors, self.calls)})
-
-    def draw(self, rng: random.Random) -> Task:
-        return lookups.generate(rng, 1)
 
     def standing(self, task: Task) -> Verdict:
         return self.with_tool_errors(verdict(False))
@@ -50,7 +45,7 @@ class ToolEnv(TaskEnv):
             correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
             judged = verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
             return self.end(self.with_tool_errors(judged))
-        if self.turns >= task.spec.get("max_turns", DEFAULT_TURNS):
+        if self.is_last(task):
             return self.cut(f"after {self.turns} turns without an answer")
         results = [run_tool(call, task.spec["database"]) for call in parsed.calls[:MAX_CALLS]]
         results += ["error: too many calls"] * (len(parsed.calls) > MAX_CALLS)
@@ -66,7 +61,7 @@ def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
 
 
 ENVIRONMENT = EnvDefinition(
-    id=lookups.ENV,
+    id="tool_use",
     entry_point="envs.tool_use.env:ToolEnv",
     generate=lookups.generate,
     formats=(RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load),),

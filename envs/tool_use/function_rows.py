@@ -6,7 +6,6 @@ from typing import Any
 from envs.core.jsonl import field
 from envs.core.task import Task, Tool
 from envs.core.turn_text import BadCall, Call
-from envs.tool_use.lookups import ENV
 from rewards.tool_calls import Schema, Schemas, match_calls
 from rewards.verdict import Verdict, verdict
 
@@ -37,7 +36,7 @@ def load(row: dict[str, Any], key: str) -> Task:
     messages = tuple(_message(message) for message in question[0])
     if not any(message["role"] == "user" for message in messages):
         raise ValueError("field 'question' has no user message")
-    return Task(env=ENV, key=key, messages=messages, spec={"accepted": gold}, tools=tools)
+    return Task(key=key, messages=messages, spec={"accepted": gold}, tools=tools)
 
 
 def _accepted(arguments: Any) -> bool:

@@ -12,7 +12,6 @@ from envs.core.turn_text import call_message
 from envs.tools.calculator import calculate
 from envs.tools.text_tool import TextTool, schemas
 
-ENV = "tool_use"
 # fmt: off
 NAMES = (
     "amy", "ann", "ava", "ben", "bob", "cal", "dan", "dee", "don", "eli", "eva", "fay", "gus", "guy", "hal",
@@ -59,7 +58,7 @@ def generate(rng: random.Random, level: int) -> Task:
         "answer": calculate(expression),
     }
     messages = ({"role": "user", "content": f"{question}=?"},)
-    return Task(env=ENV, key="generated", messages=messages, spec=spec, tools=TOOLS)
+    return Task(messages=messages, spec=spec, tools=TOOLS)
 
 
 def demonstrate(task: Task) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Tools that a run may lend to any environment: `envs.NAME.tools: [calculator, python]`."""
+"""Tools of a run that any of its environments may have: `envs.NAME.tools: [calculator, python]`."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ MAX_RESULT_CHARACTERS = 4000
 
 
 def run_python(source: str) -> str:
-    """What a Python program prints, in a sealed process of its own: nothing is kept from one call to the next.
+    """Return what a Python program prints, in a sealed process of its own: nothing is kept from one call to the next.
 
     Raises ValueError for a program that breaks a limit or ends by an exception.
     """
@@ -22,7 +22,7 @@ def run_python(source: str) -> str:
     raise ValueError(f"{reply.kind.value}: {reply.detail}")
 
 
-EXTRA_TOOLS = {
+SHARED_TOOLS = {
     "calculator": TextTool(
         argument="expression", description="Value of an expression of numbers, + - * / // % and ( ).", run=calculate
     ),
@@ -36,9 +36,9 @@ RUN_PROGRAMS = frozenset({"python"})
 """Those that run what the model writes."""
 
 
-def lent(names: Iterable[str]) -> dict[str, TextTool]:
-    """The tools of these names; ValueError for an unknown name."""
+def shared_tools(names: Iterable[str]) -> dict[str, TextTool]:
+    """Return the tools of these names. Raises `ValueError` for an unknown name."""
     for name in names:
-        if name not in EXTRA_TOOLS:
-            raise ValueError(f"tools: {name!r} is no tool; there are {', '.join(EXTRA_TOOLS)}")
-    return {name: EXTRA_TOOLS[name] for name in names}
+        if name not in SHARED_TOOLS:
+            raise ValueError(f"tools: {name!r} is no tool; there are {', '.join(SHARED_TOOLS)}")
+    return {name: SHARED_TOOLS[name] for name in names}

@@ -59,7 +59,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         sequences = samples_from_groups(groups, advantage=rl.loss.advantage)
         figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
         tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
-        figures |= bench_steps(tasks, threads=config.rollout.programs)
+        figures |= bench_steps(tasks, config.environments, threads=config.rollout.programs)
         figures |= await _pushing(pool, learner)
         await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
         await learner.use_threads(config.learner.threads_beside)

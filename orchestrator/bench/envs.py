@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from envs.catalog import ENVIRONMENTS, environment
+from envs.binding import BoundEnv
+from envs.catalog import ENVIRONMENTS
 from envs.core.definition import EnvDefinition
 from envs.core.task import Task
 from envs.playback import score
@@ -35,9 +36,12 @@ def bench_envs(files: Mapping[str, Sequence[Task]], *, seconds: float, programs:
     return result
 
 
-def bench_steps(tasks: Sequence[Task], *, threads: int, seconds: float = 3.0) -> dict[str, float]:
+def bench_steps(
+    tasks: Sequence[Task], envs: Mapping[str, BoundEnv], *, threads: int, seconds: float = 3.0
+) -> dict[str, float]:
     """Measure the steps a second of environments that are given right answers, in so many threads."""
-    scripts = [(task, gold(task)) for task in tasks if (gold := environment(task.kind).gold) is not None]
+    golds = {name: env.definition.gold for name, env in envs.items()}
+    scripts = [(task, gold(task)) for task in tasks if (gold := golds[task.env.name]) is not None]
     done = 0
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda script: score(*script), scripts[:WARM_UP]))

@@ -41,7 +41,7 @@ def execute(given: argparse.Namespace) -> int:
 
 
 def _measure(config: Config, *, growth: bool) -> None:
-    mixture = open_mixture(config.envs, {}, split="train", seed=config.seed)
+    mixture = open_mixture(config.environments, {}, split="train", seed=config.seed)
     if not growth:
         print_bench(asyncio.run(bench(config, mixture)))
         return

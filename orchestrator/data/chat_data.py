@@ -1,10 +1,11 @@
 """Dialogues to learn from: those that the experts of the environments give, and all of them as training samples."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.catalog import environment
+from envs.binding import BoundEnv
 from envs.core.task import Message, Task
 from envs.core.turn_text import CLOSE_THOUGHT
 from learner.batches.samples import TrainingSample
@@ -25,13 +26,13 @@ class Dialogue:
 class Demonstrations:
     """Expert dialogues of the environments' generated tasks, in the mixture's shares."""
 
-    def __init__(self, mixture: Mixture) -> None:
+    def __init__(self, mixture: Mixture, envs: Mapping[str, BoundEnv]) -> None:
         """Raise `ValueError` where an environment has no expert, or none with its options."""
-        self._mixture = mixture
+        self._mixture, self._envs = mixture, envs
         self._draws: list[Draw] = []
         for name in mixture.envs:
             task = mixture.task(Draw(env=name, index=0))
-            demonstrate, why = environment(task.kind).demonstrate, ""
+            demonstrate, why = envs[name].definition.demonstrate, ""
             try:
                 has = demonstrate is not None and bool(demonstrate(task))
             except ValueError as error:  # with these options it has none
@@ -45,10 +46,11 @@ class Demonstrations:
         """Return the dialogue at a position of the mixture's order."""
         while len(self._draws) <= index:
             self._draws.append(self._mixture.draw())
-        task = self._mixture.task(self._draws[index])
+        draw = self._draws[index]
+        task = self._mixture.task(draw)
         if task.fault:
-            raise ValueError(f"environment {task.env!r} has no demonstration here: {task.fault}")
-        demonstrate = environment(task.kind).demonstrate
+            raise ValueError(f"environment {draw.env!r} has no demonstration here: {task.fault}")
+        demonstrate = self._envs[draw.env].definition.demonstrate
         assert demonstrate is not None
         return Dialogue(task=task, reply=tuple(demonstrate(task)))
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from envs.core.env_ref import CHAT
 from envs.core.jsonl import OnError
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
@@ -51,7 +52,7 @@ def parse_chat(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Di
         raise ValueError(f"`messages` needs an assistant's message after the prompt; its roles are {roles}")
     first = roles.index("assistant", 1)
     task = Task(
-        env="chat",
+        env=CHAT,
         key=str(number),
         messages=tuple(messages[:first]),
         spec={},

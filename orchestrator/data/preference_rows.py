@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envs.core.env_ref import CHAT
 from envs.core.jsonl import OnError
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import OFF, UNLIMITED
@@ -58,7 +59,7 @@ def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True)
             f"opens a thought or does not"
         )
     task = Task(
-        env="chat",
+        env=CHAT,
         key=str(number),
         messages=messages,
         spec={},

@@ -94,7 +94,7 @@ class SftData:
             return None
         raising = "raise it, or " if self._setting.startswith(f"{self._name}.") else ""
         raise ValueError(
-            f"the demonstration {dialogue.task.env}/{dialogue.task.key} has {count} tokens, more than "
+            f"the demonstration {dialogue.task.label} has {count} tokens, more than "
             f"{self._setting}={self._max_tokens}; {raising}leave such ones out with {self._name}.on_error=skip"
         )
 

@@ -5,16 +5,16 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
 
-from envs.catalog import make_env
+from envs.catalog import drawing_env
 from envs.core.definition import EnvDefinition
 from envs.core.task import Task
 from envs.playback import Scored, score
-from envs.task_env import TaskEnv
+from envs.source import content_key
 from rewards.verdict import correctness
 
 LOG = logging.getLogger(__name__)
@@ -69,7 +69,9 @@ def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
     """Generate tasks of level 1. Raise `ValueError` where the environment generates none."""
     if env.generate is None:
         raise ValueError(f"environment {env.id!r} generates no tasks; give --tasks FILE")
-    return [env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count)]
+    ref = env.ref()
+    made = (env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count))
+    return [replace(task, env=ref, key=content_key(task)) for task in made]
 
 
 def check(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
@@ -132,9 +134,7 @@ def _same_tasks(env: EnvDefinition) -> Finding:
 def _gymnasium(env: EnvDefinition, tasks: Sequence[Task]) -> Finding:
     """Run gymnasium's own check; an environment that generates no tasks is given those of the file to draw from."""
     finding = Finding(name="gymnasium's check_env")
-    made = make_env(env.id).unwrapped
-    if env.generate is None and isinstance(made, TaskEnv):
-        made.draw = lambda rng: rng.choice(tasks)  # type: ignore[method-assign]
+    made = drawing_env(env, (lambda rng: rng.choice(tasks)) if env.generate is None else None)
     try:
         check_env(made, skip_render_check=True)
         finding.add(True, "")

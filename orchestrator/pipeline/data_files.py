@@ -5,7 +5,6 @@ import os.path
 from collections.abc import Iterator
 from pathlib import Path
 
-from envs.source import env_named
 from orchestrator.pipeline.config import Config
 from orchestrator.stages.stage import all_stages
 
@@ -30,13 +29,14 @@ def _named(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
     """
     if config.model.path is not None:
         yield "model.path", Path(config.model.path), ()
-    for name, env in config.envs.items():
+    for name, bound in config.environments.items():
+        env, companions = bound.config, bound.definition.companions
         if env.data is not None:
-            yield f"envs.{name}.data", Path(env.data), env_named(name, env).companions
+            yield f"envs.{name}.data", Path(env.data), companions
         for option, value in env.options.items():
             if not isinstance(value, str) or not os.path.exists(value):  # also of a text that no path can be
                 continue
-            needed = env_named(name, env).companions if os.path.isdir(value) else ()
+            needed = companions if os.path.isdir(value) else ()
             if os.path.isfile(value) or any((Path(value) / file).is_file() for file in needed):
                 yield f"envs.{name}.options.{option}", Path(value), needed
     parts = {name: (all_stages()[name], part) for name, part in config.sections.items()}

@@ -1,13 +1,13 @@
 """What the limits of a run's episodes mean for its environments: found out before anything is started."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from transformers import PreTrainedTokenizerBase
 
+from envs.binding import BoundEnv
 from envs.core.task import Task
-from envs.source import EnvConfig, env_named, file_tasks
-from envs.task_env import DEFAULT_TURNS
+from envs.source import file_tasks
 from orchestrator.pipeline.config import Config
 from orchestrator.stages.stage import StageInstance
 from rollout.episodes.episode import EpisodeLimits
@@ -25,33 +25,36 @@ def limit_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTraine
     """
     if not any(config.plays(one) for one in ahead):
         return []
-    return [*turn_notes(config.envs, config.rollout.limits), *prompt_notes(config.envs, config.rollout, tokenizer)]
+    return [
+        *turn_notes(config.environments, config.rollout.limits),
+        *prompt_notes(config.environments, config.rollout, tokenizer),
+    ]
 
 
-def turn_notes(envs: dict[str, EnvConfig], limits: EpisodeLimits) -> list[str]:
+def turn_notes(envs: Mapping[str, BoundEnv], limits: EpisodeLimits) -> list[str]:
     """A line for each environment whose episodes the run's limit of turns cuts short."""
     notes = []
-    for name, config in envs.items():
-        own = config.max_turns or env_named(name, config).max_turns
-        if own is not None and config.max_turns is None and config.tools:
-            own = max(own, DEFAULT_TURNS)
+    for name, env in envs.items():
+        settings = env.ref.settings
+        own = settings.tool_turns if settings.tools and settings.max_turns is not None else settings.max_turns
         if limits.turns is not None and (own is None or limits.turns < own):
             what = f"{own} of its own" if own is not None else "as many as it likes"
             notes.append(f"rollout.limits.turns={limits.turns} cuts the episodes of {name} short, which has {what}")
     return notes
 
 
-def prompt_notes(envs: dict[str, EnvConfig], rollout: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def prompt_notes(envs: Mapping[str, BoundEnv], rollout: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """A line for each data file with prompts that leave no token for an answer, where `on_error` lets them pass.
 
     Their episodes are failures of the kind `prompt_too_long`. Raises `ValueError` where `on_error` is raise.
     """
     renderer, total = Renderer(tokenizer, rollout.thought), rollout.limits.total_tokens
     notes = []
-    for name, config in envs.items():
+    for name, env in envs.items():
+        config = env.config
         if config.data is None:
             continue
-        tasks, _ = file_tasks(env_named(name, config), name, config)
+        tasks, _ = file_tasks(env)
         found = overlong(tasks, renderer, total_tokens=total)
         if not found:
             continue

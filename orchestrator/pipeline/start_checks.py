@@ -3,9 +3,7 @@
 import shutil
 from pathlib import Path
 
-from gymnasium.envs.registration import load_env_creator
-
-from envs.catalog import environment
+from envs.catalog import env_class
 from learner.models.fresh import byte_tokenizer, parameter_count
 from learner.models.loading import longest_sequence
 from orchestrator.pipeline.config import Config
@@ -67,13 +65,12 @@ def _model(config: Config, ahead: list[StageInstance], root: Path, reached: str 
 
 
 def _check_entry_points(config: Config) -> None:
-    for name, settings in config.envs.items():
-        entry_point = environment(settings.kind or name).entry_point
+    for name, env in config.environments.items():
         try:
-            load_env_creator(entry_point)
+            env_class(env.ref)
         except Exception as error:  # whatever a module of a user's own raises
             raise ValueError(
-                f"envs.{name}: {entry_point} can't be imported ({type(error).__name__}: {error})"
+                f"envs.{name}: {env.ref.entry_point} can't be imported ({type(error).__name__}: {error})"
             ) from error
 
 

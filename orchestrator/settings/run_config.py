@@ -1,11 +1,12 @@
 """The settings of a run but for those of its stages: what every stage may know."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from envs.binding import BoundEnv, EnvConfig, bind_all
 from envs.core.setting import Kind, identity, required, running, scheduled
 from envs.sandbox.sandbox import SandboxConfig
-from envs.source import EnvConfig, env_named
 from learner.config import LearnerConfig
 from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig
@@ -61,8 +62,12 @@ class RunConfig:
         require_name(self.name)
         if not self.envs:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
-        for name, env in self.envs.items():
-            env_named(name, env)
+        assert self.environments, "bound here, so that wrong ones are known at once"
+
+    @cached_property
+    def environments(self) -> dict[str, BoundEnv]:
+        """The environments, bound to what the run says of them."""
+        return bind_all(self.envs)
 
     @property
     def actors(self) -> int:

@@ -126,8 +126,8 @@ def _fits(config: EvalConfig, run: RunConfig, name: str) -> None:
 
 
 def _check(config: EvalConfig, start: StartCheck) -> None:
-    for name, env in start.config.envs.items():
-        open_source(name, env, split="heldout", seed=start.config.seed)
+    for env in start.config.environments.values():
+        open_source(env, split="heldout", seed=start.config.seed)
 
 
 STAGE = Stage(

@@ -43,7 +43,7 @@ class Pass:
     def tasks(self, plain: Iterable[Task]) -> list[Task]:
         """Return the tasks under this pass's modes; conditions that share a mode share its answers."""
         modes = {env: dict.fromkeys(one.thinking for one in conditions) for env, conditions in self.conditions.items()}
-        return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env, ())]
+        return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env.name, ())]
 
 
 def heldout_tasks(config: RunConfig, tasks: int) -> list[Task]:
@@ -51,10 +51,7 @@ def heldout_tasks(config: RunConfig, tasks: int) -> list[Task]:
 
     None of them twice; fewer of an environment that does not have as many.
     """
-    sources = [
-        open_source(env, conditions, split="heldout", seed=config.seed)
-        for env, conditions in sorted(config.envs.items())
-    ]
+    sources = [open_source(env, split="heldout", seed=config.seed) for _, env in sorted(config.environments.items())]
     return [task for source in sources for task in distinct(source, tasks)]
 
 
@@ -75,7 +72,7 @@ class Exam:
         making = in_thread(heldout_tasks, run.config, wanted)
         tasks = await run.stop.wait_or(self._in_time(making, waiting_for="held-out tasks to be made"))
         for env in sorted(run.config.envs):
-            if (found := sum(task.env == env for task in tasks)) < wanted:
+            if (found := sum(task.env.name == env for task in tasks)) < wanted:
                 run.progress.note(f"eval-{self.label}: {env} has {found} held-out tasks, {wanted} were asked for")
         return tasks
 
@@ -103,7 +100,7 @@ async def thinking_passes(
 ) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
     """Ask in further passes; returns their groups, and the curve of every environment that thinks."""
     scope = run.config.rollout.thought.scope
-    thinking = sorted({task.env for task in tasks if task.thinking == UNLIMITED})
+    thinking = sorted({task.env.name for task in tasks if task.thinking == UNLIMITED})
     medians = {env: median_free_thought(of_env(free, env), scope=scope) for env in thinking}
     known = {env: value for env, value in medians.items() if value is not None}
     for env in sorted(set(run.config.envs) - set(known)):
@@ -138,4 +135,4 @@ def further_passes(config: EvalConfig, medians: dict[str, float]) -> list[Pass]:
 
 
 def of_env(groups: list[Group], env: str) -> list[Group]:
-    return [group for group in groups if group.ticket.task.env == env]
+    return [group for group in groups if group.ticket.task.env.name == env]

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from envs.sandbox.sandbox import MIN_LEVEL
-from envs.source import runs_programs
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
@@ -188,7 +187,7 @@ class Run:
             self.pool = await waiting
         self.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
         # below the usual level anyway: the processes that grade are sealed by the same layers as programs
-        programs = any(runs_programs(name, env) for name, env in self.config.envs.items())
+        programs = any(env.runs_programs for env in self.config.environments.values())
         if programs or self.config.sandbox.min_level < MIN_LEVEL:
             await self._show_isolation(stage)
 

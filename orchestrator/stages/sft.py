@@ -58,7 +58,7 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     if config.data is None:
-        source = Demonstrations(instance.mixture(run.config, config.shares)).dialogue
+        source = Demonstrations(instance.mixture(run.config, config.shares), run.config.environments).dialogue
     else:
         chats = read_chats(config, name, tokenizer, thought, max_tokens=max_tokens, seed=seed)
         tell_data(run, name, Path(config.data), chats.counts, drawn=config.steps * config.batch_size)
@@ -83,7 +83,7 @@ def _leaves_thoughts_out(config: SftConfig) -> bool:
 
 def _check(config: SftConfig, start: StartCheck) -> None:
     if config.data is None:
-        Demonstrations(start.training_tasks(config.shares))
+        Demonstrations(start.training_tasks(config.shares), start.config.environments)
         return
     thought, max_tokens, seed = start.config.rollout.thought, config.max_tokens or start.longest, start.config.seed
     read_chats(config, start.name, start.tokenizer, thought, max_tokens=max_tokens, seed=seed)

@@ -46,7 +46,7 @@ class StartCheck:
 
     def training_tasks(self, shares: dict[str, float]) -> Mixture:
         """Open the mixture over the training tasks, which reads every row of data."""
-        return open_mixture(self.config.envs, shares, split="train", seed=self.config.seed)
+        return open_mixture(self.config.environments, shares, split="train", seed=self.config.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class StageInstance:
 
     def mixture(self, config: RunConfig, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
         """Open the mixture over the training tasks with the shares and modes of thinking of this instance."""
-        return open_mixture(config.envs, shares, split="train", seed=self.seed(config.seed), thinking=thinking)
+        return open_mixture(config.environments, shares, split="train", seed=self.seed(config.seed), thinking=thinking)
 
     def seed(self, seed: int) -> int:
         """Derive its seed from the run's: a further instance of the same stage sees other tasks in another order."""

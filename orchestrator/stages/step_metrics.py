@@ -60,7 +60,7 @@ def _episode_metrics(groups: list[Group]) -> dict[str, float]:
 def _by_env(groups: list[Group]) -> dict[str, list[Group]]:
     by_env: dict[str, list[Group]] = {}
     for group in groups:
-        by_env.setdefault(group.ticket.task.env, []).append(group)
+        by_env.setdefault(group.ticket.task.env.name, []).append(group)
     return by_env
 
 

@@ -19,7 +19,6 @@ from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn, calls_are_valid, parse_turn
 from envs.play import MakeEnv, Play
-from envs.source import THREADS
 from rollout.engines.protocol import Completion
 from rollout.episodes.env_threads import EnvThreads
 from rollout.episodes.renderer import Renderer
@@ -178,9 +177,9 @@ class EpisodeRunner:
 
     async def _in_thread(self, episode: _Episode, function: Callable[[], T]) -> T:
         task = episode.task
-        at_once = task.spec.get("threads", THREADS)
+        at_once = task.env.settings.threads
         return await self._threads.call(
-            function, env=task.env, at_once=at_once, clock=episode.clock, watch=episode.watch
+            function, env=task.env.name, at_once=at_once, clock=episode.clock, watch=episode.watch
         )
 
 

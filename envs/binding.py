@@ -1,0 +1,125 @@
+"""An environment under the name and with the settings that a run gives to it: bound once, used everywhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from envs.catalog import configured
+from envs.coding.exercises import CREDITS
+from envs.core.definition import EnvDefinition
+from envs.core.env_ref import DEFAULT_TURNS, THREADS, EnvRef, EnvSettings
+from envs.core.jsonl import OnError
+from envs.core.setting import identity, running, scheduled
+from envs.core.task import Task
+from envs.core.thinking_mode import OFF, UNLIMITED
+from envs.tools.shared_tools import RUN_PROGRAMS, shared_tools
+from envs.tools.text_tool import schemas
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """One environment of a mixture."""
+
+    share: float = scheduled(1.0)
+    """Relative share of the groups."""
+    kind: str | None = identity(None)
+    """The environment that this is, where the name given to it is not its id."""
+    options: dict[str, Any] = identity({})
+    """Which member of a family of environments."""
+    data: str | None = identity(None)
+    """JSONL file of real tasks; null for generated tasks."""
+    format: str | None = identity(None)
+    """Format of its rows; null finds it out."""
+    level: int = identity(1)
+    """Difficulty of generated tasks, from 1."""
+    thinking: bool = identity(True)
+    """Whether the model thinks before it answers."""
+    on_error: OnError = identity("raise")
+    """What a bad row of the data file does: raise or skip."""
+    max_turns: int | None = identity(None)
+    """Assistant turns after which an episode is cut off; null is the environment's own."""
+    credit: str = identity("all")
+    """Code: what a program is worth that passes some tests: all (nothing) or fraction (their share)."""
+    tools: list[str] = identity([])
+    """Shared tools that it has: calculator, python."""
+    weights: dict[str, float] = identity({})
+    """Weight of each reward part; empty is correctness alone."""
+    length_limit: int | None = identity(None)
+    """Characters of an episode from which the part `length` falls; null gives no part."""
+    threads: int = running(THREADS)
+    """Steps of it that a rollout worker runs at once; the others wait, off the clocks of their episodes."""
+
+    def __post_init__(self) -> None:
+        if not self.share >= 0:
+            raise ValueError(f"share is {self.share}; it must be 0 or more")
+        if self.length_limit is not None and self.length_limit < 1:
+            raise ValueError(f"length_limit is {self.length_limit}; it must be 1 or more characters")
+        if self.threads < 1:
+            raise ValueError(f"threads is {self.threads}; it must be 1 or more")
+        shared_tools(self.tools)
+        if self.credit not in CREDITS:
+            raise ValueError(f"credit is {self.credit!r}; it must be one of {', '.join(CREDITS)}")
+        if self.level < 1 or (self.max_turns is not None and self.max_turns < 1):
+            raise ValueError(f"level ({self.level}) and max_turns ({self.max_turns}) must be 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundEnv:
+    """One environment of a run."""
+
+    name: str
+    """The name that the run gives to it."""
+    config: EnvConfig
+    definition: EnvDefinition
+    """The environment, with the options of the run."""
+    ref: EnvRef = field(init=False)
+    """What its tasks carry to whoever plays them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ref", self.definition.ref(self.name, _settings(self.config, self.definition)))
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether it runs what the model writes, by itself or by a shared tool."""
+        return self.definition.runs_programs or not RUN_PROGRAMS.isdisjoint(self.config.tools)
+
+    def task(self, made: Task, key: str) -> Task:
+        """Return the task that a generator or a row format made, as one of this environment."""
+        return replace(
+            made,
+            env=self.ref,
+            key=key,
+            thinking=UNLIMITED if self.config.thinking else OFF,
+            tools=(*made.tools, *schemas(shared_tools(self.config.tools))),
+        )
+
+
+def bind(name: str, config: EnvConfig) -> BoundEnv:
+    """Return the environment to which a run gives this name.
+
+    Raises `ValueError` where there is none, where it takes other options, and for a weight of a part that it does not give.
+    """
+    definition = configured(config.kind or name, config.options)
+    for part in config.weights:
+        if part not in definition.parts:
+            known = ", ".join(definition.parts)
+            raise ValueError(f"envs.{name}.weights.{part}: {name} has no such part; it has {known}")
+    return BoundEnv(name=name, config=config, definition=definition)
+
+
+def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:
+    """Return every environment of a run. Raises `ValueError` as `bind` does."""
+    return {name: bind(name, config) for name, config in envs.items()}
+
+
+def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:
+    max_turns = config.max_turns or definition.max_turns
+    return EnvSettings(
+        max_turns=max_turns,
+        tool_turns=config.max_turns or max(definition.max_turns or 0, DEFAULT_TURNS),
+        weights=config.weights,
+        length_limit=config.length_limit,
+        tools=tuple(config.tools),
+        threads=config.threads,
+        credit=config.credit,
+    )
