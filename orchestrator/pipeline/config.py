@@ -32,6 +32,7 @@ class Config(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.environments  # bound now, so that what is wrong with one is known at once
         parts = {name: (all_stages()[name], part) for name, part in self.sections.items()}
         parts |= {one.name: (one.stage, self.settings(one)) for one in self.instances if one.given}
         for name, (stage, part) in parts.items():

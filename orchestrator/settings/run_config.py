@@ -62,7 +62,6 @@ class RunConfig:
         require_name(self.name)
         if not self.envs:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
-        assert self.environments, "bound here, so that wrong ones are known at once"
 
     @cached_property
     def environments(self) -> dict[str, BoundEnv]:
