@@ -11,7 +11,7 @@ from typing import Any
 from envs.core.errors import GraderError
 
 START_S = 120.0
-ENVIRONMENT_VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """All that a child sees. Sets have one order in every process, so that what is made from a seed is always the same."""
 
 
@@ -32,7 +32,7 @@ class LineProcess:
             return False
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", str(self.child)],
-            env=ENVIRONMENT_VARIABLES,
+            env=VARIABLES,
             cwd="/",
             text=True,
             encoding="utf-8",

@@ -11,7 +11,7 @@ from typing import Any
 from envs.core.errors import SandboxError
 
 CHILD = Path(__file__).with_name("zygote_main.py")
-ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """All that the zygote gets: the order of sets is the same every time, and one thread, or forks would not be safe."""
 START_S = 30.0
 ANSWER_S = 20.0
@@ -29,7 +29,7 @@ class Zygote:
         command = [sys.executable, "-s", "-S", "-P", str(CHILD), str(level), *([site] if site else [])]
         with theirs:
             self.process = subprocess.Popen(
-                command, env=ENVIRONMENT, cwd="/", stdin=theirs.fileno(), stdout=subprocess.DEVNULL
+                command, env=VARIABLES, cwd="/", stdin=theirs.fileno(), stdout=subprocess.DEVNULL
             )
         try:
             ready = self._answer(START_S)
