@@ -80,6 +80,7 @@ class Buffer:
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
         signal: Callable[[list[float]], bool] = differ,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """Begin without slots. A group needs `fewest` answers. `signal` says of a group's rewards whether they teach anything.
         `overridden` are faults of a turn with an advantage of their own: a signal too.
@@ -100,6 +101,7 @@ class Buffer:
         self._next = next_ticket
         self._changed = asyncio.Condition()
         self._put_at = 0.0
+        self._clock = clock
         self._meter = _Meter()
         self.dropped = Dropped()
 
@@ -130,7 +132,7 @@ class Buffer:
 
         From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end.
         """
-        self._put_at = monotonic()
+        self._put_at = self._clock()
         async with self._changed:
             self._measure()
             if len(group.trajectories) < self._fewest:
@@ -161,7 +163,7 @@ class Buffer:
         async with self._changed:
             self._slots = {n: slot for n, slot in self._slots.items() if slot.state is not SlotState.TRAINING}
             self.dropped = Dropped()
-            self._meter = _Meter(monotonic())
+            self._meter = _Meter(self._clock())
             self._changed.notify_all()
 
     def occupancy(self) -> Occupancy:
@@ -171,7 +173,7 @@ class Buffer:
 
     def _measure(self) -> None:
         """Count the time until now, before something changes."""
-        self._meter.count([slot.state for slot in self._slots.values()])
+        self._meter.count([slot.state for slot in self._slots.values()], now=self._clock())
 
     def _in(self, *states: SlotState) -> list[_Slot]:
         return [slot for slot in self._slots.values() if slot.state in states]
@@ -226,9 +228,8 @@ class _Meter:
         self._seconds = dict.fromkeys(SlotState, 0.0)
         self._began = self._counted = began
 
-    def count(self, states: list[SlotState]) -> None:
+    def count(self, states: list[SlotState], *, now: float) -> None:
         """Add the time since the last count, in which the slots were in these states."""
-        now = monotonic()
         if self._began is None or self._counted is None:
             self._began = self._counted = now
         for state in states:

@@ -10,7 +10,7 @@ import pytest
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.losses.advantages import has_signal
-from orchestrator.buffer import Buffer, SlotState, VersionCell
+from orchestrator.buffer import Buffer, Occupancy, SlotState, VersionCell
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.stages.step_metrics import step_metrics
@@ -128,24 +128,32 @@ def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_read
 
 
 def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_the_last_release() -> None:
-    async def story() -> tuple[dict[SlotState, float], float]:
+    seconds = [100.0]
+
+    async def story() -> list[Occupancy]:
         version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
+        buffer = Buffer(groups_per_step=2, max_lag=1, max_drops=0, clock=lambda: seconds[-1])
         tickets = [await buffer.admit(source, version) for _ in range(3)]
-        await asyncio.sleep(0.1)
+        seconds.append(101.0)
         for ticket in tickets[:2]:
             await buffer.put(group(ticket, [0.0, 1.0]))
-        await asyncio.sleep(0.1)
+        seconds.append(102.0)
         await buffer.take(version.value)
-        await asyncio.sleep(0.2)
-        found = buffer.occupancy()
-        return found.held, found.free
+        seconds.append(104.0)
+        found = [buffer.occupancy()]
+        await buffer.release()
+        seconds.append(109.0)
+        return [*found, buffer.occupancy()]
 
-    held, free = asyncio.run(story())
-    assert held == pytest.approx(
-        {SlotState.MAKING: 0.0, SlotState.GENERATING: 1.5, SlotState.READY: 0.5, SlotState.TRAINING: 1.0}, abs=0.1
-    )
-    assert free == pytest.approx(1.0, abs=0.1)
+    first, second = asyncio.run(story())
+    assert first.held == {
+        SlotState.MAKING: 0.0,
+        SlotState.GENERATING: (3 * 1 + 1 * 3) / 4,
+        SlotState.READY: 2 * 1 / 4,
+        SlotState.TRAINING: 2 * 2 / 4,
+    }
+    assert (first.slots, first.free) == (4, 1.0)
+    assert (second.held[SlotState.GENERATING], second.free) == (1.0, 3.0)
 
 
 def test_groups_without_signal_are_replaced_until_the_limit_and_then_kept() -> None:
