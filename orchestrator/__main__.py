@@ -49,7 +49,7 @@ RUN_COMMANDS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser, with help that teaches."""
+    """Return the argument parser, with help that teaches."""
     root = argparse.ArgumentParser(
         prog="python -m orchestrator",
         description="Post-train a reasoning language model across many environments at once.",

@@ -27,7 +27,7 @@ or type and message: then there is no reward) and seconds. Exit status 1 where a
 
 
 def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the commands to the parser; each sets `execute`, which takes the parsed arguments and gives the status."""
+    """Add the commands to the parser; each sets `execute`, which takes the parsed arguments and gives the status."""
     text = "score given responses to the tasks of a data file, by the code that training uses"
     command = commands.add_parser("grade", help=text, description=text, epilog=GRADE_EPILOG, formatter_class=RAW)
     _add_task_options(command, required=True)

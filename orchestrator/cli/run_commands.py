@@ -19,7 +19,7 @@ from orchestrator.stages.registry import HELP
 
 
 def execute(given: argparse.Namespace) -> int:
-    """Run one command; its exit status. ValueError or FileNotFoundError for a mistake in the input."""
+    """Run one command; returns its exit status. Raise `ValueError` or `FileNotFoundError` for a mistake in the input."""
     try:
         if given.command == "fork":
             config = fork(given.source, given.at, given.overrides)

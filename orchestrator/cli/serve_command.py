@@ -41,7 +41,7 @@ clients give the key that VLLM_API_KEY holds here, where it is set; without one 
 
 
 def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
+    """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     text = "serve a model to OpenAI clients, with thinking budgets"
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("serve", help=text, description=text, epilog=EPILOG, formatter_class=raw)
@@ -59,9 +59,9 @@ def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
 
 def model_directory(given: Path) -> Path:
-    """The model directory that is meant: `given` itself, or the newest model of the run whose folder it is.
+    """Return the model directory that is meant: `given` itself, or the newest model of the run whose folder it is.
 
-    Raises `FileNotFoundError` where there is none.
+    Raise `FileNotFoundError` where there is none.
     """
     if (given / "config.json").is_file():
         return given
@@ -76,7 +76,7 @@ def model_directory(given: Path) -> Path:
 
 
 def run_thought(given: Path) -> dict[str, Any]:
-    """The settings of the thoughts in the rollouts of the run whose folder `given` is; none for a model directory."""
+    """Return the settings of the thoughts in the rollouts of the run whose folder `given` is; none for a model directory."""
     path = given / "config.yaml"
     if (given / "config.json").is_file() or not path.is_file():
         return {}
@@ -86,7 +86,7 @@ def run_thought(given: Path) -> dict[str, Any]:
 
 
 def require_key(host: str, environment: Mapping[str, str]) -> None:
-    """Raises `ValueError` where other machines could reach the server and it would ask for no key."""
+    """Raise `ValueError` where other machines could reach the server and it would ask for no key."""
     if host == "localhost" or environment.get(KEY_VARIABLE):
         return
     try:

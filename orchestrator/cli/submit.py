@@ -53,7 +53,7 @@ def run_job(server: JobServer, command: list[str], *, write: Callable[[str], Non
 def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]:
     """Return the command of a run inside its job, which works on a copy of this repository: results must not land in it.
 
-    On this machine `runs_dir` becomes absolute. Raises `ValueError` where another machine could not know a path.
+    On this machine `runs_dir` becomes absolute. Raise `ValueError` where another machine could not know a path.
     """
     runs_dir = Path(load_config(config, overrides).runs_dir)
     path = config.resolve()

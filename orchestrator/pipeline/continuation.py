@@ -21,12 +21,12 @@ Changes = dict[str, tuple[str | None, str | None]]
 
 
 def fingerprint(config: Config) -> dict[str, str]:
-    """The settings, those that name files by what the files hold: another place is no change, another content is."""
+    """Return the settings, those that name files by what the files hold: another place is no change, another content is."""
     return flat_config(config) | content(config)
 
 
 def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> dict[str, str]:
-    """The fingerprint of a run that goes on: of a file that is gone and that nothing ahead reads, what was known of it."""
+    """Return the fingerprint of a run that goes on: of a file that is gone and nothing ahead reads, what was known of it."""
     state, now = folder.state(), fingerprint(config)
     gone = [key for key in now if now[key] == MISSING and key in state.fingerprint]
     same_model = "model.path" in gone and written(folder.config, "model.path") == config.model.path
@@ -34,7 +34,7 @@ def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> di
 
 
 def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict[Kind, Changes]:
-    """What differs, by kind."""
+    """Return what differs, by kind."""
     stages = {one.name: one.stage.name for one in config.instances}
     found: dict[Kind, Changes] = {kind: {} for kind in Kind}
     for key in sorted(before | now):
@@ -53,7 +53,7 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
 
     What nothing was trained with may change: the settings of a stage that has no checkpoint, whose answers are sampled
     anew where they are concerned, and all others of a run that has none, which then begins anew. Files may be gone where
-    nothing ahead `reads` any. Raises `ValueError` with what would make another run.
+    nothing ahead `reads` any. Raise `ValueError` with what would make another run.
     """
     state = folder.state()
     now = fingerprint_now(config, folder, reads=reads)
@@ -81,7 +81,7 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
 
 
 def reached(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
-    """What a run has reached that holds with this configuration too: nothing where the run will begin anew."""
+    """Return what a run has reached that holds with this configuration too: nothing where the run will begin anew."""
     state, trained = folder.state(), folder.begun()
     if not state.fingerprint or trained:
         return state
@@ -90,7 +90,7 @@ def reached(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
 
 
 def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dict[str, list[str | None]]:
-    """What an event says of changes: all but those that are free, and of an instance that came or went its name alone."""
+    """Return what an event says of changes: all but the free ones, and of an instance that came or went its name alone."""
     return {
         key: list(change)
         for key, change in (found[Kind.IDENTITY] | found[Kind.SCHEDULE]).items()
@@ -99,12 +99,12 @@ def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dic
 
 
 def _begins_anew(found: dict[Kind, Changes], config: Config, state: RunState, trained: Iterable[str]) -> bool:
-    """Whether nothing that was done holds any more: what changed is no setting of a stage, and nothing was trained."""
+    """Return whether nothing that was done holds any more: what changed is no setting of a stage, and nothing was trained."""
     return not trained and any(not _of_a_stage(key, config, state) for key in found[Kind.IDENTITY])
 
 
 def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
-    """Whether a setting is that of a stage or of an instance of one, which may have gone before it began."""
+    """Return whether a setting is that of a stage or of an instance of one, which may have gone before it began."""
     owner = key.partition(".")[0]
     names = {*config.sections, *state.stages, *(one.name for one in config.instances)}
     return owner in names or owner not in KNOWN
@@ -118,7 +118,7 @@ def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterabl
 
 
 def samples_anew(name: str, found: dict[Kind, Changes]) -> bool:
-    """Whether an instance of a stage would sample other answers with what changed."""
+    """Return whether an instance of a stage would sample other answers with what changed."""
     settings = ("envs.", "rollout.", *(f"{name}.{setting}" for setting in SAMPLED_BY))
     return any(key.startswith(settings) for key in (*found[Kind.IDENTITY], *found[Kind.SCHEDULE]))
 
@@ -126,7 +126,7 @@ def samples_anew(name: str, found: dict[Kind, Changes]) -> bool:
 def _is_fixed(
     key: str, change: tuple[str | None, str | None], config: Config, state: RunState, trained: Iterable[str]
 ) -> bool:
-    """Whether something was trained with this setting."""
+    """Return whether something was trained with this setting."""
     owner = key.partition(".")[0]
     stage = _of_a_stage(key, config, state)
     if not (owner in trained if stage else trained):
@@ -135,14 +135,14 @@ def _is_fixed(
 
 
 def _needs_no_more(key: str, state: RunState, reads: bool, same_model: bool) -> bool:
-    """Whether nothing ahead reads a file that is gone; of the model that a run began with only where its place is the same."""
+    """Return whether nothing ahead reads a file that is gone; of the run's first model only where its place is the same."""
     if key == "model.path":
         return same_model
     return not reads or key.partition(".")[0] in state.done
 
 
 def _afresh(folder: RunDir) -> RunState:
-    """A state without progress, where nothing was trained: what was made with other settings is removed."""
+    """Return a state without progress, where nothing was trained: what was made with other settings is removed."""
     state = folder.state()
     for name in state.began:
         folder.sampled(name).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
 def content(config: Config) -> dict[str, str]:
-    """Size and SHA-256 of what the settings name as files, by their dotted names.
+    """Return size and SHA-256 of what the settings name as files, by their dotted names.
 
     Of a model directory it is the hash of what describes it, and the sizes of its weights: these may be hundreds of GB.
     """
@@ -22,7 +22,7 @@ def content(config: Config) -> dict[str, str]:
 
 
 def _named(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
-    """The settings that name a file or a folder, each with the names of files beside it, or in it, that belong to it.
+    """Yield the settings that name a file or a folder, each with the names of files beside it, or in it, that belong to it.
 
     Of a folder that an option names only these belong to the run: else it may be one that the environment writes to, or
     the option a word that a folder has as its name.

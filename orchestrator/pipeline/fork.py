@@ -29,7 +29,7 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     It has the source's settings, with overrides on top, of which `name` must be one. The stage goes on from there where
     `steps` says so, with its optimiser, else the next stage begins with this model. Answers that it trains on are sampled
     anew, by this model, where what they are sampled with changed. Returns the new configuration.
-    Raises `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` where the checkpoint is not as it was saved.
+    Raise `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` where the checkpoint is not as it was saved.
     """
     if not (source / "config.yaml").is_file() or not (source / "manifest.json").is_file():
         raise FileNotFoundError(f"{source} is not the folder of a run: it has no config.yaml and manifest.json")
@@ -65,7 +65,7 @@ def _checkpoint(given: RunDir, at: str) -> Path:
 
 
 def _instance(config: Config, checkpoint: Path, state: RunState) -> StageInstance:
-    """The instance that the checkpoint is of, as the new configuration lists it."""
+    """Return the instance that the checkpoint is of, as the new configuration lists it."""
     name, step = checkpoint.parent.name, step_of(checkpoint)
     found = next((one for one in config.instances if one.name == name), None)
     if found is None or found.stage.name != state.stages[name]:
@@ -82,7 +82,7 @@ def _instance(config: Config, checkpoint: Path, state: RunState) -> StageInstanc
 
 
 def _check_changes(config: Config, instance: StageInstance, step: int, found: dict[Kind, Changes]) -> None:
-    """Raises `ValueError` for a change of what the checkpoint settles."""
+    """Raise `ValueError` for a change of what the checkpoint settles."""
     goes_on = config.steps(instance) > step
     optimiser = tuple(f"{instance.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
     for key, (before, now) in found[Kind.IDENTITY].items():
@@ -98,7 +98,7 @@ def _check_changes(config: Config, instance: StageInstance, step: int, found: di
 def _make(
     config: Config, instance: StageInstance, checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool
 ) -> None:
-    """The folder of the new run: the checkpoint, what its stage began with, and what was done before."""
+    """Make the folder of the new run: the checkpoint, what its stage began with, and what was done before."""
     state, step = given.state(), step_of(checkpoint)
     goes_on = config.steps(instance) > step
     order = list(state.done)
@@ -138,7 +138,7 @@ def _evaluates(stage: str) -> bool:
 
 
 def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:
-    """A copy of a checkpoint that names what its stage began with from its new place; that is copied too."""
+    """Make a copy of a checkpoint that names what its stage began with from its new place; that is copied too."""
     facts = CheckpointFacts.read(checkpoint)
     start = (checkpoint.parent / facts.start).resolve()
     if start.is_relative_to(given.root):

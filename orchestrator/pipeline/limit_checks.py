@@ -19,9 +19,9 @@ SURELY_SHORT = 2
 
 
 def limit_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """What a run should say at its start of the limits of its episodes, where a stage that is ahead plays any.
+    """Return what a run should say at its start of the limits of its episodes, where a stage that is ahead plays any.
 
-    Raises `ValueError` where rows of data have no room in them.
+    Raise `ValueError` where rows of data have no room in them.
     """
     if not any(config.plays(one) for one in ahead):
         return []
@@ -32,7 +32,7 @@ def limit_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTraine
 
 
 def turn_notes(envs: Mapping[str, BoundEnv], limits: EpisodeLimits) -> list[str]:
-    """A line for each environment whose episodes the run's limit of turns cuts short."""
+    """Return a line for each environment whose episodes the run's limit of turns cuts short."""
     notes = []
     for name, env in envs.items():
         settings = env.ref.settings
@@ -44,9 +44,9 @@ def turn_notes(envs: Mapping[str, BoundEnv], limits: EpisodeLimits) -> list[str]
 
 
 def prompt_notes(envs: Mapping[str, BoundEnv], rollout: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """A line for each data file with prompts that leave no token for an answer, where `on_error` lets them pass.
+    """Return a line for each data file with prompts that leave no token for an answer, where `on_error` lets them pass.
 
-    Their episodes are failures of the kind `prompt_too_long`. Raises `ValueError` where `on_error` is raise.
+    Their episodes are failures of the kind `prompt_too_long`. Raise `ValueError` where `on_error` is raise.
     """
     renderer, total = Renderer(tokenizer, rollout.thought), rollout.limits.total_tokens
     notes = []
@@ -70,7 +70,7 @@ def prompt_notes(envs: Mapping[str, BoundEnv], rollout: RolloutConfig, tokenizer
 
 
 def overlong(tasks: Iterable[Task], renderer: Renderer, *, total_tokens: int) -> list[tuple[str, int]]:
-    """Keys and lengths in tokens of the prompts that are as long as a whole episode may be."""
+    """Return keys and lengths in tokens of the prompts that are as long as a whole episode may be."""
     lengths = ((task.key, len(renderer.prompt_ids(task))) for task in tasks if not _short(task, total_tokens))
     return [(key, length) for key, length in lengths if length >= total_tokens]
 

@@ -40,7 +40,7 @@ class DistillConfig(LoopConfig):
                 raise ValueError(f"distill.loss.{name}={value}: the teacher stands in its place; leave it out")
 
     def teacher_dir(self) -> Path:
-        """Where the teacher lies. Raises `ValueError` where none is named."""
+        """Return where the teacher lies. Raise `ValueError` where none is named."""
         if self.teacher is None:
             raise ValueError(
                 "the stage distill needs distill.teacher: a model directory with the model's own tokenizer"
@@ -49,7 +49,7 @@ class DistillConfig(LoopConfig):
 
 
 def known_ids(model_dir: Path) -> int:
-    """How many ids a model directory's model knows, which may be more than its tokenizer has."""
+    """Return how many ids a model directory's model knows, which may be more than its tokenizer has."""
     config = AutoConfig.from_pretrained(model_dir, trust_remote_code=False)
     count: int = config.get_text_config(decoder=True).vocab_size
     return count
@@ -58,7 +58,7 @@ def known_ids(model_dir: Path) -> int:
 def check_teacher(
     teacher: Path, *, student: str, tokenizer: PreTrainedTokenizerBase, ids: int, shared_prompts: bool
 ) -> None:
-    """Raises `FileNotFoundError` or `ValueError` where a teacher can't judge what a student says, token by token.
+    """Raise `FileNotFoundError` or `ValueError` where a teacher can't judge what a student says, token by token.
 
     `student` names it in messages; it may say any of `ids`, which may be more than its tokenizer has.
     """

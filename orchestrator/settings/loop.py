@@ -71,7 +71,7 @@ class LoopConfig:
             raise ValueError(f"{stage}.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
 
     def _require_clips_act(self) -> None:
-        """Raises `ValueError` where a clip is set, or a surrogate chosen for its clip, and the policy ratio is 1 throughout."""
+        """Raise `ValueError` where a clip is set, or a surrogate chosen for its clip, and the policy ratio is 1 throughout."""
         stage, loss = self.stage, self.loss
         clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high, "dual_clip": loss.dual_clip or None}
         chosen = [f"{stage}.loss.{name}={value}" for name, value in clips.items() if value is not None]

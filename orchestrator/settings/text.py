@@ -13,9 +13,9 @@ from orchestrator.run.redaction import blanks, redacted, reference
 
 
 def read_text(path: Path, overrides: list[str]) -> Any:
-    """What a YAML file gives, with `key=value` overrides on top, unchecked.
+    """Return what a YAML file gives, with `key=value` overrides on top, unchecked.
 
-    Raises `FileNotFoundError` for a missing file and `ValueError` for what is not YAML, not an override, or a secret
+    Raise `FileNotFoundError` for a missing file and `ValueError` for what is not YAML, not an override, or a secret
     that was blanked.
     """
     if not path.is_file():
@@ -38,9 +38,9 @@ def read_text(path: Path, overrides: list[str]) -> Any:
 
 
 def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
-    """The object of a dataclass, or of an instance's class, with what is given over its values.
+    """Return the object of a dataclass, or of an instance's class, with what is given over its values.
 
-    Raises `ValueError` with the key below `under`, the value and what would be right.
+    Raise `ValueError` with the key below `under`, the value and what would be right.
     """
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(dict(given))))
@@ -54,12 +54,12 @@ def write_text(config: Any, path: Path) -> None:
 
 
 def written(path: Path, key: str) -> Any:
-    """The value that a file of `write_text` has under a dotted key; None where it has none."""
+    """Return the value that a file of `write_text` has under a dotted key; None where it has none."""
     return OmegaConf.select(OmegaConf.load(path), key)
 
 
 def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
-    """A configuration as `dotted.key: value`, without its secrets."""
+    """Return a configuration as `dotted.key: value`, without its secrets."""
     return dict(_flatten(_redacted(config), under))
 
 
@@ -75,7 +75,7 @@ def _flatten(value: Any, prefix: str) -> list[tuple[str, str]]:
 
 
 def _explain(error: OmegaConfBaseException, under: str) -> str:
-    """OmegaConf's first line, with the nearest existing keys where the key is unknown, which it may suggest itself."""
+    """Return OmegaConf's first line, with the nearest existing keys where the key is unknown, which it may suggest itself."""
     first = str(error).splitlines()[0].split(". Did you mean")[0]
     known = getattr(error, "object_type", None)
     fields = list(getattr(known, "__dataclass_fields__", {}))

@@ -43,9 +43,9 @@ async def sample_once(
     lines: Callable[[Draw, Group], list[str]],
     wanted: str,
 ) -> Path:
-    """The file of what the run's newest model answers, with the `lines` of each group; made where there is none yet.
+    """Return the file of what the run's newest model answers, with the `lines` of each group; made where there is none yet.
 
-    `wanted` says what a line holds. Raises `ValueError` where there is none,
+    `wanted` says what a line holds. Raise `ValueError` where there is none,
     `TooManyFailures` where too many answers fail outside the model.
     """
     name = instance.name

@@ -53,9 +53,9 @@ def read_pairs_of_data(
     *,
     max_tokens: int | None,
 ) -> tuple[list[Preference], dict[str, int]]:
-    """The rows of `data` for a model with this tokenizer, each tokenised once, and what became of them.
+    """Read the rows of `data` for a model with this tokenizer, each tokenised once, and what became of them.
 
-    Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
+    Raise `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
     """
     assert config.data is not None
     setting = limit_name(name, config.max_tokens)

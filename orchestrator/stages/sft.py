@@ -43,9 +43,9 @@ def read_chats(
     max_tokens: int | None,
     seed: int,
 ) -> ChatFile:
-    """The rows of `data` for a model with this tokenizer, each tokenised once.
+    """Read the rows of `data` for a model with this tokenizer, each tokenised once.
 
-    Raises `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
+    Raise `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
     """
     assert config.data is not None
     setting = limit_name(name, config.max_tokens)

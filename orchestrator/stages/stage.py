@@ -57,7 +57,7 @@ class Stage(Generic[S]):
     """That of its module, of its line in the registry, and of its section of the configuration."""
     role: Role
     run: "Callable[[Run, S, StageInstance], Awaitable[Path | None]]"
-    """Does the work with the settings of an instance; the model that it leaves becomes the newest one of the run."""
+    """Do the work with the settings of an instance; the model that it leaves becomes the newest one of the run."""
     settings: type[S] | None = None
     """The dataclass of its settings, which has `steps` and `optim` where the stage trains."""
     first_ticket: int | None = None
@@ -71,11 +71,11 @@ class Stage(Generic[S]):
     files: Callable[[S], dict[str, str | None]] = lambda settings: {}
     """The settings that name a file or a model directory, whose content belongs to what a run is."""
     fits: Callable[[S, RunConfig, str], None] = lambda settings, config, name: None
-    """Raises `ValueError` where its settings do not go with the rest of the configuration; also where it is not to run."""
+    """Raise `ValueError` where its settings do not go with the rest of the configuration; also where it is not to run."""
     requires: Callable[[S], object] = lambda settings: None
-    """Raises `ValueError` where it could not run with its settings; only where it is to run."""
+    """Raise `ValueError` where it could not run with its settings; only where it is to run."""
     check: Callable[[S, StartCheck], object] = lambda settings, start: None
-    """Reads what it will read. Raises `FileNotFoundError` or `ValueError` where that is missing or malformed."""
+    """Read what it will read. Raise `FileNotFoundError` or `ValueError` where that is missing or malformed."""
     figures: StageFigures = NO_FIGURES
     """What a report draws of its metrics."""
 

@@ -24,7 +24,7 @@ LEFT_OUT = "data/left_out"
 
 
 def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]]) -> Callable[[int], TrainBatch]:
-    """The batches of the steps whose sequences a function gives, for the run's learner."""
+    """Return the batches of the steps whose sequences a function gives, for the run's learner."""
     builder = BatchBuilder(config=run.config.learner, pad_id=pad_id(load_tokenizer(run.model_dir)))
     return lambda step: builder.of_samples(sequences(step))
 
@@ -87,7 +87,7 @@ def _tell_left_out(run: Run, stage: str, *, sequences: int) -> None:
 
 
 def _tell_once(run: Run, stage: str, step: int, what: dict[str, Any]) -> None:
-    """An event, where a run that goes on has not told the same before."""
+    """Log an event, where a run that goes on has not told the same before."""
     event = {"kind": "data", "what": what}
     if not any((row.stage, row.event) == (stage, event) for row in read_metrics(run.folder.metrics)):
         run.metrics.event(stage, step, "data", what)
