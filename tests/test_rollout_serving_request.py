@@ -56,20 +56,20 @@ def test_what_closes_a_thought_is_not_the_clients_to_say() -> None:
 
 
 def test_thinking_becomes_an_argument_of_the_chat_template() -> None:
-    assert rewritten(body(thinks=False), RULES) == body(**OFF)
-    on = rewritten(body(thinks=True, thinking_budget=5, chat_template_kwargs={"a": 1}), RULES)
+    assert rewritten(body(thinking=False), RULES) == body(**OFF)
+    on = rewritten(body(thinking=True, thinking_budget=5, chat_template_kwargs={"a": 1}), RULES)
     assert on["chat_template_kwargs"] == {"a": 1, "enable_thinking": True}
 
 
 def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_message() -> None:
-    assert last_text(RULES, thinks="low") == "2+2=?\n{low effort}"
+    assert last_text(RULES, thinking="low") == "2+2=?\n{low effort}"
     assert last_text(RULES, thinking_budget=5) == "2+2=?"
     assert last_text(ANNOUNCING, thinking_budget=5) == "2+2=?\n{thinking token budget: 5}"
     system = {"role": "system", "content": "be brief"}
-    assert rewritten(body(messages=[*QUESTION, system], thinks="low"), RULES)["messages"][-1] == system
+    assert rewritten(body(messages=[*QUESTION, system], thinking="low"), RULES)["messages"][-1] == system
     parts = [{"role": "user", "content": [{"type": "text", "text": "2+2=?"}]}]
     added = {"type": "text", "text": "{low effort}"}
-    assert last_text(RULES, messages=parts, thinks="low") == [*parts[0]["content"], added]
+    assert last_text(RULES, messages=parts, thinking="low") == [*parts[0]["content"], added]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_a_model_can_do_is_found_in_its_template() -> None:
     with pytest.raises(RefusedRequest, match="not available: the chat template does not show how a thought is"):
         rewritten(body(thinking_budget=5), rules)
     with pytest.raises(RefusedRequest, match="thinking is false, but the chat template ignores"):
-        rewritten(body(thinks=False), rules)
+        rewritten(body(thinking=False), rules)
     assert thinking_rules(tokenizer, ThoughtConfig(closing="</think>")).no_budget == ""
     with pytest.raises(ValueError, match="does not contain '</think>'"):
         thinking_rules(tokenizer, ThoughtConfig(closing="</thought>"))

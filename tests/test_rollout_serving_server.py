@@ -126,12 +126,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_a_thought_is_closed_once_at_its_budget(served: Served) -> None:
-    answer = served.ask(thinking_budget=5, thinks=True, logit_bias=NEVER_CLOSING)
+    answer = served.ask(thinking_budget=5, thinking=True, logit_bias=NEVER_CLOSING)
     choice = answer.choices[0]
     assert served.closed(choice.token_ids, ThoughtLimit(tokens=5)) == (5, Closed.ABRUPT)
     assert choice.token_ids.count(CLOSE_ID) == 1
     assert answer.usage.completion_tokens_details.reasoning_tokens == 6  # with the line that the closing ends
-    assert choice.message.thinks.endswith("\n")
+    assert choice.message.reasoning.endswith("\n")
     assert "</think>" not in choice.message.content
 
 
@@ -158,15 +158,15 @@ def test_concurrent_requests_keep_budgets_of_their_own(served: Served) -> None:
 
 
 def test_without_reasoning_all_is_answer(served: Served) -> None:
-    answer = served.ask(thinks=False, return_prompt_text=True)
+    answer = served.ask(thinking=False, return_prompt_text=True)
     assert answer.prompt_text.endswith("<|im_start|>assistant\n<think></think>")
-    assert answer.choices[0].message.thinks is None
+    assert answer.choices[0].message.reasoning is None
     assert answer.choices[0].message.content
     assert answer.usage.completion_tokens_details.reasoning_tokens == 0
 
 
 def test_little_thought_is_asked_for_in_the_prompt(served: Served) -> None:
-    answer = served.ask(thinks="low", return_prompt_text=True, max_tokens=1)
+    answer = served.ask(thinking="low", return_prompt_text=True, max_tokens=1)
     assert "2+2=?\n{low effort}<|im_end|>" in answer.prompt_text
     assert answer.prompt_text.endswith("<think>\n")
 
@@ -200,7 +200,7 @@ def test_a_bad_budget_is_answered_with_400(served: Served) -> None:
     with pytest.raises(BadRequestError, match="thinking_budget is -5; it must be a whole number of tokens"):
         served.ask(thinking_budget=-5)
     with pytest.raises(BadRequestError, match="thinking_budget is 5 while thinking is off"):
-        served.ask(thinking_budget=5, thinks=False)
+        served.ask(thinking_budget=5, thinking=False)
 
 
 def test_a_run_brings_its_own_settings_of_thoughts_and_options_go_before_them(served: Served) -> None:
