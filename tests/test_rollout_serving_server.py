@@ -157,7 +157,7 @@ def test_concurrent_requests_keep_budgets_of_their_own(served: Served) -> None:
             assert ids.count(CLOSE_ID) == 1
 
 
-def test_without_reasoning_all_is_answer(served: Served) -> None:
+def test_without_thinking_all_is_answer(served: Served) -> None:
     answer = served.ask(thinking=False, return_prompt_text=True)
     assert answer.prompt_text.endswith("<|im_start|>assistant\n<think></think>")
     assert answer.choices[0].message.reasoning is None
