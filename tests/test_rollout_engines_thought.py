@@ -16,7 +16,7 @@ from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.protocol import Completion, EngineConfig, EngineStats
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
@@ -56,6 +56,16 @@ def check_marks(tags: ThoughtTags, samples: list[Passage]) -> int:
     return count
 
 
+def check_stats(stats: EngineStats, samples: list[Passage]) -> None:
+    """The engine has counted every token of these samples, and no other."""
+    assert stats.sampled_tokens == sum(len(said.token_ids) for _, _, said in samples)
+    assert stats.prompt_tokens == sum(len(prompt) for prompt, _, _ in samples)
+    assert max(len(said.token_ids) for _, _, said in samples) <= stats.passes
+    assert 1 <= stats.running <= CONFIG.max_sequences
+    assert 0 < stats.cache_use <= 1
+    assert (stats.waiting, stats.preemptions) == (0.0, 0)
+
+
 async def story(model_dir: Path, *, forced: int) -> None:
     """Sample under many limits at once; then push weights while thoughts are in flight, and sample again."""
     tokenizer = load_tokenizer(model_dir)
@@ -75,6 +85,7 @@ async def story(model_dir: Path, *, forced: int) -> None:
 
     try:
         samples = await sample(3, tokens=48)
+        check_stats(engine.take_stats(), samples)
         assert check_marks(tags, samples) >= forced
         assert gap(rank, samples) < TOLERANCE
         rows = [TrainingSample.supervised(ids=prompt, trained_T=[False, *[True] * (len(prompt) - 1)])]
