@@ -1,16 +1,17 @@
-"""The metrics of one reinforcement-learning step, from what the step returned."""
+"""The metrics of one step of the loop, from what the step reported."""
 
 from collections import Counter
 from dataclasses import asdict
 from statistics import fmean
 
+from orchestrator.buffer import Occupancy
 from orchestrator.loop import StepReport
 from rewards.verdict import Outcome
 from rollout.trajectory import Group, well_formed_share
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
-    """Flat metrics of a step: learner, times, throughput, staleness, and each environment's rewards and failures.
+    """Return flat metrics of a step: the learner's, where its time went, staleness, and each environment's rewards.
 
     An environment's measures are over every group that was answered: those trained on alone, which are neither all right
     nor all wrong, would show a reward near the middle whatever the model can do. `reward_trained` is over those.
@@ -27,12 +28,10 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "push/bytes": float(report.pushed_bytes),
         "push/share": report.pushed_share,
     }
-    metrics |= report.times.metrics()
+    everything = [*report.groups, *report.dropped.groups]
+    metrics |= report.times.metrics() | _buffer_metrics(report.occupancy) | _episode_metrics(everything)
     metrics |= {f"engine/{name}": float(value) for name, value in asdict(report.engine).items()}
-    metrics |= _episode_metrics([*report.groups, *report.dropped.groups])
-    metrics |= {f"buffer/{state.value}": slots for state, slots in report.occupancy.held.items()}
-    metrics |= {"buffer/free": report.occupancy.free, "buffer/slots": float(report.occupancy.slots)}
-    trained, answered = _by_env(report.groups), _by_env([*report.groups, *report.dropped.groups])
+    trained, answered = _by_env(report.groups), _by_env(everything)
     for env, groups in sorted(answered.items()):
         measured = _env_metrics(groups) | {"groups_trained": float(len(trained.get(env, [])))}
         rewards = [reward for group in trained.get(env, []) for reward in group.rewards_G]
@@ -40,6 +39,11 @@ def step_metrics(report: StepReport) -> dict[str, float]:
             measured["reward_trained"] = fmean(rewards)
         metrics |= {f"env/{env}/{name}": value for name, value in measured.items()}
     return metrics
+
+
+def _buffer_metrics(occupancy: Occupancy) -> dict[str, float]:
+    held = {f"buffer/{state.value}": slots for state, slots in occupancy.held.items()}
+    return held | {"buffer/free": occupancy.free, "buffer/slots": float(occupancy.slots)}
 
 
 def _episode_metrics(groups: list[Group]) -> dict[str, float]:
