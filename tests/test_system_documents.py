@@ -1,0 +1,86 @@
+"""What the documents name is there: files, folders, classes, modules and make targets."""
+
+import ast
+import builtins
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.stages.registry import HELP
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/performance.md")
+CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")
+FOLDERS = (*CODE, "configs", "docs", "requirements", ".ci")
+ENDINGS = (".py", ".md", ".yaml", ".sh", ".in", ".svg", ".jinja")
+OF_A_RUN = {"backwards.py", "mine.py", "config.yaml"}
+"""Files that a reader or a run writes."""
+SOURCES = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
+CLASSES = {
+    node.name
+    for path in SOURCES
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    if isinstance(node, ast.ClassDef)
+}
+SPAN = re.compile(r"`([^`\n]+)`")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/?")
+PATH_IN_A_BLOCK = re.compile(rf"(?<![\w./])(?:{'|'.join(CODE)}|configs|docs)/[\w./]*\w")
+CLASS = re.compile(r"(?:[A-Z][a-z0-9]+){2,}")
+LIBRARIES = {"DeepSpeed"}
+
+
+def text(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
+
+
+def spans(document: str) -> list[str]:
+    """What stands between backticks, outside of blocks of code."""
+    return SPAN.findall(FENCE.sub("", text(document)))
+
+
+def is_there(path: str) -> bool:
+    """Whether a path is one of the repository: from its root, or for a file's name alone, anywhere in the code."""
+    if "/" in path:
+        return (ROOT / path).exists()
+    return (ROOT / path).exists() or any(found.name == path for found in SOURCES)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_and_folders_that_a_document_names_exist(document: str) -> None:
+    named = {span for span in spans(document) if PATH.fullmatch(span)}
+    files = {span for span in named if span.endswith(ENDINGS) and span.split("/")[0] not in OF_A_RUN}
+    folders = {span for span in named if span.endswith("/") and span.split("/")[0] in FOLDERS}
+    drawn = {path for block in FENCE.findall(text(document)) for path in PATH_IN_A_BLOCK.findall(block)}
+    assert [path for path in sorted(files | folders | drawn) if not is_there(path)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_of_a_document_lead_somewhere(document: str) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", text(document))
+    folder = (ROOT / document).parent
+    assert [link for link in links if "://" not in link and not (folder / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_classes_that_a_document_names_exist(document: str) -> None:
+    named = {word for span in spans(document) for word in span.split(".") if CLASS.fullmatch(word)}
+    if document == "docs/architecture.md":
+        drawn = {word for block in FENCE.findall(text(document)) for word in re.findall(r"\w+", block)}
+        named |= {word for word in drawn if CLASS.fullmatch(word)}
+    assert sorted(named - CLASSES - LIBRARIES - set(dir(builtins))) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_modules_that_a_document_runs_exist(document: str) -> None:
+    modules = {name for name in re.findall(r"python -m ([\w.]+)", text(document)) if name.split(".")[0] in CODE}
+    paths = {name: ROOT / name.replace(".", "/") for name in modules}
+    assert [name for name, path in paths.items() if not (path.with_suffix(".py").exists() or path.is_dir())] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_make_targets_that_a_document_names_exist(document: str) -> None:
+    targets = {name for names in re.findall(r"^([a-z -]+):", text("Makefile"), re.MULTILINE) for name in names.split()}
+    named = set(re.findall(r"(?:`|^)make ([a-z_-]+)", text(document), re.MULTILINE))
+    assert sorted(named - targets - HELP.keys()) == []
