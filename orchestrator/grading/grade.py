@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,45 @@ from envs.playback import Scored, turns_of
 from orchestrator.grading.scoring_pool import ScoringPool, Script
 
 BAD_ROW = "bad_row"
+"""The kind of failure of a response that is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A row of the responses: the key that it gives, and the script that it is or why it is none."""
+
+    key: Any
+    script: Script | None = None
+    mistake: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graded:
+    """What a response was worth."""
+
+    response: Response
+    scored: Scored
+
+    @property
+    def failure(self) -> dict[str, str] | None:
+        """Why there is no reward, as type and message."""
+        if self.response.script is None:
+            return {"type": BAD_ROW, "message": self.response.mistake}
+        failure = self.scored.failure
+        return None if failure is None else {"type": failure.kind.value, "message": failure.message}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row of the results."""
+        verdict = self.scored.verdict
+        return {
+            "key": self.response.key,
+            "reward": self.scored.reward,
+            "parts": verdict.parts,
+            "outcome": None if verdict.outcome is None else verdict.outcome.value,
+            "failure": self.failure,
+            "detail": verdict.detail,
+            "seconds": round(self.scored.seconds, 4),
+        }
 
 
 def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -> bool:
@@ -24,8 +64,8 @@ def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -
     A response row that can't be read, or whose key no task has, gets a failure of type `bad_row`, never a reward.
     Rows are written as they come: what was done before an interruption is in the file.
     """
-    rows = _responses(responses, tasks)
-    results: list[dict[str, Any]] = []
+    given = _read(responses, tasks)
+    results: list[Graded] = []
     bar = Progress(
         TextColumn("grading"),
         BarColumn(),
@@ -36,66 +76,51 @@ def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     with bar, ScoringPool(workers) as pool, out.open("w", encoding="utf-8") as file:
-        step = bar.add_task("", total=len(rows))
-        scores = pool.scores(script for _, script in rows if not isinstance(script, str))
-        for row in _rows(rows, scores):
-            file.write(json.dumps(row) + "\n")
+        step = bar.add_task("", total=len(given))
+        scores = pool.scores(response.script for response in given if response.script is not None)
+        for response in given:
+            scored = Scored(reward=None) if response.script is None else next(scores)
+            results.append(Graded(response=response, scored=scored))
+            file.write(json.dumps(results[-1].as_json()) + "\n")
             file.flush()
-            results.append(row)
             bar.advance(step)
     Console().print(summary(results))
-    return all(row["failure"] is None for row in results)
+    return all(graded.failure is None for graded in results)
 
 
-def _responses(path: Path, tasks: dict[str, Task]) -> list[tuple[Any, Script | str]]:
-    """Read each response's key, with the script that it is, or with what is wrong with it."""
+def _read(path: Path, tasks: dict[str, Task]) -> list[Response]:
+    """Read the responses to these tasks, in their order."""
 
-    def parse(row: dict[str, Any], _number: int) -> tuple[Any, Script | str]:
+    def parse(row: dict[str, Any], _number: int) -> Response:
         key = row.get("key")
         if str(key) not in tasks:
-            return key, f"no task has the key {key!r}; the file has {len(tasks)}, for example {next(iter(tasks))!r}"
+            known = f"the file has {len(tasks)}, for example {next(iter(tasks))!r}"
+            return Response(key=key, mistake=f"no task has the key {key!r}; {known}")
         try:
-            return key, (tasks[str(key)], turns_of(row))
+            return Response(key=key, script=(tasks[str(key)], turns_of(row)))
         except ValueError as error:
-            return key, str(error)
+            return Response(key=key, mistake=str(error))
 
     return read_rows(path, parse=parse, on_error="raise")[0]
 
 
-def _rows(rows: list[tuple[Any, Script | str]], scores: Iterator[Scored]) -> Iterator[dict[str, Any]]:
-    for key, script in rows:
-        scored = Scored(reward=None) if isinstance(script, str) else next(scores)
-        yield {
-            "key": key,
-            "reward": scored.reward,
-            "parts": scored.verdict.parts,
-            "outcome": None if scored.verdict.outcome is None else scored.verdict.outcome.value,
-            "failure": _failure(script, scored),
-            "detail": scored.verdict.detail,
-            "seconds": round(scored.seconds, 4),
-        }
-
-
-def _failure(script: Script | str, scored: Scored) -> dict[str, str] | None:
-    if isinstance(script, str):
-        return {"type": BAD_ROW, "message": script}
-    return None if scored.failure is None else {"type": scored.failure.kind.value, "message": scored.failure.message}
-
-
-def summary(rows: list[dict[str, Any]]) -> Table:
-    """Lay out the counts, means and failures of graded rows."""
-    table = Table(title=f"{len(rows)} responses")
+def summary(results: list[Graded]) -> Table:
+    """Lay out the counts, means and failures of graded responses."""
+    table = Table(title=f"{len(results)} responses")
     table.add_column("")
     table.add_column("value", justify="right")
-    scored = [row for row in rows if row["failure"] is None]
-    if scored:
-        table.add_row("mean reward", f"{sum(row['reward'] for row in scored) / len(scored):.4f}")
-        for name in sorted({name for row in scored for name in row["parts"]}):
-            values = [row["parts"][name] for row in scored if name in row["parts"]]
-            table.add_row(f"part {name}", f"{sum(values) / len(values):.4f}")
-    for outcome, count in sorted(Counter(str(row["outcome"]) for row in scored).items()):
+    scored = [graded.scored for graded in results if graded.failure is None]
+    rewards = [one.reward for one in scored if one.reward is not None]
+    if rewards:
+        table.add_row("mean reward", f"{fmean(rewards):.4f}")
+        for name in sorted({name for one in scored for name in one.verdict.parts}):
+            values = [one.verdict.parts[name] for one in scored if name in one.verdict.parts]
+            table.add_row(f"part {name}", f"{fmean(values):.4f}")
+    for outcome, count in sorted(
+        Counter(str(row.as_json()["outcome"]) for row in results if row.failure is None).items()
+    ):
         table.add_row(f"outcome {outcome}", str(count))
-    for kind, count in sorted(Counter(row["failure"]["type"] for row in rows if row["failure"] is not None).items()):
+    for kind, count in sorted(Counter(row.failure["type"] for row in results if row.failure is not None).items()):
         table.add_row(f"[red]failure {kind}[/red]", str(count))
-    table.add_row("seconds of grading", f"{sum(row['seconds'] for row in rows):.1f}")
+    table.add_row("seconds of grading", f"{sum(row.scored.seconds for row in results):.1f}")
     return table

@@ -7,6 +7,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from envs.core.thinking_mode import Mode, Thinking, up_to
+from rollout.budget.config import Scope
 from rollout.trajectory import Closed, Group, Trajectory, well_formed_share
 
 CLOSED = (Closed.ITSELF, Closed.LINE_END, Closed.ABRUPT, Closed.NEVER)
@@ -102,7 +103,7 @@ class BudgetPoint:
         return max(normal, wilson_interval(self.accuracy, self.samples), key=lambda ends: ends[1] - ends[0])
 
 
-def median_free_thought(groups: Iterable[Group], *, scope: str) -> float | None:
+def median_free_thought(groups: Iterable[Group], *, scope: Scope) -> float | None:
     """Return the median thought in tokens: over turns, or episodes with scope "episode"; None without an answer."""
     scored = [t for group in groups for t in group.trajectories]
     if scope == "episode":
@@ -119,7 +120,7 @@ def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_t
     return list(dict.fromkeys((*fixed, *relative)))
 
 
-def budget_curve(groups: Sequence[Group], conditions: Iterable[Condition], *, scope: str) -> list[BudgetPoint]:
+def budget_curve(groups: Sequence[Group], conditions: Iterable[Condition], *, scope: Scope) -> list[BudgetPoint]:
     """Return the points of one environment, in the order of their budgets.
 
     Each is measured on the groups whose task has its mode; without a single score its measures are NaN. `scope` says what
@@ -148,7 +149,7 @@ def standard_error(values: Sequence[float]) -> float:
     return stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def overshoots(trajectory: Trajectory, budget: int, *, scope: str) -> list[int]:
+def overshoots(trajectory: Trajectory, budget: int, *, scope: Scope) -> list[int]:
     """Return each turn's thought beyond its budget, in tokens; over an episode a turn has what the earlier ones left of it."""
     beyond, left = [], budget
     for turn in trajectory.turns:
@@ -158,7 +159,7 @@ def overshoots(trajectory: Trajectory, budget: int, *, scope: str) -> list[int]:
     return beyond
 
 
-def _point(groups: Sequence[Group], condition: Condition, *, scope: str) -> BudgetPoint:
+def _point(groups: Sequence[Group], condition: Condition, *, scope: Scope) -> BudgetPoint:
     scored = [t for group in groups for t in group.trajectories]
     thoughts = [turn.thought for t in scored for turn in t.turns]
     accuracies = task_accuracies(groups)
