@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -6,7 +7,10 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses import advantages, kl, surrogates
 from learner.losses import config as loss_config
 from learner.losses.config import LossConfig
+from orchestrator.pipeline.config import load_config
 from orchestrator.settings.text import typed
+
+DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,25 @@ from orchestrator.settings.text import typed
 def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind, field, value, named):
     with pytest.raises(ValueError, match=named):
         typed(kind, {field: value})
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("rl.loss.beta=0", "^rl.loss.beta=0.0: must be above 0"),
+        ("sft.optim.beta1=2", "^sft.optim.beta1=2.0"),
+        ("learner.lora.rank=-1", "^learner.lora.rank=-1"),
+        ("model.fresh.pattern=X", "^model.fresh.pattern='X'"),
+        ("stages=[{rl: {name: rl_tools, loss: {beta: 0}}}]", "rl_tools: rl_tools.loss.beta=0.0"),
+        (
+            "rl.loss={kl: k1, kl_coefficient: 0.1}",
+            "^rl.loss.kl=k1 with rl.loss.kl_in=loss: .* set rl.loss.kl=k2, .* or rl.loss.kl_in=reward",
+        ),
+    ],
+)
+def test_a_message_names_the_key_as_it_stands_in_the_file(override: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        load_config(DEMO, ["name=x", override])
 
 
 def test_the_names_of_the_configuration_are_those_of_the_functions():

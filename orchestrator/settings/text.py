@@ -1,12 +1,13 @@
 """Configurations as text: YAML files, `key=value` overrides, dotted keys. The home of OmegaConf."""
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator.run.redaction import blanks, redacted, reference
@@ -43,9 +44,31 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     Raise `ValueError` with the key below `under`, the value and what would be right.
     """
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(dict(given))))
+        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(dict(given)))
+        assert isinstance(merged, DictConfig)
+        _check_parts(merged, under)
+        return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, under)) from error
+
+
+def _check_parts(config: DictConfig, under: str) -> None:
+    """Raise what the parts of a configuration find wrong with themselves, each with its keys as they stand in the file.
+
+    A part names its keys from its own on, such as `loss.kl`; only here is known that it is `rl.loss.kl`.
+    """
+    for name in map(str, config):
+        part = None if OmegaConf.is_missing(config, name) else config[name]
+        if not isinstance(part, DictConfig):
+            continue
+        _check_parts(part, f"{under}{name}.")
+        if OmegaConf.get_type(part) is not dict:
+            try:
+                OmegaConf.to_object(part)
+            except OmegaConfBaseException:
+                raise
+            except ValueError as error:
+                raise ValueError(re.sub(rf"(?<![\w.]){name}\.(?=\w+=)", f"{under}{name}.", str(error))) from error
 
 
 def write_text(config: Any, path: Path) -> None:

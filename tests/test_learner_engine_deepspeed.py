@@ -1,0 +1,40 @@
+"""What we use of DeepSpeed that it does not promise: where a name is gone, a newer version has to be looked at."""
+
+import inspect
+from importlib.metadata import version
+
+import pytest
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.zero.partition_parameters import Init
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+LOOKED_AT = "0.19.8"
+PRIVATE = {
+    BF16_Optimizer: (
+        "fp32_groups_flat_partition",
+        "_hp_optimizer_states_linked",
+        "_lazy_init_hp_params_optimizer_state",
+    ),
+    DeepSpeedZeroOptimizer: (
+        "single_partition_of_fp32_groups",
+        "averaged_gradients",
+        "_hp_optimizer_states_linked",
+        "_lazy_init_hp_params_optimizer_state",
+    ),
+    DeepSpeedZeroOptimizer_Stage3: ("fp32_partitioned_groups_flat",),
+    Init: ("ds_tensor", "ds_shape", "ds_numel"),
+    DeepSpeedEngine: ("basic_optimizer", "overflow", "_global_grad_norm"),
+}
+"""The names that `learner/engine` uses or provides, by the class that has them."""
+
+
+def test_the_version_of_deepspeed_is_the_one_whose_private_names_were_looked_at():
+    assert version("deepspeed") == LOOKED_AT, "look at the names below in the new version, then name it here"
+
+
+@pytest.mark.parametrize("kind", PRIVATE, ids=lambda kind: kind.__name__)
+def test_deepspeed_has_the_private_names_that_the_engine_uses(kind):
+    source = inspect.getsource(kind)
+    assert [name for name in PRIVATE[kind] if name not in source] == []
