@@ -2,7 +2,7 @@
 
 import pytest
 
-from envs.core.turn_text import BadCall, Call, call_message, parse_calls, split_thought, turn_text
+from envs.core.turn_text import BadCall, Call, call_message, parse_calls, parse_turn, turn_text
 from envs.tools.calculator import calculate
 
 
@@ -21,7 +21,38 @@ from envs.tools.calculator import calculate
     ],
 )
 def test_a_turn_splits_into_thought_and_answer(text: str, thinks: bool, expected: tuple[str, str, bool]) -> None:
-    assert split_thought(text, thinks=thinks) == expected
+    parsed = parse_turn(text, thinks=thinks)
+    assert (parsed.thought, parsed.answer, parsed.readable) == expected
+
+
+CALL = Call(name="a", arguments={})
+READ = {"readable": True, "well_formed": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "thinks", "expected"),
+    [
+        (
+            'so</think>I ask. <tool_call>{"name": "a"}</tool_call>',
+            True,
+            {"thought": "so", "calls": (CALL,), **READ},
+        ),
+        (
+            "a</think>b</think>85",
+            True,
+            {"thought": "a</think>b", "answer": "85", "readable": True, "well_formed": False},
+        ),
+        ('not closed <tool_call>{"name": "a"}</tool_call>', True, {"answer": "", "calls": (), "readable": False}),
+        ("85", False, {"thought": None, "answer": "85", "calls": (), **READ}),
+        ("so</think>85", False, {"answer": "", "readable": False, "well_formed": False}),
+    ],
+)
+def test_a_turn_is_read_once_with_its_calls_and_with_what_is_wrong_with_its_form(
+    text: str, thinks: bool, expected: dict[str, object]
+) -> None:
+    parsed = parse_turn(text, thinks=thinks)
+    assert {name: getattr(parsed, name) for name in expected} == expected
+    assert parsed.text == text
 
 
 def test_tool_calls_are_read_across_lines_and_in_order() -> None:
@@ -53,9 +84,9 @@ def test_an_unclosed_call_before_a_good_one_is_its_own_error() -> None:
 
 def test_the_text_of_a_message_reads_back() -> None:
     message = {"reasoning_content": "need ann", "content": "", "tool_calls": [call_message("get", {"key": "ann"})]}
-    thought, answer, well_formed = split_thought(turn_text(message, thinks=True), thinks=True)
-    assert (thought, well_formed) == ("need ann", True)
-    assert parse_calls(answer) == [Call(name="get", arguments={"key": "ann"})]
+    parsed = parse_turn(turn_text(message, thinks=True), thinks=True)
+    assert (parsed.thought, parsed.well_formed) == ("need ann", True)
+    assert parsed.calls == (Call(name="get", arguments={"key": "ann"}),)
 
 
 @pytest.mark.parametrize(

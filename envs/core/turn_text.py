@@ -52,7 +52,7 @@ class ParsedTurn:
 
 def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
     """Read a turn: its thought, its answer and its calls, and whether each has the form that it should have."""
-    thought, answer, readable = split_thought(text, thinks=thinks)
+    thought, answer, readable = _split_thought(text, thinks=thinks)
     return ParsedTurn(
         text=text,
         thought=thought,
@@ -63,7 +63,7 @@ def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
     )
 
 
-def split_thought(text: str, *, thinks: bool) -> tuple[str | None, str, bool]:
+def _split_thought(text: str, *, thinks: bool) -> tuple[str | None, str, bool]:
     """Return a turn as (thought, answer, readable).
 
     With thinking on, the thought was opened by the prompt and must be closed; the answer follows the last closing.
@@ -108,7 +108,7 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
 def _thought_is_well_formed(text: str, *, thinks: bool) -> bool:
     """Return whether a turn has exactly one closing of its thought and no tag in the answer; none at all without thinking.
 
-    This is stricter than `split_thought`, which forgives what can still be read.
+    This is stricter than `_split_thought`, which forgives what can still be read.
     """
     if not thinks:
         return OPEN_THOUGHT not in text and CLOSE_THOUGHT not in text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.core.turn_text import split_thought
+from envs.core.turn_text import parse_turn
 from rewards.verdict import correctness
 
 PER_ENV = 4
@@ -108,8 +108,8 @@ def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
 
 def _passages(turn: dict[str, Any]) -> list[Passage]:
     """Return a turn as thought and answer, by the rule by which it was graded."""
-    thought, answer, _ = split_thought(turn["text"], thinks=turn["closed"] != NO_THOUGHT)
-    return [Passage(role="thought", text=_text(thought)), Passage(role="answer", text=_text(answer))]
+    parsed = parse_turn(turn["text"], thinks=turn["closed"] != NO_THOUGHT)
+    return [Passage(role="thought", text=_text(parsed.thought)), Passage(role="answer", text=_text(parsed.answer))]
 
 
 def _text(content: Any) -> str:

@@ -147,7 +147,7 @@ class EpisodeRunner:
             ids = (*ids, *sampled.completion.token_ids, *context)
 
     def _prompt_ids(self, task: Task, first: tuple[Message, ...]) -> tuple[int, ...]:
-        ids = self._renderer.prompt_ids(replace(task, messages=(*task.messages, *first)))
+        ids = self._renderer.prompt_ids(task, first)
         if len(ids) >= self._limits.total_tokens:
             raise PromptTooLong(
                 f"the prompt has {len(ids)} tokens, rollout.limits.total_tokens={self._limits.total_tokens}"

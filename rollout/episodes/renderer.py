@@ -46,22 +46,23 @@ class Renderer:
         self._thought = thought or ThoughtConfig()
         self._end = str(tokenizer.eos_token)
         self._end_id = tokenizer.eos_token_id  # looked up in a dict of names each time
-        self._last: tuple[Task, tuple[int, ...]] | None = None
+        self._last: tuple[Task, tuple[Message, ...], tuple[int, ...]] | None = None
         self._openings: dict[bool, str] = {}
         self._dropped: dict[str, bool] = {}
         self._escaper = Escaper(tokenizer)
 
-    def prompt_ids(self, task: Task) -> tuple[int, ...]:
+    def prompt_ids(self, task: Task, first: tuple[Message, ...] = ()) -> tuple[int, ...]:
         """Return the ids of a task's prompt: its mode at the end of the last user message, then the opening of the turn.
 
-        Those of the last task are remembered: the answers to one task ask for them one after the other.
+        `first` are messages that the environment adds to the task's own. The last prompt is remembered: the answers to one
+        task ask for it one after the other.
         """
         last = self._last
-        if last is None or last[0] != task:
-            messages = with_notice(task.messages, self._thought.notice(task.thinking))
+        if last is None or (last[0], last[1]) != (task, first):
+            messages = with_notice([*task.messages, *first], self._thought.notice(task.thinking))
             ids = self.encode(self._render(messages, tools=task.tools, thinks=task.thinks))
-            last = self._last = (task, ids)
-        return last[1]
+            last = self._last = (task, first, ids)
+        return last[2]
 
     def observation_ids(self, messages: Sequence[Message], *, thinks: bool) -> tuple[int, ...]:
         """Return the ids that follow the end of the assistant's turn: the observation and the opening of the next turn."""
