@@ -48,7 +48,7 @@ def rows(run: Path, stage: str) -> list[MetricsRow]:
 
 
 def open_ports(job: "subprocess.Popen[str]", actor: str) -> list[list[str]]:
-    """For each process of a job's actor, such as `ray::Rank`, where it listens beyond loopback for TCP."""
+    """For each process of a job's actor, such as `ray::TrainerWorker`, where it listens beyond loopback for TCP."""
     ports = []
     for process in psutil.Process(job.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -161,7 +161,7 @@ def test_two_ranks_with_partitioned_parameters_train_in_step_and_one_goes_on_aft
     run = tmp_path / "job"
     first = start(command(tmp_path, *two))
     wait_for_step(first, run, "rl", 3)
-    for actor, count in (("ray::Rank", 2), ("ray::RolloutWorker", 1)):
+    for actor, count in (("ray::TrainerWorker", 2), ("ray::RolloutWorker", 1)):
         ports = open_ports(first, actor)
         assert [len(one) for one in ports] == [1] * count, (actor, ports)  # Ray's own, which asks for a token
     assert open_ports(first, "VLLM::EngineCore") == [[]]
