@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,12 @@ def distinct(source: TaskSource, count: int) -> list[Task]:
 
 def file_tasks(env: BoundEnv) -> tuple[list[Task], int]:
     """Return all tasks of an environment's data file, of both splits, and how many bad rows were skipped."""
-    path, definition = Path(str(env.config.data)), env.definition
-    formats = (definition.beside(path.parent) if definition.beside is not None else definition).formats
+    path = Path(str(env.config.data))
+    if env.definition.beside is not None:
+        env = replace(env, definition=env.definition.beside(path.parent))
 
     def parse(row: dict[str, Any], _number: int) -> Task:
-        made = load_row(formats, row, "row", name=env.config.format)
+        made = load_row(env.definition.formats, row, name=env.config.format)
         own = own_id(row)
         return env.task(made, content_key(made) if own is None else str(own))
 

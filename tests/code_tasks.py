@@ -14,7 +14,7 @@ from envs.core.thinking_mode import OFF
 
 def task_of(row: dict[str, Any], **settings: Any) -> Task:
     """Return the task of a row without thinking, with these settings."""
-    return bound(replace(load_row(ENVIRONMENT.formats, row, "row"), thinking=OFF), ENVIRONMENT, **settings)
+    return bound(replace(load_row(ENVIRONMENT.formats, row), thinking=OFF), ENVIRONMENT, **settings)
 
 
 def play(task: Task, *answers: str) -> GymStep:

@@ -84,7 +84,9 @@ def test_a_game_of_chance_has_no_gold_but_the_same_number_plays_the_same(game: s
     for _ in range(2):
         playing, seen = opened(task), []
         for turn in range(4):
-            observation, _, terminated, truncated, info = playing.step(f"</think>{task.spec['actions'][turn % 2]}")
+            observation, _, terminated, truncated, info = playing.step(
+                f"</think>{task.env.options['actions'][turn % 2]}"
+            )
             seen.append((observation, terminated, truncated, info["parts"]))
             if terminated or truncated:
                 break

@@ -34,7 +34,7 @@ def correct(task: Task, turns: list[str]) -> float:
 
 
 def task_of(row: dict[str, Any]) -> Task:
-    return replace(load_row(FORMATS, row, "row"), thinking=OFF)
+    return replace(load_row(FORMATS, row), thinking=OFF)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answe
 )
 def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_row(FORMATS, row, "row")
+        load_row(FORMATS, row)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def reward(task: Task, answer: str, *, env_id: str = "math") -> float:
 
 
 def test_every_gsm8k_answer_is_accepted_and_its_neighbour_rejected() -> None:
-    for index, row in enumerate(rows("gsm8k_train.jsonl")):
-        task = load_row(environment("math").formats, row, str(index))
+    for row in rows("gsm8k_train.jsonl"):
+        task = load_row(environment("math").formats, row)
         gold = task.spec["answer"]
         wrong = str(int(gold.replace(",", "")) + 1)
         assert reward(task, row["answer"]) == 1.0, row
@@ -45,7 +45,7 @@ def test_every_gsm8k_answer_is_accepted_and_its_neighbour_rejected() -> None:
 
 def test_every_canonical_humaneval_solution_passes_and_an_empty_body_fails() -> None:
     def scores(row: dict[str, Any]) -> tuple[float, float, float]:
-        task = load_row(environment("code").formats, row, row["task_id"])
+        task = load_row(environment("code").formats, row)
         solution = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
         answers = (solution, row["canonical_solution"], row["prompt"] + "    pass")
         right, bare, empty = (reward(task, answer, env_id="code") for answer in answers)

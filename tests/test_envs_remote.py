@@ -135,7 +135,7 @@ def task_of(
     server_env = configured("http", options | {"max_bytes": 4096})
     (rows,) = server_env.formats
     assert rows.matches(row)
-    return bound(rows.load(row, "0"), server_env)
+    return bound(rows.load(row), server_env)
 
 
 def opened(task: Task) -> "gymnasium.Env[str, str]":
@@ -369,7 +369,7 @@ def test_a_host_is_asked_where_it_is_listed_and_this_machine_always() -> None:
 def test_a_row_that_can_not_be_played_is_refused(params: dict[str, Any], error: str) -> None:
     (rows,) = configured("http", {"url": "http://localhost"}).formats
     with pytest.raises(ValueError, match=error):
-        rows.load({"responses_create_params": params}, "0")
+        rows.load({"responses_create_params": params})
 
 
 def test_prompts_of_several_kinds_of_items_are_read() -> None:
@@ -380,7 +380,7 @@ def test_prompts_of_several_kinds_of_items_are_read() -> None:
         {"type": "function_call", "call_id": "1", "name": "add", "arguments": '{"count": 1}'},
         {"type": "function_call_output", "call_id": "1", "output": "ok"},
     ]
-    task = rows.load({"responses_create_params": {"instructions": "Policy.", "input": said}}, "0")
+    task = rows.load({"responses_create_params": {"instructions": "Policy.", "input": said}})
     assert [message["role"] for message in task.messages] == ["system", "system", "user", "assistant", "tool"]
     assert task.messages[3]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"count": 1}}
 

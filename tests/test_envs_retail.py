@@ -14,7 +14,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.core.turn_text import call_message, turn_text
 from envs.retail import gold, rows
-from envs.retail.env import ENVIRONMENT, USER_REPLY, RetailEnv, configure
+from envs.retail.env import ENVIRONMENT, USER_REPLY, RetailEnv, beside, configure
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
@@ -37,7 +37,7 @@ def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> 
 
 
 def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
-    return bound(dataclasses.replace(rows.load_from(shop, row, "0"), thinking=OFF), "retail", **settings)
+    return bound(dataclasses.replace(rows.load_from(shop, row), thinking=OFF), beside(shop), **settings)
 
 
 def say(content: str, *calls: tuple[str, dict[str, Any]]) -> str:
@@ -66,11 +66,11 @@ def test_a_task_shows_policy_instruction_and_tools_and_carries_only_the_path_of_
     )
     assert task.tools == tuple(TOOLS)
     assert task.spec == {
-        "database": str(shop.resolve()),
         "user_id": "bob_ray_2",
         "actions": [{"name": CANCEL[0], "arguments": CANCEL[1]}],
         "outputs": ["10.1"],
     }
+    assert task.env.options == {"database": str(shop.resolve())}
 
 
 def test_each_call_is_answered_in_order_by_one_tool_message(shop: Path) -> None:
@@ -211,24 +211,24 @@ ALTERED = {
 )
 def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        rows.load_from(shop, row(CANCEL) | change, "0")
+        rows.load_from(shop, row(CANCEL) | change)
 
 
 def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_when_they_are_played(
     shop: Path, tmp_path: Path
 ) -> None:
     task = task_of(shop, row(CANCEL))
-    task = dataclasses.replace(task, spec=task.spec | {"database": str(tmp_path / "gone")})
+    gone = dataclasses.replace(task.env, options={"database": str(tmp_path / "gone")})
+    task = dataclasses.replace(task, env=gone)
     with pytest.raises(EnvironmentFault, match="gone/users.json"):
         RetailEnv().reset(options={"task": task})
     with pytest.raises(ValueError, match="gone/users.json"):
-        rows.load_from(tmp_path / "gone", row(CANCEL), "0")
+        rows.load_from(tmp_path / "gone", row(CANCEL))
 
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:
     assert configure({}) is ENVIRONMENT
-    (tau,) = configure({"database": str(shop)}).formats
-    assert tau.load(row(CANCEL), "0").spec["database"] == str(shop.resolve())
+    assert configure({"database": str(shop)}).options == {"database": str(shop.resolve())}
     with pytest.raises(ValueError, match="unknown 'databse'; did you mean 'database'"):
         configure({"databse": str(shop)})
     with pytest.raises(ValueError, match="users.json"):

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bound import bound
 
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.core.turn_text import call_message, turn_text
 from envs.retail import gold, rows
 from envs.retail.database import Database
-from envs.retail.env import RetailEnv
+from envs.retail.env import RetailEnv, beside
 from envs.retail.tools import WRITING, replay
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "tau_retail"
@@ -52,7 +53,7 @@ def tasks() -> dict[tuple[str, int], Task]:
     for name in ("tasks_train", "tasks_dev"):
         with (DATA / f"{name}.jsonl").open(encoding="utf-8") as file:
             for number, line in enumerate(file):
-                task = rows.load_from(DATA, json.loads(line), f"{name}/{number}")
+                task = bound(rows.load_from(DATA, json.loads(line)), beside(DATA))
                 found[name, number] = dataclasses.replace(task, thinking=OFF)
     return found
 

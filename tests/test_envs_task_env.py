@@ -171,7 +171,7 @@ def test_a_programs_faults_have_an_outcome_and_no_reward(source: str, outcome: s
 
 def check_task(check: str) -> Task:
     row = {"prompt": "def f(x):\n    '''Twice x.'''\n", "entry_point": "f", "test": check}
-    return bound(load_row(environment("code").formats, row, "row"), "code")
+    return bound(load_row(environment("code").formats, row), "code")
 
 
 def test_a_check_function_judges_results_that_cross_as_plain_values() -> None:

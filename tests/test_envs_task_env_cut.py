@@ -15,6 +15,7 @@ from envs.core.task import Task
 from envs.core.turn_text import call_message, turn_text
 from envs.playback import score
 from envs.retail import rows
+from envs.retail.env import beside
 from rewards.verdict import Outcome
 from rollout.episodes.episode import EpisodeLimits
 from rollout.trajectory import Stop
@@ -35,7 +36,7 @@ def weighing(task: Task, weights: dict[str, float]) -> Task:
 
 
 def moves(task: Task) -> list[str]:
-    gold = configured("gym", {"id": task.spec["id"], "kwargs": task.spec["kwargs"]}).gold
+    gold = configured("gym", {"id": task.env.options["id"], "kwargs": task.env.options["kwargs"]}).gold
     assert gold is not None
     return ["</think>" + said for said in gold(task)]
 
@@ -80,8 +81,8 @@ def test_on_the_cliff_every_limit_is_worse_than_the_way_and_no_better_than_doing
 
 def test_what_an_unknown_game_costs_a_turn_is_what_its_first_step_costs() -> None:
     climb = game("MountainCar-v0", max_steps=5)
-    assert (climb.spec["idle"], game("CartPole-v1").spec["idle"]) == (-1.0, 0.0)
-    assert game("CartPole-v1", idle=-0.5).spec["idle"] == -0.5
+    assert (climb.env.options["idle"], game("CartPole-v1").env.options["idle"]) == (-1.0, 0.0)
+    assert game("CartPole-v1", idle=-0.5).env.options["idle"] == -0.5
     with pytest.raises(ValueError, match=r"options.idle is 1; it must be a number, 0 or less"):
         configured("gym", {"id": "CartPole-v1", "idle": 1})
 
@@ -98,7 +99,8 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
         "actions": [{"name": CANCEL[0], "kwargs": CANCEL[1]}],
         "outputs": [],
     }
-    task = bound(rows.load_from(write_shop(tmp_path), row, "0"), "retail")
+    shop = write_shop(tmp_path)
+    task = bound(rows.load_from(shop, row), beside(shop))
     limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
     thinks = ["so " * 100]
     done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
@@ -109,10 +111,9 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
 
 
 def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_before(tmp_path: Path) -> None:
-    task = rows.load_from(
-        write_shop(tmp_path), {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, "0"
-    )
-    task = weighing(bound(task, "retail"), {"correct": 1.0, "tool_errors": -0.2})
+    shop = write_shop(tmp_path)
+    task = rows.load_from(shop, {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []})
+    task = weighing(bound(task, beside(shop)), {"correct": 1.0, "tool_errors": -0.2})
     bad = score(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
     assert (bad.reward, bad.verdict.parts["correct"], bad.verdict.parts["format"], bad.verdict.outcome) == (
         -0.2,

@@ -40,7 +40,7 @@ def reward(task: Task, turns: list[str]) -> float:
 
 def gold_arguments(made: dict[str, Any]) -> list[dict[str, Any]]:
     """The arguments of the gold calls of a row."""
-    (turn,) = gold.gold(function_rows.load(made, "0"))
+    (turn,) = gold.gold(function_rows.load(made))
     return [call.arguments for call in parse_calls(turn)]  # type: ignore[union-attr]
 
 
@@ -59,7 +59,7 @@ JAVA = {
 
 
 def test_the_data_sets_names_of_types_become_json_schemas() -> None:
-    task = function_rows.load(row([{"f": {}}], JAVA, required=["name"]), "0")
+    task = function_rows.load(row([{"f": {}}], JAVA, required=["name"]))
     parameters = task.tools[0]["function"]["parameters"]
     assert (parameters["type"], parameters["required"]) == ("object", ["name"])
     assert parameters["properties"] == {
@@ -104,7 +104,7 @@ def test_gold_calls_have_the_first_accepted_value_of_every_argument_that_is_need
     ],
 )
 def test_gold_calls_of_rows_of_every_kind_are_right_and_corrupted_ones_wrong(made: dict[str, Any]) -> None:
-    task = function_rows.load(made, "0")
+    task = function_rows.load(made)
     assert reward(task, gold.gold(task)) == 1.0
     corruptions = dict(gold.corruptions(task))
     assert "extra call" in corruptions
@@ -113,7 +113,7 @@ def test_gold_calls_of_rows_of_every_kind_are_right_and_corrupted_ones_wrong(mad
 
 def test_the_corruptions_are_of_every_kind() -> None:
     made = row([{"f": {"size": [1], "name": ["Al"], "flag": [True]}}], JAVA, required=["size", "name"])
-    task = function_rows.load(made, "0")
+    task = function_rows.load(made)
     assert list(dict(gold.corruptions(task))) == [
         "extra call",
         "f (0) left out",
@@ -133,7 +133,7 @@ def test_the_corruptions_are_of_every_kind() -> None:
 
 
 def test_an_argument_without_an_accepted_value_has_no_gold_call() -> None:
-    task = function_rows.load(row([{"f": {"size": []}}], JAVA, required=["size"]), "0")
+    task = function_rows.load(row([{"f": {"size": []}}], JAVA, required=["size"]))
     with pytest.raises(ValueError, match="argument 'size' has no accepted value"):
         gold.gold(task)
 
@@ -156,7 +156,7 @@ def test_an_argument_without_an_accepted_value_has_no_gold_call() -> None:
 )
 def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        function_rows.load(row([{"f": {}}], {}, required=[]) | change, "0")
+        function_rows.load(row([{"f": {}}], {}, required=[]) | change)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -167,7 +167,7 @@ def test_all_gold_calls_of_the_real_rows_are_accepted_in_any_order_and_all_corru
     read = 0
     with (DATA / name).open(encoding="utf-8") as file:
         for line in file:
-            task = function_rows.load(json.loads(line), "0")
+            task = function_rows.load(json.loads(line))
             (turn,) = gold.gold(task)
             assert function_rows.judge(task, parse_calls(turn)).parts["correct"] == 1.0, line
             assert function_rows.judge(task, parse_calls(turn)[::-1]).parts["correct"] == 1.0, line

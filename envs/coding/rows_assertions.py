@@ -22,7 +22,7 @@ REQUEST = (
 )
 
 
-def load(row: Row, key: str) -> Task:
+def load(row: Row) -> Task:
     """Make a task of a row: a text, a list of assertions, optionally set-up code, a solution and the entry point.
 
     The request shows the first assertion, which tells name and arguments. MBPP's `challenge_test_list` is not used.
@@ -48,7 +48,7 @@ def load(row: Row, key: str) -> Task:
         spec["prompt"] = text
         spec["setup"] = f"{imports}{preamble(text, entry_point)}\n{setup}"
     request = REQUEST.format(text.strip(), entry_point, asserts[0])
-    return Task(key=key, messages=({"role": "user", "content": request},), spec=spec)
+    return Task(messages=({"role": "user", "content": request},), spec=spec)
 
 
 def _name(row: Row, names: tuple[str, ...], what: str) -> str:

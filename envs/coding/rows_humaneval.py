@@ -25,7 +25,7 @@ EXAMPLE = " For example this must hold:\n\n{}"
 WRITE = "{}\n\nAnswer with the whole Python program in a code block. It must define `{}`."
 
 
-def load(row: dict[str, Any], key: str) -> Task:
+def load(row: dict[str, Any]) -> Task:
     """Make a task of a row: `prompt`, `entry_point`, `test` (with `check(candidate)`), perhaps `canonical_solution`.
 
     The prompt is code to be completed where it defines the entry point, else it is the request in words. HumanEval+
@@ -53,7 +53,7 @@ def load(row: dict[str, Any], key: str) -> Task:
     if others:
         examples = [node for node in ast.walk(check) if isinstance(node, ast.Assert) and uses(node, others)]
         request += OTHERS.format("`, `".join(others), "".join(map(EXAMPLE.format, map(ast.unparse, examples[:1]))))
-    return Task(key=key, messages=({"role": "user", "content": request},), spec=spec)
+    return Task(messages=({"role": "user", "content": request},), spec=spec)
 
 
 def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:

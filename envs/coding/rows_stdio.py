@@ -38,7 +38,7 @@ FUNCTION = "{}\n\nWrite the Python function `{}`. Answer with the whole program 
 STARTER = "\n\nIt begins so:\n\n```python\n{}\n```"
 
 
-def load(row: Row, key: str) -> Task:
+def load(row: Row) -> Task:
     """Make a task of a row. The tests that the data set calls public may be shown, or all where none is."""
     text = next((row[name] for name in TEXTS if isinstance(row.get(name), str) and row[name].strip()), None)
     if text is None:
@@ -64,7 +64,7 @@ def load(row: Row, key: str) -> Task:
     solution = _solution(row)
     if solution is not None:
         spec["solution"] = solution
-    return Task(key=key, messages=({"role": "user", "content": request},), spec=spec)
+    return Task(messages=({"role": "user", "content": request},), spec=spec)
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:

@@ -15,7 +15,7 @@ class RowFormat:
 
     name: str
     matches: Callable[[Row], bool]
-    load: Callable[[Row, str], Task]
+    load: Callable[[Row], Task]
 
 
 def has_fields(*names: str) -> Callable[[Row], bool]:
@@ -31,7 +31,7 @@ def own_id(row: Row) -> str | int | None:
     return None
 
 
-def load_row(formats: Sequence[RowFormat], row: Row, key: str, *, name: str | None = None) -> Task:
+def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None) -> Task:
     """The task of a row, by the format of this name, else by the first that matches.
 
     Raises ValueError for an unknown name, for a row that no format matches, and for a broken row.
@@ -40,9 +40,9 @@ def load_row(formats: Sequence[RowFormat], row: Row, key: str, *, name: str | No
         named = [known for known in formats if known.name == name]
         if not named:
             raise ValueError(f"no row format {name!r} here; there are {', '.join(known.name for known in formats)}")
-        return named[0].load(row, key)
+        return named[0].load(row)
     for known in formats:
         if known.matches(row):
-            return known.load(row, key)
+            return known.load(row)
     names = ", ".join(known.name for known in formats)
     raise ValueError(f"the row is of no known format ({names}); it has the fields {sorted(row)}")

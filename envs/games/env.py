@@ -19,8 +19,8 @@ from envs.core.task import Task
 from envs.core.turn_text import ParsedTurn
 from envs.games.gold import corruptions, demonstrate, gold
 from envs.games.known_games import GymGame
-from envs.games.options import game_spec
-from envs.games.tasks import ENV, act, action_of, begin, generate, prompt, view
+from envs.games.options import game_options
+from envs.games.tasks import ENV, act, action_of, begin_of, generate, prompt, view
 from envs.task_env import TaskEnv
 from rewards.verdict import Verdict, share_of, verdict
 
@@ -37,27 +37,29 @@ class GymEnv(TaskEnv):
         observation = super().reset(seed=seed, options=options)
         assert self.task is not None
         self.close()
-        self.game, first = begin(self.task.spec)
+        self.game, first = begin_of(self.task)
         self.total, self.bad, self.played = 0.0, 0, 0
-        if prompt(self.task.spec, first) != self.task.messages[0]["content"]:
-            raise EnvironmentFault(f"{self.task.spec['id']} does not begin as it did when the task was made: {first!r}")
+        kind = self.task.env.options
+        if prompt(kind, self.task.spec["number"], first) != self.task.messages[0]["content"]:
+            raise EnvironmentFault(f"{kind['id']} does not begin as it did when the task was made: {first!r}")
         return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         assert self.game is not None
+        kind = task.env.options
         ended = cut = False
         self.played += 1
-        action = action_of(parsed.answer, task.spec["actions"])
+        action = action_of(parsed.answer, kind["actions"])
         if action is None:
             self.bad += 1
-            self.total += task.spec["idle"]
-            seen = f"error: no action named; the actions are {', '.join(task.spec['actions'])}"
+            self.total += kind["idle"]
+            seen = f"error: no action named; the actions are {', '.join(kind['actions'])}"
         else:
             observation, reward, ended, cut = act(self.game, action)
             self.total += reward
-            seen = view(self.game, task.spec, observation)
+            seen = view(self.game, kind, observation)
         if ended:
-            return self.end(self._judged(self.total, won=self.total > task.spec["success"]))
+            return self.end(self._judged(self.total, won=self.total > kind["success"]))
         if cut or self.is_last(task):
             return self.cut(f"after {self.turns} turns")
         return self.go_on([{"role": "user", "content": seen}])
@@ -67,7 +69,7 @@ class GymEnv(TaskEnv):
         limit = task.env.settings.max_turns
         assert limit is not None, "the definition of a game says how long it goes on"
         left = max(0, limit - self.played)
-        return self._judged(self.total + left * task.spec["idle"], won=False)
+        return self._judged(self.total + left * task.env.options["idle"], won=False)
 
     def _judged(self, total: float, *, won: bool) -> Verdict:
         judged = verdict(won, detail=f"return {total:g}")
@@ -82,27 +84,26 @@ class GymEnv(TaskEnv):
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     """Return the environment that plays the game of these options. Raise `ValueError` for wrong ones."""
-    return _definition(game_spec(options) if options else DEFAULT)
+    return _definition(game_options(options) if options else DEFAULT)
 
 
-def _definition(spec: dict[str, Any]) -> EnvDefinition:
-    make = partial(generate, spec=spec)
-    try:
-        planned = bool(gold(make(random.Random(0), 1)))
-    except ValueError:
-        planned = False
-    return EnvDefinition(
+def _definition(options: dict[str, Any]) -> EnvDefinition:
+    make = partial(generate, options=options)
+    game = EnvDefinition(
         id=ENV,
         entry_point="envs.games.env:GymEnv",
         generate=make,
-        demonstrate=demonstrate if planned else None,
-        gold=gold if planned else None,
-        corruptions=corruptions if planned else None,
+        options=options,
         configure=configure,
         parts=(*PARTS, RETURN, BAD_ACTIONS),
-        max_turns=spec["max_turns"],
+        max_turns=options["max_steps"],
     )
+    try:
+        gold(replace(make(random.Random(0), 1), env=game.ref()))
+    except ValueError:  # nobody knows how it is won
+        return game
+    return replace(game, demonstrate=demonstrate, gold=gold, corruptions=corruptions)
 
 
-DEFAULT = game_spec({"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}})
+DEFAULT = game_options({"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}})
 ENVIRONMENT = _definition(DEFAULT)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from envs.core.task import Message, Task
-from envs.games.tasks import act, action_of, begin, view
+from envs.games.tasks import act, action_of, begin_of, view
 
 Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
 """As in gymnasium's toy games: state, action, and the outcomes (probability, next state, reward, whether it ends)."""
@@ -13,12 +13,12 @@ Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
 
 def gold(task: Task) -> list[str]:
     """Return the shortest way to win. Raise `ValueError` where a game gives no dynamics, or leaves something to chance."""
-    game, _ = begin(task.spec)
+    game, _ = begin_of(task)
     toy: Any = game.unwrapped
     game.close()
     if not hasattr(toy, "P"):
-        raise ValueError(f"{task.spec['id']} gives no dynamics to plan with")
-    return [f"\\boxed{{{task.spec['actions'][action]}}}" for action in shortest_win(toy.P, toy.s)]
+        raise ValueError(f"{task.env.options['id']} gives no dynamics to plan with")
+    return [f"\\boxed{{{task.env.options['actions'][action]}}}" for action in shortest_win(toy.P, toy.s)]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
@@ -31,14 +31,14 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 def demonstrate(task: Task) -> list[Message]:
     """Return the shortest way to win, with what is seen on it."""
-    game, _ = begin(task.spec)
+    game, _ = begin_of(task)
     messages: list[Message] = []
     for said in gold(task):
-        action = action_of(said, task.spec["actions"])
+        action = action_of(said, task.env.options["actions"])
         assert action is not None
         observation, *_ = act(game, action)
         messages.append({"role": "assistant", "reasoning_content": "", "content": said})
-        messages.append({"role": "user", "content": view(game, task.spec, observation)})
+        messages.append({"role": "user", "content": view(game, task.env.options, observation)})
     game.close()
     return messages[:-1]
 

@@ -32,8 +32,8 @@ class GymOptions:
     idle: float | None = None
 
 
-def game_spec(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a task says of the game of these options. Raise `ValueError` for wrong ones."""
+def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a game, all of them said. Raise `ValueError` for wrong ones."""
     known = [option.name for option in fields(GymOptions)]
     only_known(options, known, "options")
     if not isinstance(options.get("id"), str):
@@ -61,7 +61,7 @@ def game_spec(options: Mapping[str, Any]) -> dict[str, Any]:
         "actions": actions,
         "rules": about.rules if given.rules is None else given.rules,
         "frame": frame,
-        "max_turns": max_steps,
+        "max_steps": max_steps,
         "success": float(success),
         "idle": float(idle),
     }

@@ -21,18 +21,23 @@ One action a turn. The actions are: {actions}. Put your action in \\boxed{{}}.
 Game {number}. {view}"""
 
 
-def begin(spec: Mapping[str, Any]) -> tuple[GymGame, str]:
-    """Begin a game; return it and its first view."""
-    mode = "ansi" if spec["frame"] == "ansi" else None
-    game = gymnasium.make(spec["id"], render_mode=mode, disable_env_checker=True, **spec["kwargs"])
-    observation, _ = game.reset(seed=spec["seed"])
-    return game, view(game, spec, observation)
+def begin(options: Mapping[str, Any], number: int) -> tuple[GymGame, str]:
+    """Begin the game of this number; return it and its first view."""
+    mode = "ansi" if options["frame"] == "ansi" else None
+    game = gymnasium.make(options["id"], render_mode=mode, disable_env_checker=True, **options["kwargs"])
+    observation, _ = game.reset(seed=number)
+    return game, view(game, options, observation)
 
 
-def view(game: GymGame, spec: Mapping[str, Any], observation: Any) -> str:
+def begin_of(task: Task) -> tuple[GymGame, str]:
+    """Begin the game of a task; return it and its first view."""
+    return begin(task.env.options, task.spec["number"])
+
+
+def view(game: GymGame, options: Mapping[str, Any], observation: Any) -> str:
     """Return what the model sees: the observation in words, and the drawing where there is one."""
-    words = known_game(spec["id"]).words(observation, game.unwrapped)
-    return f"{words}\n{drawing(str(game.render()))}" if spec["frame"] == "ansi" else words
+    words = known_game(options["id"]).words(observation, game.unwrapped)
+    return f"{words}\n{drawing(str(game.render()))}" if options["frame"] == "ansi" else words
 
 
 def act(game: GymGame, action: int) -> tuple[Any, float, bool, bool]:
@@ -42,10 +47,10 @@ def act(game: GymGame, action: int) -> tuple[Any, float, bool, bool]:
     return observation, float(reward), ended, cut
 
 
-def prompt(spec: Mapping[str, Any], first: str) -> str:
-    """Return the whole prompt."""
-    actions = ", ".join(spec["actions"])
-    return PROMPT.format(rules=spec["rules"], actions=actions, number=spec["seed"], view=first).strip()
+def prompt(options: Mapping[str, Any], number: int, first: str) -> str:
+    """Return the whole prompt of a game."""
+    actions = ", ".join(options["actions"])
+    return PROMPT.format(rules=options["rules"], actions=actions, number=number, view=first).strip()
 
 
 def action_of(answer: str, actions: list[str]) -> int | None:
@@ -58,12 +63,12 @@ def action_of(answer: str, actions: list[str]) -> int | None:
     return numbers[named[-1].lower()] if named else None
 
 
-def generate(rng: random.Random, level: int, *, spec: Mapping[str, Any]) -> Task:
-    """Make a task of a game of this kind with a number of its own; its key is set by the source."""
+def generate(rng: random.Random, level: int, *, options: Mapping[str, Any]) -> Task:
+    """Make a task of a game with a number of its own."""
     if level != 1:
         raise ValueError(f"{ENV} has level 1 only, not {level}; options.kwargs makes a game harder")
-    numbered = dict(spec) | {"seed": rng.randrange(NUMBERS)}
-    game, first = begin(numbered)
+    number = rng.randrange(NUMBERS)
+    game, first = begin(options, number)
     game.close()
-    messages = ({"role": "user", "content": prompt(numbered, first)},)
-    return Task(messages=messages, spec=numbered)
+    messages = ({"role": "user", "content": prompt(options, number, first)},)
+    return Task(messages=messages, spec={"number": number})

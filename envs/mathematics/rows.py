@@ -11,28 +11,28 @@ from rewards.plain_numbers import MAX_CHARACTERS
 REQUEST = "\nPut the final answer in \\boxed{}."
 
 
-def load_gsm8k(row: dict[str, Any], key: str) -> Task:
+def load_gsm8k(row: dict[str, Any]) -> Task:
     """Make a task of a GSM8K row: `question`, and `answer` with the final number after `####`."""
     question, answer = field(row, "question", str), field(row, "answer", str)
     _, mark, gold = answer.rpartition("####")
     if not mark or not gold.strip():
         raise ValueError("field 'answer' has no final answer after '####'")
-    return _task(question, gold, key)
+    return _task(question, gold)
 
 
-def load_math(row: dict[str, Any], key: str) -> Task:
+def load_math(row: dict[str, Any]) -> Task:
     """Make a task of a row as in the MATH data: `problem`, and the final `answer`, or a `solution` that ends in a box."""
     problem = field(row, "problem", str)
     if isinstance(row.get("answer"), int) and not isinstance(row["answer"], bool):
-        return _task(problem, str(row["answer"]), key)
+        return _task(problem, str(row["answer"]))
     if row.get("answer") is not None:
         answer = field(row, "answer", str)
         boxed = boxes(answer)
-        return _task(problem, boxed[-1] if boxed else answer.strip().strip("$"), key)
+        return _task(problem, boxed[-1] if boxed else answer.strip().strip("$"))
     boxed = boxes(field(row, "solution", str))
     if not boxed:
         raise ValueError("field 'solution' has no closed \\boxed{...}; give one, or a field 'answer'")
-    return _task(problem, boxed[-1], key)
+    return _task(problem, boxed[-1])
 
 
 FORMATS = (
@@ -43,11 +43,11 @@ FORMATS = (
 )
 
 
-def _task(question: str, gold: str, key: str) -> Task:
+def _task(question: str, gold: str) -> Task:
     gold = gold.strip()
     if not 0 < len(gold) <= MAX_CHARACTERS:
         raise ValueError(f"the final answer {gold[:40]!r} must have 1 to {MAX_CHARACTERS} characters, not {len(gold)}")
     if not question.strip():
         raise ValueError("the question is empty")
     message = {"role": "user", "content": question.strip() + REQUEST}
-    return Task(key=key, messages=(message,), spec={"answer": gold})
+    return Task(messages=(message,), spec={"answer": gold})

@@ -18,7 +18,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any, get_args
 
 from envs.core.bounds import only_known
@@ -46,16 +45,16 @@ class HttpEnv(TaskEnv):
         """Begin a session; `info["messages"]` has what the server says first. Raise `EnvironmentFault` where it fails."""
         observation, info = super().reset(seed=seed, options=options)
         assert self.task is not None
-        spec = self.task.spec
+        row, options_of = self.task.spec["row"], self.task.env.options
         self.close()
-        self.session = Session(_server(spec["server"]))
+        self.session = Session(_server(options_of["server"]))
         self.said: list[ResponseTurn] = []
         self.calls = self.refused = self.unreadable = 0
         self.total, self.ids = 0.0, {}
-        if spec["protocol"] == "verify":
-            self.session.post_json("seed_session", spec["row"], repeatable=True)
+        if options_of["protocol"] == "verify":
+            self.session.post_json("seed_session", row, repeatable=True)
             return observation, info
-        first = self.session.post_json("reset", spec["row"], repeatable=True)
+        first = self.session.post_json("reset", row, repeatable=True)
         if first.get("session_id") is not None:
             self.ids = {"session_id": first["session_id"]}
         shown = _shown(first)
@@ -72,7 +71,7 @@ class HttpEnv(TaskEnv):
         )
         self.calls += len(said)
         text = CALL_BLOCK.sub("", answer).strip()
-        if task.spec["protocol"] == "step":
+        if task.env.options["protocol"] == "step":
             return self._step(task, answer, ResponseTurn(text=text, calls=calls))
         results = [call.error if isinstance(call, BadCall) else self._call(task, call) for call in said]
         outputs = tuple(result for call, result in zip(said, results, strict=True) if isinstance(call, Call))
@@ -168,8 +167,8 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
         raise ValueError(f"options.hosts is {hosts!r}; it must be a list of host names")
     server = {name: options[name] for name in known if name in options}
     _server(server)
-    rows = RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=partial(load, server=server, protocol=protocol))
-    return replace(ENVIRONMENT, formats=(rows,))
+    rows = RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load)
+    return replace(ENVIRONMENT, formats=(rows,), options={"server": server, "protocol": protocol})
 
 
 def _server(settings: Mapping[str, Any]) -> Server:

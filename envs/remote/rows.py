@@ -1,7 +1,6 @@
 """Rows of NeMo-Gym's data as tasks."""
 
 import re
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from envs.core.jsonl import field
@@ -16,13 +15,12 @@ ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
 
-def load(row: dict[str, Any], key: str, *, server: Mapping[str, Any], protocol: Protocol) -> Task:
-    """Make a task of a row for this server. Raise `ValueError` for a prompt or a tool that can't be shown."""
+def load(row: dict[str, Any]) -> Task:
+    """Make a task of a row. Raise `ValueError` for a prompt or a tool that can't be shown."""
     params = field(row, PARAMS, dict)
     tools = tools_of(params)
     for tool in tools:
         name = tool["function"]["name"]
         if not TOOL_NAME.fullmatch(name) or name in ROUTES:
             raise ValueError(f"field '{PARAMS}.tools' has a tool {name!r}, which is no route of its own on the server")
-    spec = {"server": dict(server), "protocol": protocol, "row": row}
-    return Task(key=key, messages=messages_of(params), spec=spec, tools=tools)
+    return Task(messages=messages_of(params), spec={"row": row}, tools=tools)

@@ -98,7 +98,7 @@ class RetailEnv(TaskEnv):
 
 def _shop(task: Task) -> Shop:
     try:
-        return open_shop(Path(task.spec["database"]))
+        return rows.shop_of(task)
     except ValueError as error:
         raise EnvironmentFault(str(error)) from error
 
@@ -107,7 +107,7 @@ def beside(folder: Path) -> EnvDefinition:
     """Return the environment whose rows find the database in this folder. Raise `ValueError` where it can't be read."""
     open_shop(folder.resolve())
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=partial(rows.load_from, folder))
-    return replace(ENVIRONMENT, formats=(tau,), beside=None)
+    return replace(ENVIRONMENT, formats=(tau,), beside=None, options={"database": str(folder.resolve())})
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:

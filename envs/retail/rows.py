@@ -1,7 +1,7 @@
 """Rows of the shop's tasks (tau-bench, retail): what a user wants, and the calls that do it.
 
-The database lies in a folder of its own, which is named once: `load_from(folder, row, key)`. A task carries the path of
-the folder only.
+The database lies in a folder of its own, which is named once: `load_from(folder, row)`. What a task carries is the path
+of the folder, among the options of its environment.
 """
 
 from pathlib import Path
@@ -18,19 +18,18 @@ Action = dict[str, Any]
 """A call as `{"name", "arguments"}`."""
 
 
-def load_from(folder: Path, row: dict[str, Any], key: str) -> Task:
+def load_from(folder: Path, row: dict[str, Any]) -> Task:
     """Make a task of a row: `user_id`, `instruction`, `actions` (`name`, `kwargs`) and `outputs`, which must be said."""
-    folder = folder.resolve()
-    shop = open_shop(folder)
+    shop = open_shop(folder.resolve())
     user_id, outputs = field(row, "user_id", str), field(row, "outputs", list)
     if user_id not in shop.users:
-        raise ValueError(f"field 'user_id' is {user_id!r}, whom {folder / 'users.json'} does not have")
+        raise ValueError(f"field 'user_id' is {user_id!r}, whom {folder.resolve() / 'users.json'} does not have")
     if not all(isinstance(output, str) for output in outputs):
         raise ValueError(f"field 'outputs' must hold texts, not {outputs!r:.80}")
     actions = [_action(action) for action in field(row, "actions", list)]
     messages = ({"role": "system", "content": shop.policy}, {"role": "user", "content": field(row, "instruction", str)})
-    spec = {"database": str(folder), "user_id": user_id, "actions": actions, "outputs": outputs}
-    return Task(key=key, messages=messages, spec=spec, tools=shop.tools)
+    spec = {"user_id": user_id, "actions": actions, "outputs": outputs}
+    return Task(messages=messages, spec=spec, tools=shop.tools)
 
 
 def _action(action: Any) -> Action:
@@ -44,7 +43,7 @@ def _action(action: Any) -> Action:
 
 def shop_of(task: Task) -> Shop:
     """Return the shop in which a task plays. Raise `ValueError` where its folder can't be read."""
-    return open_shop(Path(task.spec["database"]))
+    return open_shop(Path(task.env.options["database"]))
 
 
 def says(text: str, output: str) -> bool:

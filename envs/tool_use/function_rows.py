@@ -23,7 +23,7 @@ TYPE_NAMES = {name: kind for kind, names in JSON_TYPES.items() for name in names
 ROLES = ("system", "user", "assistant")
 
 
-def load(row: dict[str, Any], key: str) -> Task:
+def load(row: dict[str, Any]) -> Task:
     """Make a task of a row for this server. Raise `ValueError` for a prompt or a tool that can't be shown."""
     question = field(row, "question", list)
     if len(question) != 1 or not isinstance(question[0], list):
@@ -36,7 +36,7 @@ def load(row: dict[str, Any], key: str) -> Task:
     messages = tuple(_message(message) for message in question[0])
     if not any(message["role"] == "user" for message in messages):
         raise ValueError("field 'question' has no user message")
-    return Task(key=key, messages=messages, spec={"accepted": gold}, tools=tools)
+    return Task(messages=messages, spec={"accepted": gold}, tools=tools)
 
 
 def _accepted(arguments: Any) -> bool:

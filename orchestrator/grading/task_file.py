@@ -25,7 +25,7 @@ def read_tasks(path: Path, *, env_id: str, row_format: str | None, options: Mapp
     def parse(row: Row, number: int) -> Task:
         own = own_id(row)
         key = str(number if own is None else own)
-        task = replace(load_row(env.formats, row, key, name=row_format), key=key, env=env.ref())
+        task = replace(load_row(env.formats, row, name=row_format), key=key, env=env.ref())
         if seen.setdefault(key, task) != task:
             raise ValueError(f"key {key!r} belongs to an earlier row too")
         return task
