@@ -8,6 +8,7 @@ From the bottom up; each room imports itself and those above it in this list, an
     task_env      the base class of all below
     mathematics, coding, tool_use, retail, puzzles, games, remote      the families
     catalog       the environments by id
+    binding       an environment under the name and with the settings that a run gives to it
     source        where a run's tasks come from
     play          one episode of one environment; `playback` plays given turns
 """

@@ -7,6 +7,7 @@ From the bottom up; each room imports itself and those above it in this list:
     batches       from groups to the arrays of micro-batches; numpy only
     models        models: loading, log-probabilities of tokens, shared prompts, experts
     engine        the model under training; the home of DeepSpeed
-    publishing    the sending side of a weight push
-    worker        one rank of the trainer; a plain class
+    publisher     the sending side of a weight push
+    training_state, update      what a checkpoint has beside the model; one update of it
+    worker        one rank of the trainer, a plain class; `trainer_group` is all of them as one
 """

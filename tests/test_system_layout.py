@@ -1,6 +1,7 @@
 """The layout rules of CONTRIBUTING.md, held over the source itself."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -154,6 +155,15 @@ def test_rooms_import_those_below_only(name: str) -> None:
         if other_package == package and other != own and not places[other] < places[own]:
             wrong.append((line, module))
     assert wrong == [], f"{package}/{own} must not know them"
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_the_head_of_a_package_names_its_rooms_in_their_order(package: str) -> None:
+    entries = [name for entry in ROOMS[package] for name in ((entry,) if isinstance(entry, str) else entry)]
+    rooms = [name for name in entries if (ROOT / package / name).is_dir() or name in ("loop", "worker", "task_env")]
+    heads = re.findall(r"^    (\w.*?)(?:  |$)", ast.get_docstring(TREES[f"{package}/__init__.py"]) or "", re.MULTILINE)
+    listed = re.findall(r"\w+", " ".join(heads))
+    assert [name for name in listed if name in rooms] == rooms
 
 
 def test_no_folder_is_a_crowd() -> None:
