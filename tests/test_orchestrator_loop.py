@@ -24,13 +24,16 @@ from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
+from orchestrator.session.engines import Engines
+from orchestrator.session.run import Run
+from orchestrator.session.trainer import Trainer
 from orchestrator.settings.loop import RlConfig
+from orchestrator.settings.run_config import RunConfig
 from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.skip_watch import NothingTrained
 from orchestrator.stages import rl, self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.loop_stage import LoopStage
-from orchestrator.stages.session import Run
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase
 from rollout.engines.protocol import EngineStats
@@ -253,14 +256,27 @@ def test_a_step_says_what_episodes_waited_for_and_what_the_engines_did() -> None
     assert (metrics["engine/passes"], metrics["env/math/step_s"]) == (3.0, 0.125)
 
 
+class ToldTrainer(Trainer):
+    """Trains with the learner of this file."""
+
+    async def begin(self, name: str, **_told: Any) -> Any:
+        return Learner(skipped=True), 0
+
+
+class ToldEngines(Engines):
+    """Engines are those of this file."""
+
+    async def serving(self, model: Path, *, who: str) -> Any:
+        return Rollouts(last=10**6)
+
+
 class ToldRun(Run):
     """A run whose engines and learner are those of this file."""
 
-    async def learning(self, **_told: Any) -> Any:
-        return Learner(skipped=True), 0
-
-    async def serving(self, model: Path, *, stage: str) -> Any:
-        return Rollouts(last=10**6)
+    def __init__(self, config: RunConfig, *, folder: RunDir, progress: Progress) -> None:
+        super().__init__(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        self.trainer = ToldTrainer(self)
+        self.engines = ToldEngines(self, beside=None)
 
 
 def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_trajectories_on_disk(
@@ -273,7 +289,7 @@ def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_tra
     folder.open()
     folder.store(RunState(model=str(tmp_path / "model")))
     with Progress(stream=io.StringIO()) as progress:
-        run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        run = ToldRun(config, folder=folder, progress=progress)
         stage = LoopStage(
             run, config.section(RlConfig), single_instance(rl.STAGE), Buffer(groups_per_step=2, max_lag=0, max_drops=0)
         )
@@ -302,7 +318,7 @@ def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadli
     folder.open()
     folder.store(RunState(model=str(tmp_path / "model")))
     with Progress(stream=io.StringIO()) as progress:
-        run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        run = ToldRun(config, folder=folder, progress=progress)
         mixture, instance = Mixture({"math": source}, {"math": 1.0}), single_instance(self_sft.STAGE)
         sampling = config.section(SelfSftConfig)
         began = time.monotonic()

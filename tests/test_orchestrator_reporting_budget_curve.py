@@ -32,6 +32,8 @@ from orchestrator.run.folder import RunDir, RunState, finite
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
+from orchestrator.session.engines import Engines
+from orchestrator.session.run import Run
 from orchestrator.settings.evaluation import EvalConfig
 from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.stages import eval as eval_stage
@@ -39,7 +41,6 @@ from orchestrator.stages import self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import env_result, evaluate, next_order
 from orchestrator.stages.exam import further_passes
-from orchestrator.stages.session import Run
 from rewards.verdict import CORRECT, Verdict
 from rollout.trajectory import (
     Closed,
@@ -263,12 +264,12 @@ class RolloutPool:
         return Group(ticket=ticket, trajectories=(said,) * samples)
 
 
-class ToldRun(Run):
-    """A run whose engines are a `RolloutPool`."""
+class ToldEngines(Engines):
+    """Engines that are a `RolloutPool`."""
 
     told: RolloutPool
 
-    async def serving(self, model: Path, *, stage: str) -> Any:
+    async def serving(self, model: Path, *, who: str) -> Any:
         return self.told
 
 
@@ -308,8 +309,9 @@ def done(
     folder.open()
     folder.store(RunState(model=str(model), label="rl"))
     with Progress(stream=screen) as progress:
-        run = ToldRun(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=False)
-        run.told = pool
+        run = Run(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=False)
+        run.engines = engines = ToldEngines(run, beside=None)
+        engines.told = pool
         path = asyncio.run(stage(run, config))
     folder.close()
     return path, screen.getvalue()

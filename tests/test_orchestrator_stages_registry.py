@@ -24,7 +24,7 @@ from envs.core.setting import identity, scheduled
 from learner.config import OptimConfig
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.settings.fitting import fit_training
-from orchestrator.stages.session import Run
+from orchestrator.session.run import Run
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 
 

@@ -51,6 +51,7 @@ ROOMS = {
         "settings",
         "cluster",
         "reporting",
+        "session",
         "stages",
         "pipeline",
         "grading",

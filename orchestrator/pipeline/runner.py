@@ -18,7 +18,7 @@ from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker
-from orchestrator.stages.session import Run
+from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
 
 

@@ -10,7 +10,7 @@ from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.run.folder import write_whole
-from orchestrator.stages.session import Run
+from orchestrator.session.run import Run
 from orchestrator.stages.stage import StageInstance
 from rollout.trajectory import Group, Ticket
 
@@ -52,7 +52,7 @@ async def sample_once(
     path = run.folder.sampled(name)
     if path.exists():
         return path
-    pool = await run.serving(run.model_dir, stage=name)
+    pool = await run.engines.serving(run.model_dir, who=name)
     draws = [mixture.draw() for _ in range(sampling.tasks)]
     kept: list[str] = []
     watch = FailureWatch(sampling.max_failures, setting=f"{name}.max_failures")

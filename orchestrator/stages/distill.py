@@ -8,10 +8,10 @@ from pathlib import Path
 from learner.models.fresh import padded_size
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.session.run import Run
 from orchestrator.settings.distillation import DistillConfig, check_teacher, known_ids
 from orchestrator.settings.fitting import fit_loop
 from orchestrator.stages.loop_stage import LoopStage
-from orchestrator.stages.session import Run
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 
 

@@ -19,10 +19,10 @@ from orchestrator.data.row_intake import RowIntake, limit_name
 from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import DpoConfig
 from orchestrator.stages.answer_sampling import sample_once
-from orchestrator.stages.session import Run
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
@@ -35,7 +35,7 @@ async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
     builder = BatchBuilder(config=run.config.learner, pad_id=pad_id(load_tokenizer(run.model_dir)))
     return await train_supervised(
         run,
-        stage=instance.name,
+        name=instance.name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,

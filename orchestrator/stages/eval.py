@@ -16,12 +16,12 @@ from orchestrator.deadline import in_thread
 from orchestrator.reporting.budget_curve import BudgetPoint, mean, standard_error, task_accuracies
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
+from orchestrator.session.run import Run
 from orchestrator.settings.evaluation import EvalConfig
 from orchestrator.settings.fitting import require_room
 from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.stages.exam import Exam, of_env, thinking_passes
-from orchestrator.stages.session import Run
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from rollout.trajectory import Group, well_formed_share
 from rollout.trajectory_json import write_groups
@@ -40,7 +40,7 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     state, label = run.folder.state(), instance.name.removeprefix("eval-")
     if config.has_curve:  # the command of this stage may ask for what no stage of the list does
         check_thoughts(run.model_dir, run.config.rollout.thought, limited=_limits(config), left_out=config.no_thought)
-    pool = await run.serving(run.model_dir, stage=f"eval of {label}")
+    pool = await run.engines.serving(run.model_dir, who=f"eval of {label}")
     exam = Exam(run, config, pool, label=label, first_ticket=instance.first_ticket)
     began = time.monotonic()
     run.progress.stage(f"eval-{label}", 0)

@@ -18,9 +18,9 @@ from orchestrator.reporting.budget_curve import (
     budget_curve,
     median_free_thought,
 )
+from orchestrator.session.run import Run
 from orchestrator.settings.evaluation import EvalConfig
 from orchestrator.settings.run_config import RunConfig
-from orchestrator.stages.session import Run
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Group, Ticket
 

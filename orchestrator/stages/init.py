@@ -6,7 +6,7 @@ from pathlib import Path
 from learner.models.fresh import make_model
 from orchestrator.deadline import in_thread
 from orchestrator.run.checkpoint import begin, commit
-from orchestrator.stages.session import Run
+from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance
 from rollout.weights.weight_files import require_whole
 

@@ -12,10 +12,10 @@ from orchestrator.deadline import Deadline, StopRequested, in_thread
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.run.checkpoint import latest
+from orchestrator.session.run import Run
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
-from orchestrator.stages.session import Run
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from rollout.tokenizer import load_tokenizer, pad_id
@@ -57,8 +57,8 @@ class LoopStage:
     async def run(self) -> Path:
         """Train for the configured steps; returns the checkpoint of the last one."""
         run, config = self._run, self._config
-        learner, self._done = await run.learning(
-            stage=self._stage,
+        learner, self._done = await run.trainer.begin(
+            self._stage,
             optim=config.optim,
             loss=config.loss,
             steps=config.steps * config.updates,
@@ -68,7 +68,7 @@ class LoopStage:
         base = await in_thread(latest, run.folder.checkpoints(self._stage)) or run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._restore(base)
-        pool = await run.serving(base, stage=self._stage)
+        pool = await run.engines.serving(base, who=self._stage)
         run.metrics.truncate(self._stage, self._done)
         run.progress.stage(self._stage, config.steps)
         loop = Loop(
@@ -85,7 +85,7 @@ class LoopStage:
             save=self._save_when_due,
             stop=run.stop,
             limit=Deadline(seconds=config.timeout_s, setting=f"{self._stage}.timeout_s"),
-            push_limit=run.push_limit,
+            push_limit=run.engines.push_limit,
             epochs=config.epochs,
         )
         self._version = loop.version
@@ -94,7 +94,9 @@ class LoopStage:
         except StopRequested:
             await self._save(self._done)
             raise
-        return run.trained(self._stage, served=True)
+        model = run.trainer.trained(self._stage)
+        run.engines.hold(model)
+        return model
 
     def _finish(self, group: Group) -> Group:
         self._watch.add(group)
@@ -134,7 +136,7 @@ class LoopStage:
             return
         state = {"buffer": self._buffer.state(), "mixture": self._mixture.state()}
         self._run.folder.store(replace(self._run.folder.state(), version=self._version.value.step))
-        await self._run.save(self._stage, step, {STATE_FILE: json.dumps(state)})
+        await self._run.trainer.save(self._stage, step, {STATE_FILE: json.dumps(state)})
 
     def _restore(self, checkpoint: Path) -> None:
         if not self._done:

@@ -4,7 +4,7 @@ from functools import partial
 
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.report import write_report
-from orchestrator.stages.session import Run
+from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from learner.losses.advantages import has_signal
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_loop
 from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.shaping import require_buffer_fits
 from orchestrator.stages.loop_stage import LoopStage
-from orchestrator.stages.session import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance
 
 

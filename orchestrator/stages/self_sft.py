@@ -11,10 +11,10 @@ from orchestrator.data.rejection_sampling import RejectionSampledData
 from orchestrator.data.self_answers import answer_lines, read_answers
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.stages.answer_sampling import sample_once
-from orchestrator.stages.session import Run
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.rule import ThoughtTags
@@ -43,7 +43,7 @@ async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance)
     )
     return await train_supervised(
         run,
-        stage=instance.name,
+        name=instance.name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,

@@ -11,9 +11,9 @@ from orchestrator.data.row_intake import RowIntake, limit_name
 from orchestrator.data.sft import SftData
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_supervised
 from orchestrator.settings.supervised import SftConfig
-from orchestrator.stages.session import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
@@ -25,7 +25,7 @@ async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
     data = await run.stop.wait_or(in_thread(_data, run, config, instance))
     return await train_supervised(
         run,
-        stage=instance.name,
+        name=instance.name,
         optim=config.optim,
         steps=config.steps,
         checkpoint_every=config.checkpoint_every,

@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerBase
 from envs.core.thinking_mode import ThinkingMix
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.reporting.stage_figures import NO_FIGURES, StageFigures
+from orchestrator.session.run import Run
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.stages.registry import HELP
-from orchestrator.stages.session import Run
 
 S = TypeVar("S")
 """The settings of a stage; None for a stage without any."""

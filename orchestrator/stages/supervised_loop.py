@@ -13,8 +13,8 @@ from learner.losses.config import LossConfig
 from orchestrator.data.row_intake import ROWS, counts_text
 from orchestrator.deadline import in_thread, within
 from orchestrator.run.metrics_log import read_metrics
+from orchestrator.session.run import Run
 from orchestrator.skip_watch import SkipWatch
-from orchestrator.stages.session import Run
 from orchestrator.step_times import Phase, StepClock
 from rollout.tokenizer import load_tokenizer, pad_id
 
@@ -32,7 +32,7 @@ def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]])
 async def train_supervised(
     run: Run,
     *,
-    stage: str,
+    name: str,
     optim: OptimConfig,
     steps: int,
     checkpoint_every: int,
@@ -40,57 +40,57 @@ async def train_supervised(
     sequences: int,
     loss: LossConfig = NLL,
 ) -> Path:
-    """Train on `batch(step)` for `steps`, from where the stage was interrupted; returns the last step's checkpoint.
+    """Train on `batch(step)` for `steps`, from where it was interrupted; returns the last step's checkpoint.
 
-    A batch with fewer than `sequences` is trained as it is, and what is missing is counted.
+    `name` is that of the instance. A batch with fewer than `sequences` is trained as it is, and what is missing is counted.
     """
-    learner, done = await run.learning(stage=stage, optim=optim, loss=loss, steps=steps, beside_engines=False)
-    batches, skips = _Ahead(batch, last=steps), SkipWatch(run.config.learner.max_skipped, stage=stage)
-    run.metrics.truncate(stage, done)
-    run.progress.stage(stage, steps)
+    learner, done = await run.trainer.begin(name, optim=optim, loss=loss, steps=steps, beside_engines=False)
+    batches, skips = _Ahead(batch, last=steps), SkipWatch(run.config.learner.max_skipped, stage=name)
+    run.metrics.truncate(name, done)
+    run.progress.stage(name, steps)
     clock = StepClock((Phase.BATCH, Phase.LEARN, Phase.LOG, Phase.SAVE))
     for step in range(done + 1, steps + 1):
         if run.stop.is_set and step > done + 1:
-            await run.save(stage, step - 1, {})
+            await run.trainer.save(name, step - 1, {})
         run.stop.check()
         clock.enter(Phase.BATCH)
-        limit, name = run.config.deadlines.step(), f"{stage} step {step}"
-        built = await within(limit, batches.take(step), stage=name, waiting_for=lambda: "its batch to be built")
+        limit, doing = run.config.deadlines.step(), f"{name} step {step}"
+        built = await within(limit, batches.take(step), stage=doing, waiting_for=lambda: "its batch to be built")
         clock.enter(Phase.LEARN)
-        metrics = await within(limit, learner.step(built), stage=name, waiting_for=lambda: "the learner's step")
+        metrics = await within(limit, learner.step(built), stage=doing, waiting_for=lambda: "the learner's step")
         times = clock.report().metrics()
-        named = {f"train/{name}": value for name, value in metrics.items()}
+        named = {f"train/{key}": value for key, value in metrics.items()}
         left_out = sequences - built.samples
-        run.log(stage, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out} | times)
+        run.log(name, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out} | times)
         skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
         clock.enter(Phase.SAVE)
         if step % checkpoint_every == 0 or step == steps:
-            await run.save(stage, step, {})
-    _tell_left_out(run, stage, sequences=steps * sequences)
-    return run.trained(stage)
+            await run.trainer.save(name, step, {})
+    _tell_left_out(run, name, sequences=steps * sequences)
+    return run.trainer.trained(name)
 
 
-def tell_data(run: Run, stage: str, source: Path, counts: Mapping[str, int], *, drawn: int) -> None:
+def tell_data(run: Run, name: str, source: Path, counts: Mapping[str, int], *, drawn: int) -> None:
     """Say what a stage trains on, once in the metrics file too; `drawn` is how many samples all its steps draw."""
     epochs = round(drawn / counts[ROWS], 2)
-    run.progress.note(f"{stage}: {counts_text(counts)}, {epochs} epochs, from {source}")
-    _tell_once(run, stage, 0, {"source": str(source), **counts, "epochs": epochs})
+    run.progress.note(f"{name}: {counts_text(counts)}, {epochs} epochs, from {source}")
+    _tell_once(run, name, 0, {"source": str(source), **counts, "epochs": epochs})
 
 
-def _tell_left_out(run: Run, stage: str, *, sequences: int) -> None:
+def _tell_left_out(run: Run, name: str, *, sequences: int) -> None:
     """Say at the end of a stage how many sequences its batches lacked."""
-    rows = [row for row in read_metrics(run.folder.metrics) if row.stage == stage]
+    rows = [row for row in read_metrics(run.folder.metrics) if row.stage == name]
     left_out = round(sum(row.values.get(LEFT_OUT, 0.0) for row in rows))
     if left_out:
-        run.progress.note(f"{stage}: {left_out} of {sequences} sequences were too long and left out")
-        _tell_once(run, stage, rows[-1].step, {"sequences": sequences, "too long and left out": left_out})
+        run.progress.note(f"{name}: {left_out} of {sequences} sequences were too long and left out")
+        _tell_once(run, name, rows[-1].step, {"sequences": sequences, "too long and left out": left_out})
 
 
-def _tell_once(run: Run, stage: str, step: int, what: dict[str, Any]) -> None:
+def _tell_once(run: Run, name: str, step: int, what: dict[str, Any]) -> None:
     """Log an event, where a run that goes on has not told the same before."""
     event = {"kind": "data", "what": what}
-    if not any((row.stage, row.event) == (stage, event) for row in read_metrics(run.folder.metrics)):
-        run.metrics.event(stage, step, "data", what)
+    if not any((row.stage, row.event) == (name, event) for row in read_metrics(run.folder.metrics)):
+        run.metrics.event(name, step, "data", what)
 
 
 class _Ahead:

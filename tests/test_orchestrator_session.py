@@ -20,7 +20,7 @@ from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
-from orchestrator.stages.session import Run
+from orchestrator.session.run import Run
 from orchestrator.stages.stage import all_stages
 from rollout.trajectory import WeightVersion
 
@@ -60,16 +60,9 @@ class Learner:
         (directory / "model.safetensors").write_bytes(b"weights")
 
 
-class ToldRun(Run):
-    """A run whose learner is a `Learner`."""
-
-    async def _learner(self, stage: str) -> Any:
-        return self.learner
-
-
 async def begun(run: Run, loss: LossConfig) -> int:
-    """Begin a stage of ten steps; the step that was done last."""
-    _, done = await run.learning(stage="rl", optim=OptimConfig(), loss=loss, steps=10, beside_engines=False)
+    """Begin a stage of ten steps; returns the step that was done last."""
+    _, done = await run.trainer.begin("rl", optim=OptimConfig(), loss=loss, steps=10, beside_engines=False)
     return done
 
 
@@ -81,8 +74,8 @@ def on_a_run(folder: Path, learner: Learner, work: Callable[[Run], Awaitable[Any
     place.store(RunState(model=str(folder / "model")))
     config = load_config(Path("configs/demo.yaml"), list(overrides))
     with Progress(stream=io.StringIO()) as progress:
-        run = ToldRun(config, folder=place, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
-        run.learner = learner  # type: ignore[assignment]
+        run = Run(config, folder=place, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        run.trainer.learner = learner  # type: ignore[assignment]
         try:
             return asyncio.run(_awaited(work(run)))
         finally:
@@ -115,8 +108,8 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
     async def saved(run: Run) -> None:
         assert await begun(run, LossConfig()) == 0
         for _ in range(2):
-            await run.save("rl", 5, {"loop.json": "{}"})
-        assert run.trained("rl").name == "000005"
+            await run.trainer.save("rl", 5, {"loop.json": "{}"})
+        assert run.trainer.trained("rl").name == "000005"
 
     learner = Learner()
     on_a_run(tmp_path, learner, saved)
@@ -135,10 +128,10 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
 @pytest.mark.parametrize("loss", [LossConfig(kl_coefficient=0.1), LossConfig()])
 def test_what_a_continued_stage_is_compared_with_is_verified_too(tmp_path: Path, loss: LossConfig) -> None:
     async def saved(run: Run) -> None:
-        run.learner = Learner()  # type: ignore[assignment]
-        await run.save("sft", 3, {})
-        await run.save("rl", 5, {})
-        before = run.trained("sft")
+        run.trainer.learner = Learner()  # type: ignore[assignment]
+        await run.trainer.save("sft", 3, {})
+        await run.trainer.save("rl", 5, {})
+        before = run.trainer.trained("sft")
         run.folder.store(replace(run.folder.state(), began={"rl": str(before.relative_to(run.folder.root))}))
         (before / "model.safetensors").write_bytes(b"damaged")
         assert await begun(run, loss) == 5
@@ -164,7 +157,7 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
 ) -> None:
     async def work(run: Run) -> None:
         await begun(run, LossConfig(kl_coefficient=0.1))
-        await run.save("rl", 5, {})
+        await run.trainer.save("rl", 5, {})
 
     with pytest.raises(StuckError, match=f"rl: nothing for 0 s while waiting for .* with a longer {setting}"):
         on_a_run(tmp_path, Learner(call), work, *SHORT)
@@ -186,9 +179,9 @@ def test_running_engines_read_a_model_themselves_and_the_learner_is_not_asked(tm
     engines, learner = Engines(), Learner()
 
     async def work(run: Run) -> int:
-        run.pool = engines  # type: ignore[assignment]
+        run.engines.pool = engines  # type: ignore[assignment]
         for _ in range(2):
-            await run.serving(run.model_dir, stage="eval")
+            await run.engines.serving(run.model_dir, who="eval")
         return run.folder.state().version
 
     assert on_a_run(tmp_path, learner, work) == 1

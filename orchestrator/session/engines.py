@@ -1,0 +1,98 @@
+"""The engines under a run's deadlines: started on a model, brought to another one."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from envs.sandbox.sandbox import MIN_LEVEL
+from orchestrator.cluster.actors import gpus_taken
+from orchestrator.cluster.rollout_actors import start_rollout_pool
+from orchestrator.deadline import Deadline, in_thread, within
+from orchestrator.run.checkpoint import size_of
+from orchestrator.session.context import RunContext
+from rollout.episodes.pool import RolloutPool
+from rollout.trajectory import WeightVersion
+
+
+class Engines:
+    """The rollout workers, and which model they hold."""
+
+    def __init__(self, run: RunContext, *, beside: Callable[[str], Awaitable[object]] | None) -> None:
+        """`beside` starts what takes as long, at the same time; it is told who asks."""
+        self._run = run
+        self._beside = beside
+        self._limits = run.config.deadlines
+        self._served: Path | None = None
+        self.pool: RolloutPool | None = None
+
+    async def serving(self, model: Path, *, who: str) -> RolloutPool:
+        """Return the workers, serving `model`: started on it, or told to read it. `who` asks, in messages.
+
+        Raise `DamagedCheckpointError` where it is a model of the run that is not as it was saved.
+        """
+        await in_thread(self._run.folder.verified, model)
+        if self.pool is None:
+            await self._start_pool(model, who=who)
+        elif self._served != model:
+            await self._load_checkpoint(model, who=who)
+        assert self.pool is not None
+        self._served = model
+        return self.pool
+
+    def hold(self, model: Path) -> None:
+        """Take note that the weights of `model` were pushed to the engines."""
+        self._served = model
+
+    async def close(self) -> None:
+        """Stop the workers."""
+        if self.pool is not None:
+            await self.pool.close()
+
+    async def _start_pool(self, model: Path, *, who: str) -> None:
+        config = self._run.config
+        self._run.progress.note(f"{who}: starting {config.rollout.workers} rollout engine(s)")
+        began = time.monotonic()
+        starting = start_rollout_pool(
+            config.rollout,
+            model_dir=model,
+            version=self._run.version,
+            seed=config.seed,
+            actors=config.actors,
+            record_experts=config.learner.router_replay,
+        )
+        limit = self._limits.start(size_of(model))
+        waiting = within(limit, starting, stage=who, waiting_for=lambda: f"the rollout engines to start{gpus_taken()}")
+        if self._beside is not None:  # both take long to start, mostly on one core each
+            self.pool, _ = await asyncio.gather(waiting, self._beside(who))
+        else:
+            self.pool = await waiting
+        self._run.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
+        # below the usual level anyway: the processes that grade are sealed by the same layers as programs
+        programs = any(env.runs_programs for env in config.environments.values())
+        if programs or config.sandbox.min_level < MIN_LEVEL:
+            await self._show_isolation(who)
+
+    async def _show_isolation(self, who: str) -> None:
+        assert self.pool is not None
+        asking = within(
+            self._limits.start(), self.pool.isolation(), stage=who, waiting_for=lambda: "the sandboxes to start"
+        )
+        lines = sorted(await asking)
+        for line in lines:
+            self._run.progress.note(line)
+        self._run.tracker.params({"sandbox.isolation": " | ".join(lines)})
+
+    async def _load_checkpoint(self, model: Path, *, who: str) -> None:
+        assert self.pool is not None
+        version = WeightVersion(step=self._run.version.step + 1)
+        self._run.folder.store(replace(self._run.folder.state(), version=version.step))
+        reading = self.pool.load_checkpoint(model, version)
+        limit = self._limits.files(size_of(model))
+        await within(limit, reading, stage=who, waiting_for=lambda: f"the engines to read {model}")
+
+    def push_limit(self, nbytes: int) -> Deadline:
+        """Return the deadline of a push of so many bytes."""
+        seconds = self._run.config.rollout.engine.push_deadline_s(nbytes)
+        return Deadline(seconds=seconds, setting="rollout.engine.push_timeout_s")

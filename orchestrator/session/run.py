@@ -1,0 +1,37 @@
+"""One run in progress, as its stages see it."""
+
+import asyncio
+
+from orchestrator.cluster.ray_cluster import stop_ray
+from orchestrator.deadline import StopFlag
+from orchestrator.run.folder import RunDir
+from orchestrator.run.progress import Progress
+from orchestrator.run.tracking import Tracker
+from orchestrator.session.context import RunContext
+from orchestrator.session.engines import Engines
+from orchestrator.session.trainer import Trainer
+from orchestrator.settings.run_config import RunConfig
+
+
+class Run(RunContext):
+    """What the stages share, with the processes that they train and sample with. Closed by the pipeline in any case."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        folder: RunDir,
+        tracker: Tracker,
+        progress: Progress,
+        stop: StopFlag,
+        will_train: bool,
+    ) -> None:
+        """`will_train` says whether the ranks will be needed, which then start beside the engines."""
+        super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
+        self.trainer = Trainer(self)
+        self.engines = Engines(self, beside=self.trainer.start if will_train else None)
+
+    async def close(self) -> None:
+        """Stop engines, learner and cluster."""
+        await asyncio.gather(self.trainer.close(), self.engines.close())
+        stop_ray()

@@ -1,0 +1,117 @@
+"""The learner's ranks under a run's deadlines: brought to the model or checkpoint that a stage goes on from, and saved."""
+
+from collections.abc import Awaitable
+from functools import partial
+from pathlib import Path
+
+from learner.config import OptimConfig
+from learner.losses.config import LossConfig
+from learner.trainer_group import TrainerGroup
+from orchestrator.cluster.actors import gpus_taken
+from orchestrator.cluster.trainer_actors import start_trainer_group
+from orchestrator.deadline import in_thread, within
+from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
+from orchestrator.session.context import RunContext
+
+
+class Trainer:
+    """Trains the instances of stages one after the other. `name` is that of an instance, of its files and in messages."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._limits = run.config.deadlines
+        self.learner: TrainerGroup | None = None
+
+    async def start(self, name: str) -> TrainerGroup:
+        """Return the ranks, which start for the first instance that asks."""
+        config = self._run.config
+        if self.learner is None:
+            starting = start_trainer_group(config.learner, actors=config.actors)
+            self.learner = await within(
+                self._limits.start(),
+                starting,
+                stage=name,
+                waiting_for=lambda: f"the learner's ranks to meet{gpus_taken()}",
+            )
+        return self.learner
+
+    async def begin(
+        self,
+        name: str,
+        *,
+        optim: OptimConfig,
+        loss: LossConfig,
+        steps: int,
+        beside_engines: bool,
+        teacher: Path | None = None,
+    ) -> tuple[TrainerGroup, int]:
+        """Return the ranks, ready to train the instance `name` of a stage, and the step that it did last (0 for none).
+
+        Raise `DamagedCheckpointError` where what it would begin with is not as it was saved.
+        A loss that compares with frozen weights takes those of `teacher`, without one those that the stage began with.
+        """
+        learner, config = await self.start(name), self._run.config.learner
+        threads = config.threads_beside if beside_engines else config.threads
+        await within(
+            self._limits.start(), learner.use_threads(threads), stage=name, waiting_for=lambda: "the learner's ranks"
+        )
+        checkpoint = await in_thread(latest, self._run.folder.checkpoints(name))
+        base = checkpoint or self._run.model_dir
+        await in_thread(self._run.folder.verified, base)
+        if checkpoint is not None and (config.lora.rank or (loss.needs_reference and teacher is None)):
+            await in_thread(self._run.folder.verified, self._began_with(name))
+        await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, name)
+        if checkpoint is not None:
+            await self._read(learner.restore(checkpoint), checkpoint, name)
+            self._run.progress.note(f"{name}: continuing after step {step_of(checkpoint)}")
+        if loss.needs_reference:
+            await self._read(learner.load_reference(), teacher or base, name)
+        return learner, 0 if checkpoint is None else step_of(checkpoint)
+
+    def _began_with(self, name: str) -> Path:
+        """Return the model that an instance began with, which its adapters or its reference belong to."""
+        began = self._run.folder.state().began.get(name)
+        return self._run.model_dir if began is None else self._run.folder.root / began
+
+    async def _read(self, reading: Awaitable[None], directory: Path, name: str) -> None:
+        """Wait for the learner to read a model or a checkpoint, as long as its bytes may take."""
+        limit = self._limits.files(size_of(directory))
+        await within(limit, reading, stage=name, waiting_for=lambda: f"the learner to read {directory}")
+
+    async def save(self, name: str, step: int, files: dict[str, str]) -> None:
+        """Commit the learner's state as checkpoint `step` of an instance, with further text files by name.
+
+        Raise `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
+        """
+        assert self.learner is not None
+        folder = self._run.folder.checkpoints(name)
+        if await in_thread(is_whole, place(folder, step)):
+            return  # saved already, and nothing was trained since
+        needed = await within(
+            self._limits.start(),
+            self.learner.checkpoint_bytes(),
+            stage=name,
+            waiting_for=lambda: "the learner's ranks",
+        )
+        directory = await in_thread(partial(begin, folder, step, needed_bytes=needed))
+        with discarded_on_failure(directory, needed_bytes=needed):
+            writing = self._write(self.learner, directory, files)
+            limit = self._limits.files(needed)
+            await within(limit, writing, stage=name, waiting_for=lambda: f"checkpoint {directory} to be written")
+
+    async def _write(self, learner: TrainerGroup, directory: Path, files: dict[str, str]) -> None:
+        await learner.save(directory)
+        for file, text in files.items():
+            (directory / file).write_text(text, encoding="utf-8")
+        await in_thread(commit, directory)
+
+    def trained(self, name: str) -> Path:
+        """Return the newest checkpoint of an instance that is finished."""
+        model = latest(self._run.folder.checkpoints(name))
+        assert model is not None
+        return model
+
+    async def close(self) -> None:
+        """Stop the ranks."""
+        if self.learner is not None:
+            await self.learner.close()
