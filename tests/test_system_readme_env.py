@@ -13,7 +13,8 @@ from envs.catalog import drawing_env, environment, make_env
 from envs.core.turn_text import turn_text
 from envs.playback import score
 from envs.source import split_of
-from orchestrator.grading.envcheck import check, generated_tasks
+from orchestrator.grading.envcheck import check
+from orchestrator.grading.tasks import generated_tasks
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.pipeline.config import load_config
 

@@ -12,8 +12,8 @@ from envs.core.definition import EnvDefinition
 from envs.core.task import Task
 from envs.playback import score
 from envs.sandbox.conformance.bench import measure
-from orchestrator.grading.envcheck import generated_tasks
 from orchestrator.grading.scoring_pool import ScoringPool, Script
+from orchestrator.grading.tasks import generated_tasks
 
 WORKERS = (1, 2)
 TASKS = 64

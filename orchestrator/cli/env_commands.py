@@ -12,9 +12,9 @@ from rich.console import Console
 
 from envs.catalog import ENVIRONMENTS, configured
 from orchestrator.bench.envs import bench_envs
-from orchestrator.grading.envcheck import check, generated_tasks
+from orchestrator.grading.envcheck import check
 from orchestrator.grading.grade import grade
-from orchestrator.grading.task_file import read_tasks
+from orchestrator.grading.tasks import generated_tasks, read_tasks
 
 RAW = argparse.RawDescriptionHelpFormatter
 GRADE_EPILOG = """a response is one of

@@ -1,11 +1,10 @@
 """`envcheck`: an environment tests itself on gold answers and corrupted ones."""
 
 import logging
-import random
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
@@ -14,7 +13,7 @@ from envs.catalog import drawing_env
 from envs.core.definition import EnvDefinition
 from envs.core.task import Task
 from envs.playback import Scored, score
-from envs.source import content_key
+from orchestrator.grading.tasks import generated_tasks
 from rewards.verdict import correctness
 
 LOG = logging.getLogger(__name__)
@@ -63,15 +62,6 @@ class EnvReport:
             median, slowest = 1e3 * statistics.median(self.seconds), 1e3 * max(self.seconds)
             table.add_row("time", str(len(self.seconds)), "", f"median {median:.2f} ms, slowest {slowest:.1f} ms")
         return table
-
-
-def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
-    """Generate tasks of level 1. Raise `ValueError` where the environment generates none."""
-    if env.generate is None:
-        raise ValueError(f"environment {env.id!r} generates no tasks; give --tasks FILE")
-    ref = env.ref()
-    made = (env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count))
-    return [replace(task, env=ref, key=content_key(task)) for task in made]
 
 
 def check(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:

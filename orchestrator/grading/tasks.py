@@ -1,20 +1,23 @@
-"""The tasks of a data file by their keys, for the commands that need no run."""
+"""The tasks that the commands without a run work on: those of a data file by their keys, or generated ones."""
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from envs.catalog import configured
+from envs.core.definition import EnvDefinition
 from envs.core.jsonl import read_rows
 from envs.core.row_format import Row, load_row, own_id
 from envs.core.task import Task
+from envs.source import content_key
 
 
 def read_tasks(path: Path, *, env_id: str, row_format: str | None, options: Mapping[str, Any]) -> dict[str, Task]:
     """Read every task of a JSONL file under its key: the row's own id, else its 0-based number, as text.
 
-    Raise ValueError, with file and line, for a bad row and for a key that two different rows share.
+    Raise `ValueError`, with file and line, for a bad row and for a key that two different rows share.
     """
     env = configured(env_id, options)
     env = env.beside(path.parent) if env.beside is not None else env
@@ -32,3 +35,12 @@ def read_tasks(path: Path, *, env_id: str, row_format: str | None, options: Mapp
 
     read_rows(path, parse=parse, on_error="raise")
     return seen
+
+
+def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
+    """Generate tasks of level 1. Raise `ValueError` where the environment generates none."""
+    if env.generate is None:
+        raise ValueError(f"environment {env.id!r} generates no tasks; give --tasks FILE")
+    ref = env.ref()
+    made = (env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count))
+    return [replace(task, env=ref, key=content_key(task)) for task in made]
