@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from envs.catalog import configured
-from envs.coding.exercises import CREDITS
+from envs.core.bounds import one_of
 from envs.core.definition import EnvDefinition
-from envs.core.env_ref import DEFAULT_TURNS, THREADS, EnvRef, EnvSettings
+from envs.core.env_ref import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings
 from envs.core.jsonl import OnError
 from envs.core.setting import identity, running, scheduled
 from envs.core.task import Task
@@ -38,7 +38,7 @@ class EnvConfig:
     """What a bad row of the data file does: raise or skip."""
     max_turns: int | None = identity(None)
     """Assistant turns after which an episode is cut off; null is the environment's own."""
-    credit: str = identity("all")
+    credit: Credit = identity("all")
     """Code: what a program is worth that passes some tests: all (nothing) or fraction (their share)."""
     tools: list[str] = identity([])
     """Shared tools that it has: calculator, python."""
@@ -57,8 +57,7 @@ class EnvConfig:
         if self.threads < 1:
             raise ValueError(f"threads is {self.threads}; it must be 1 or more")
         shared_tools(self.tools)
-        if self.credit not in CREDITS:
-            raise ValueError(f"credit is {self.credit!r}; it must be one of {', '.join(CREDITS)}")
+        one_of("credit", self.credit, get_args(Credit))
         if self.level < 1 or (self.max_turns is not None and self.max_turns < 1):
             raise ValueError(f"level ({self.level}) and max_turns ({self.max_turns}) must be 1 or more")
 
@@ -99,7 +98,10 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
 
     Raises `ValueError` where there is none, where it takes other options, and for a weight of a part that it does not give.
     """
-    definition = configured(config.kind or name, config.options)
+    try:
+        definition = configured(config.kind or name, config.options)
+    except ValueError as error:
+        raise ValueError(f"envs.{name}: {error}") from error
     for part in config.weights:
         if part not in definition.parts:
             known = ", ".join(definition.parts)

@@ -134,8 +134,8 @@ def test_credit_is_the_share_of_tests_where_it_is_a_fraction() -> None:
     assert (parts["correct"], parts["tests"]) == (0.5, 0.5)
     parts = play(task_of(row), "print(2 if input() == '1' else 0)")[4]["parts"]
     assert (parts["correct"], parts["tests"]) == (0.0, 0.5)
-    with pytest.raises(ValueError, match="credit is 'some'"):
-        EnvConfig(credit="some")
+    with pytest.raises(ValueError, match="credit='some': choose one of all, fraction"):
+        EnvConfig(credit="some")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

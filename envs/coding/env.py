@@ -7,30 +7,25 @@ first tests that failed, and the model may repair it; the program of the last tu
 default all, may be shown; of the others it is only said that they failed.
 """
 
-import time
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
 from envs.coding.gold import corruptions, gold
-from envs.coding.suite import suite
+from envs.coding.suite import MAX_SECONDS, suite
 from envs.coding.test_result import Tested, short
 from envs.core.definition import PARTS, EnvDefinition
-from envs.core.errors import GraderError
+from envs.core.env_ref import Credit
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.sandbox.sandbox import Sandbox, shared_sandbox
-from envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS
 from envs.task_env import TaskEnv
 from rewards.program_text import joined, program_of
 from rewards.verdict import CORRECT, Verdict, policy_fault, verdict
 
 TESTS = "tests"
 MAX_FAILURES_SHOWN = 3
-MAX_OUT_OF_TIME = 2  # tests over their time after which the others count as failed
-MAX_SECONDS = 40.0  # of all tests, waits for a CPU apart, after which those that are left count as failed
 NO_PROGRAM = "There is no program in your answer. Give the whole program in a code block."
 REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole program in a code block."
 
@@ -66,7 +61,7 @@ def judge(
     source: str,
     spec: dict[str, Any],
     *,
-    credit: str = "all",
+    credit: Credit = "all",
     failures: int = 1,
     seconds: float = MAX_SECONDS,
 ) -> tuple[Verdict, list[str]]:
@@ -74,41 +69,24 @@ def judge(
 
     Tests that are left after so many `seconds`, without those for which the programs waited for a CPU, count as failed.
 
-    Raises GraderError where a test breaks on its own account, or where other than all tests were executed.
+    Raises `GraderError` where a test breaks on its own account, or where other than all tests were executed.
     """
     partial = credit == "fraction"
     tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
-    passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, Tested]]()
-    start, waited = time.monotonic(), WAITS.seconds
-    with closing(tests.results) as results:
-        for tested in results:
-            executed += 1
-            passed += tested.passed
-            out_of_time += tested.out_of_time
-            if not tested.passed:
-                wrong.append((executed, tested))
-            spent = time.monotonic() - start - min(WAITS.seconds - waited, MAX_QUEUED_S)
-            if spent > seconds and executed < tests.count:
-                too_slow = f"the tests before it took {seconds:g} s"
-                wrong.append((executed + 1, Tested(passed=False, detail=too_slow, policy_fault=True)))
-                break
-            if out_of_time >= MAX_OUT_OF_TIME or (len(wrong) >= failures and not partial):
-                break
-    if not wrong and (executed != tests.count or executed == 0):
-        raise GraderError(f"{executed} of {tests.count} tests were executed")
-    share = passed / tests.count
+    done = tests.execute(failures=tests.count if partial else failures, seconds=seconds)
+    share = done.passed / tests.count
     level = sandbox.isolation.level if sandbox.isolation else 0
     evidence: dict[str, str | float] = {
         "comparator": tests.kind,
         "tests": tests.count,
-        "executed": executed,
+        "executed": done.executed,
         "isolation": level,
     }
-    judged = replace(_with_share(_verdict(wrong, tests.count), share), evidence=evidence)
+    judged = replace(_with_share(_verdict(done.wrong, tests.count), share), evidence=evidence)
     if partial:
         judged = replace(judged, parts=judged.parts | {CORRECT: share})
     limit = spec.get("shown", tests.count)
-    said = [tested.detail if number <= limit else f"hidden test {number}" for number, tested in wrong]
+    said = [tested.detail if number <= limit else f"hidden test {number}" for number, tested in done.wrong]
     return judged, [short(text, 1000) for text in said[:MAX_FAILURES_SHOWN]]
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from envs.core.task import Message, Task
 from envs.core.worked_steps import sum_steps
 
-CREDITS = ("all", "fraction")
-"""What a program is worth that passes some of its tests: nothing, or their share."""
 # few inputs: each test of a program is a process of its own, which costs 5 ms of CPU time
 NUMBERS = (-7, 0, 13)
 LISTS: tuple[list[int], ...] = ([3, 1, 2], [14, -2, 7, 7, 0], [])

@@ -7,19 +7,24 @@ The spec of a task holds one of
 - `check`: a source with a function `check(candidate)`: one test, or one for each statement that judges.
 """
 
+import time
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from envs.coding.checks import run_checks
 from envs.coding.row_source import split, whole
 from envs.coding.test_result import Tested, call_text, failed, short, shown
+from envs.core.errors import GraderError
 from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Limits, ReplyKind
+from envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS, Limits, ReplyKind
 from rewards.program_output import json_equal, same_output, strictly_equal
 
 CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
 MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)
+MAX_OUT_OF_TIME = 2  # tests over their time after which the others count as failed
+MAX_SECONDS = 40.0  # of all tests, waits for a CPU apart, after which those that are left count as failed
 METHOD = "\n\nif {0!r} not in globals():\n    {0} = Solution().{0}\n"
 
 
@@ -30,6 +35,40 @@ class Suite:
     kind: Literal["stdio", "values", "check", "assertions"]
     count: int
     results: Generator[Tested, None, None]
+
+    def execute(self, *, failures: int, seconds: float) -> "Executed":
+        """Execute the tests until so many have failed. Raise `GraderError` where none failed and some were left out.
+
+        Tests that are left after so many `seconds`, without those for which the programs waited for a CPU, count as failed.
+        """
+        passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, Tested]]()
+        start, waited = time.monotonic(), WAITS.seconds
+        with closing(self.results) as results:
+            for tested in results:
+                executed += 1
+                passed += tested.passed
+                out_of_time += tested.out_of_time
+                if not tested.passed:
+                    wrong.append((executed, tested))
+                spent = time.monotonic() - start - min(WAITS.seconds - waited, MAX_QUEUED_S)
+                if spent > seconds and executed < self.count:
+                    too_slow = f"the tests before it took {seconds:g} s"
+                    wrong.append((executed + 1, Tested(passed=False, detail=too_slow, policy_fault=True)))
+                    break
+                if out_of_time >= MAX_OUT_OF_TIME or len(wrong) >= failures:
+                    break
+        if not wrong and (executed != self.count or executed == 0):
+            raise GraderError(f"{executed} of {self.count} tests were executed")
+        return Executed(executed=executed, passed=passed, wrong=wrong)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """How many tests were executed and passed, and those that did not, with their numbers from 1."""
+
+    executed: int
+    passed: int
+    wrong: list[tuple[int, Tested]]
 
 
 def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool) -> Suite:

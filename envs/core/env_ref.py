@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+Credit = Literal["all", "fraction"]
+"""What a program is worth that passes some of its tests: nothing, or their share."""
 DEFAULT_TURNS = 4
 """Most turns of an episode with tools, where neither the run nor the environment says otherwise."""
 THREADS = 256
@@ -26,7 +28,7 @@ class EnvSettings:
     """Names of the shared tools."""
     threads: int = THREADS
     """Steps of it that a rollout worker runs at once."""
-    credit: str = "all"
+    credit: Credit = "all"
     """Code: what a program is worth that passes some tests."""
     scripted: bool = False
     """Whether `max_turns` given turns are played, all of them, instead of a model's."""

@@ -20,7 +20,7 @@ from envs.core.turn_text import ParsedTurn
 from envs.games.gold import corruptions, demonstrate, gold
 from envs.games.known_games import GymGame
 from envs.games.options import game_options
-from envs.games.tasks import ENV, act, action_of, begin_of, generate, prompt, view
+from envs.games.tasks import act, action_of, begin_of, generate, prompt, view
 from envs.task_env import TaskEnv
 from rewards.verdict import Verdict, share_of, verdict
 
@@ -90,7 +90,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 def _definition(options: dict[str, Any]) -> EnvDefinition:
     make = partial(generate, options=options)
     game = EnvDefinition(
-        id=ENV,
+        id="gym",
         entry_point="envs.games.env:GymEnv",
         generate=make,
         options=options,

@@ -14,7 +14,6 @@ from envs.core.task import Task
 from envs.games.known_games import GymGame, drawing, known_game
 from rewards.answers import boxes
 
-ENV = "gym"
 NUMBERS = 1_000_000
 PROMPT = """{rules}
 One action a turn. The actions are: {actions}. Put your action in \\boxed{{}}.
@@ -66,7 +65,7 @@ def action_of(answer: str, actions: list[str]) -> int | None:
 def generate(rng: random.Random, level: int, *, options: Mapping[str, Any]) -> Task:
     """Make a task of a game with a number of its own."""
     if level != 1:
-        raise ValueError(f"{ENV} has level 1 only, not {level}; options.kwargs makes a game harder")
+        raise ValueError(f"gym has level 1 only, not {level}; options.kwargs makes a game harder")
     number = rng.randrange(NUMBERS)
     game, first = begin(options, number)
     game.close()

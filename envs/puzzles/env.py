@@ -26,7 +26,6 @@ from envs.task_env import TaskEnv
 from rewards.answers import boxes
 from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault, verdict
 
-ENV = "reasoning_gym"
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 WHOLE_NUMBER = re.compile(r"-?\d{1,15}")
@@ -78,7 +77,9 @@ def generate(
 ) -> Task:
     """Generate a task of one of the data sets, of all without a name; its key is set by the source."""
     if level != 1:
-        raise ValueError(f"{ENV} has level 1 only, not {level}; options.config sets the difficulty of a data set")
+        raise ValueError(
+            f"reasoning_gym has level 1 only, not {level}; options.config sets the difficulty of a data set"
+        )
     library = shared_library("making")
     name = rng.choice(datasets or tuple(library.datasets()))
     origin = Origin(dataset=name, config=dict(config or {}), seed=rng.getrandbits(31))
@@ -133,7 +134,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 
 def _definition(datasets: tuple[str, ...], config: dict[str, Any]) -> EnvDefinition:
     return EnvDefinition(
-        id=ENV,
+        id="reasoning_gym",
         entry_point="envs.puzzles.env:PuzzleEnv",
         generate=partial(generate, datasets=datasets, config=config),
         gold=gold,

@@ -29,7 +29,7 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
 from envs.remote.client import Server, Session
 from envs.remote.responses_api import ResponseTurn, response
-from envs.remote.rows import ENV, PARAMS, Protocol, load
+from envs.remote.rows import PARAMS, Protocol, load
 from envs.task_env import TaskEnv
 from rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
 
@@ -176,7 +176,7 @@ def _server(settings: Mapping[str, Any]) -> Server:
 
 
 ENVIRONMENT = EnvDefinition(
-    id=ENV,
+    id="http",
     entry_point="envs.remote.env:HttpEnv",
     configure=configure,
     parts=(*PARTS, TOOL_ERRORS),

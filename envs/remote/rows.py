@@ -7,7 +7,6 @@ from envs.core.jsonl import field
 from envs.core.task import Task
 from envs.remote.responses_api import messages_of, tools_of
 
-ENV = "http"
 PARAMS = "responses_create_params"
 Protocol = Literal["verify", "step"]
 ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics", "reverify_mode", "mcp")
