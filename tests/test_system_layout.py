@@ -77,7 +77,6 @@ HOMES = {
         "rollout/engines/vllm_engine.py",
         "rollout/engines/vllm_stats.py",
         "rollout/engines/vllm_worker.py",
-        "rollout/engines/vllm_stats.py",
         "rollout/engines/expert_recorder.py",
         "rollout/engines/thought_processor.py",
         "rollout/serving/server.py",
@@ -235,7 +234,7 @@ def test_no_signature_of_ours_takes_a_bag_of_keywords() -> None:
 
 
 def test_every_text_file_is_ascii() -> None:
-    folders = [ROOT / name for name in (*LAYERS, "configs", "tests", "requirements", ".ci")]
+    folders = [ROOT / name for name in (*LAYERS, "configs", "docs", "tests", "requirements", ".ci")]
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in TEXT_SUFFIXES]
     files += [path for path in ROOT.iterdir() if path.suffix in TEXT_SUFFIXES or path.name == "Makefile"]
     assert [str(path.relative_to(ROOT)) for path in files if not path.read_bytes().isascii()] == []

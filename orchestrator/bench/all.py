@@ -97,7 +97,7 @@ async def _pushing(pool: RolloutPool, learner: TrainerGroup) -> dict[str, float]
 
 
 def _stolen_s() -> float:
-    """CPU seconds that this virtual machine's host has given to others since it started; 0 where nobody counts them."""
+    """Return CPU seconds that this machine's host has given to others since it started; 0 where nobody counts them."""
     fields = Path("/proc/stat").read_text(encoding="ascii").split()
     return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 

@@ -95,7 +95,7 @@ def _group(*, answers: int, prompt: int, answer: int) -> list[TrainingSample]:
 
 
 def _seconds(model: PreTrainedModel, batch: TrainBatch) -> float:
-    """CPU seconds of forward and backward passes over a batch of one rank."""
+    """Measure the CPU seconds of forward and backward passes over a batch of one rank."""
     model.zero_grad()
     began = time.process_time()
     for micro_batch in batch.micro_batches[0]:

@@ -55,7 +55,7 @@ def same_length(config: Config, closing: int) -> RolloutConfig:
 
 
 async def sample_groups(pool: RolloutPool, tasks: list[Task], *, answers: int, first: int) -> list[Group]:
-    """So many answers to each task, all at once; the tickets are numbered from `first`."""
+    """Sample so many answers to each task, all at once; the tickets are numbered from `first`."""
     tickets = [
         Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
     ]

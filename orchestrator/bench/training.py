@@ -106,7 +106,7 @@ class PlainLoop:
 
 @contextmanager
 def _reference_scan() -> Iterator[None]:
-    """transformers as it comes, in a process where the learner has put its own scan in its place."""
+    """Use transformers as it comes, in a process where the learner has put its own scan in its place."""
     ours = modeling_nemotron_h.mamba2_chunk_scan
     modeling_nemotron_h.mamba2_chunk_scan = mamba_scan.REFERENCE
     try:

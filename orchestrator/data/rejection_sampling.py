@@ -40,7 +40,7 @@ class RejectionSampledData:
         max_tokens: int | None,
         seed: int,
     ) -> None:
-        """`thinking` has the share of answers that are cut, and their budgets; without any a thought is cut anywhere."""
+        """Cut the share of answers that `thinking` names at its budgets, or without any anywhere."""
         self._answers = answers
         self._batches = EpochBatches(len(answers), self._sample, batch_size=batch_size, seed=f"{seed}/own")
         self._mixture = mixture

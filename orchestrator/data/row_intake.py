@@ -37,7 +37,7 @@ class RowIntake:
     """Reads the rows of one file and counts what became of them."""
 
     def __init__(self, tokenizer: DialogueTokenizer, *, max_tokens: int | None, setting: str) -> None:
-        """`setting` is the name of the limit `max_tokens`; None is no limit."""
+        """Refuse rows over `max_tokens`, where that is not None, in the name of `setting`."""
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._setting = setting

@@ -64,7 +64,7 @@ class SftData:
         on_error: OnError,
         seed: int,
     ) -> None:
-        """`name` is that of the instance of the stage, `setting` that of the limit `max_tokens`; None is no limit."""
+        """Name in messages the instance of the stage by `name`, and the limit `max_tokens`, None for none, by `setting`."""
         self._name = name
         self._setting = setting
         self._dialogue = dialogue

@@ -65,7 +65,7 @@ class EnvReport:
 
 
 def check(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
-    """Gold accepted, corruptions rejected, the same score twice, the same tasks from the same seed, gymnasium's rules."""
+    """Check that gold passes and corruptions fail, that scores and tasks repeat themselves, and gymnasium's rules."""
     gold, wrong = Finding(name="gold answers accepted"), Counter[str]()
     corrupted = Finding(name="corrupted answers rejected")
     repeated = Finding(name="the same score twice")

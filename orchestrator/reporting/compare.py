@@ -164,7 +164,7 @@ def compare(groups: list[RunGroup]) -> Comparison:
 
 
 def spread(measures: Iterable[float]) -> Spread:
-    """Mean, lowest, highest and standard deviation of what was measured; NaN was not."""
+    """Return the mean, lowest, highest and standard deviation of what was measured; NaN was not."""
     values = [value for value in measures if isfinite(value)]
     if not values:
         return Spread(mean=nan, low=nan, high=nan, std=nan, runs=0)

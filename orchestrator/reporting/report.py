@@ -76,7 +76,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
 
 
 def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
-    """avg@k by environment, then by the stage that made the model."""
+    """Return avg@k by environment, then by the stage that made the model."""
     envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
     return {env: {e.label: e.envs[env].avg_at_k for e in record.evaluations if env in e.envs} for env in envs}
 

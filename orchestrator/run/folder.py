@@ -131,7 +131,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def finite(value: Any) -> Any:
-    """JSON data in which every number that is not finite is null."""
+    """Return JSON data in which every number that is not finite is null."""
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -153,7 +153,7 @@ class Progress:
         return Group(head, self._numbers(stage))
 
     def _numbers(self, stage: StageView) -> RenderableType:
-        """Reward bars of the environments, loss and speed, as far as the stage has them."""
+        """Draw reward bars of the environments, loss and speed, as far as the stage has them."""
         table = Table.grid(padding=(0, 2))
         for env, reward in list(stage.rewards().items())[:SHOWN_ENVS]:
             bar = ProgressBar(total=1.0, completed=min(max(reward, 0.0), 1.0), width=20)

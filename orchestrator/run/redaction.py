@@ -51,7 +51,7 @@ def blanked(text: str) -> str:
 
 
 def redacted(value: Any, *, hidden: Callable[[Any], str] = lambda value: BLANK) -> Any:
-    """JSON data without its secrets: under a secret key all that is neither null, true, false nor "" is `hidden`."""
+    """Return JSON data without its secrets: under a secret key all that is neither null, true, false nor "" is `hidden`."""
     return _walked(value, hidden, secret=False)
 
 
