@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
@@ -29,10 +29,11 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
 from envs.remote.client import Server, Session
 from envs.remote.responses_api import ResponseTurn, response
-from envs.remote.rows import PARAMS, Protocol, load
+from envs.remote.rows import PARAMS, load
 from envs.task_env import TaskEnv
 from rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
 
+ServerProtocol = Literal["verify", "step"]
 MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384
 
 
@@ -45,13 +46,13 @@ class HttpEnv(TaskEnv):
         """Begin a session; `info["messages"]` has what the server says first. Raise `EnvironmentFault` where it fails."""
         observation, info = super().reset(seed=seed, options=options)
         assert self.task is not None
-        row, options_of = self.task.spec["row"], self.task.env.options
+        row, kind = self.task.spec["row"], self.task.env.options
         self.close()
-        self.session = Session(_server(options_of["server"]))
+        self.session = Session(_server(kind["server"]))
         self.said: list[ResponseTurn] = []
         self.calls = self.refused = self.unreadable = 0
         self.total, self.ids = 0.0, {}
-        if options_of["protocol"] == "verify":
+        if kind["protocol"] == "verify":
             self.session.post_json("seed_session", row, repeatable=True)
             return observation, info
         first = self.session.post_json("reset", row, repeatable=True)
@@ -158,8 +159,8 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     known = [setting.name for setting in fields(Server)]
     only_known(options, ("protocol", *known), "options")
     protocol = options.get("protocol", "verify")
-    if protocol not in get_args(Protocol):
-        raise ValueError(f"options.protocol is {protocol!r}; it must be {' or '.join(get_args(Protocol))}")
+    if protocol not in get_args(ServerProtocol):
+        raise ValueError(f"options.protocol is {protocol!r}; it must be {' or '.join(get_args(ServerProtocol))}")
     if "url" not in options:
         raise ValueError("options.url is missing; give the server's address, for example http://127.0.0.1:8000")
     hosts = options.get("hosts", [])

@@ -1,14 +1,13 @@
 """Rows of NeMo-Gym's data as tasks."""
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from envs.core.jsonl import field
 from envs.core.task import Task
 from envs.remote.responses_api import messages_of, tools_of
 
 PARAMS = "responses_create_params"
-Protocol = Literal["verify", "step"]
 ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics", "reverify_mode", "mcp")
 """Routes of the servers themselves: no tool may be called so."""
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
