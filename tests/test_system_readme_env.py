@@ -13,7 +13,7 @@ from envs.catalog import drawing_env, environment, make_env
 from envs.core.turn_text import turn_text
 from envs.playback import score
 from envs.source import split_of
-from orchestrator.grading.envcheck import check
+from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.tasks import generated_tasks
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.pipeline.config import load_config
@@ -82,6 +82,6 @@ def test_the_example_is_opened_by_its_configuration_and_scores_right_and_wrong_a
 def test_the_example_passes_gymnasiums_checks_and_envcheck(example: Path) -> None:
     check_env(drawing_env(environment(MODULE)), skip_render_check=True)
     own = environment(MODULE)
-    report = check(own, generated_tasks(own, 8, seed=0))
+    report = self_test(own, generated_tasks(own, 8, seed=0))
     assert report.passed, [(finding.name, finding.against) for finding in report.findings]
     assert {split_of(task) for task in generated_tasks(own, 64, seed=0)} == {"train", "heldout"}

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from envs.catalog import ENVIRONMENTS, configured
 from orchestrator.bench.envs import bench_envs
-from orchestrator.grading.envcheck import check
+from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.grade import grade
 from orchestrator.grading.tasks import generated_tasks, read_tasks
 
@@ -95,7 +95,7 @@ def _envcheck(given: argparse.Namespace) -> int:
     else:
         rows = read_tasks(given.tasks, env_id=given.env, row_format=given.format, options=options)
         tasks = list(rows.values())[: given.count]
-    report = check(env, tasks)
+    report = self_test(env, tasks)
     Console().print(report.table(f"environment {given.env}, {len(tasks)} tasks"))
     print("passed" if report.passed else "FAILED")
     return 0 if report.passed else 1

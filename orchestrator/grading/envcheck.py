@@ -64,7 +64,7 @@ class EnvReport:
         return table
 
 
-def check(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
+def self_test(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
     """Check that gold passes and corruptions fail, that scores and tasks repeat themselves, and gymnasium's rules."""
     gold, wrong = Finding(name="gold answers accepted"), Counter[str]()
     corrupted = Finding(name="corrupted answers rejected")
