@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
 from envs.catalog import configured
-from envs.core.bounds import one_of
+from envs.core.bounds import not_negative, one_of, only_known, positive
 from envs.core.definition import EnvDefinition
 from envs.core.env_ref import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings
 from envs.core.jsonl import OnError
 from envs.core.setting import identity, running, scheduled
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF, UNLIMITED
-from envs.tools.shared_tools import RUN_PROGRAMS, shared_tools
+from envs.tools.shared_tools import RUN_PROGRAMS, SHARED_TOOLS, shared_tools
 from envs.tools.text_tool import schemas
 
 
@@ -49,18 +49,6 @@ class EnvConfig:
     threads: int = running(THREADS)
     """Steps of it that a rollout worker runs at once; the others wait, off the clocks of their episodes."""
 
-    def __post_init__(self) -> None:
-        if not self.share >= 0:
-            raise ValueError(f"share is {self.share}; it must be 0 or more")
-        if self.length_limit is not None and self.length_limit < 1:
-            raise ValueError(f"length_limit is {self.length_limit}; it must be 1 or more characters")
-        if self.threads < 1:
-            raise ValueError(f"threads is {self.threads}; it must be 1 or more")
-        shared_tools(self.tools)
-        one_of("credit", self.credit, get_args(Credit))
-        if self.level < 1 or (self.max_turns is not None and self.max_turns < 1):
-            raise ValueError(f"level ({self.level}) and max_turns ({self.max_turns}) must be 1 or more")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundEnv:
@@ -83,7 +71,7 @@ class BoundEnv:
         return self.definition.runs_programs or not RUN_PROGRAMS.isdisjoint(self.config.tools)
 
     def task(self, made: Task, key: str) -> Task:
-        """Return the task that a generator or a row format made, as one of this environment."""
+        """Return as one of this environment the task that a generator or a row format made."""
         return replace(
             made,
             env=self.ref,
@@ -96,16 +84,15 @@ class BoundEnv:
 def bind(name: str, config: EnvConfig) -> BoundEnv:
     """Return the environment to which a run gives this name.
 
-    Raises `ValueError` where there is none, where it takes other options, and for a weight of a part that it does not give.
+    Raise `ValueError`, with the key of the setting, where there is none, or where it can't be so.
     """
+    key = f"envs.{name}"
+    _check(key, config)
     try:
         definition = configured(config.kind or name, config.options)
+        only_known(config.weights, definition.parts, "weights")
     except ValueError as error:
-        raise ValueError(f"envs.{name}: {error}") from error
-    for part in config.weights:
-        if part not in definition.parts:
-            known = ", ".join(definition.parts)
-            raise ValueError(f"envs.{name}.weights.{part}: {name} has no such part; it has {known}")
+        raise ValueError(f"{key}: {error}") from error
     return BoundEnv(name=name, config=config, definition=definition)
 
 
@@ -114,10 +101,19 @@ def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:
     return {name: bind(name, config) for name, config in envs.items()}
 
 
+def _check(key: str, config: EnvConfig) -> None:
+    not_negative(f"{key}.share", config.share)
+    numbers = {"level": config.level, "threads": config.threads}
+    given = {"max_turns": config.max_turns, "length_limit": config.length_limit}
+    for name, value in (numbers | {name: value for name, value in given.items() if value is not None}).items():
+        positive(f"{key}.{name}", value)
+    for tool in config.tools:
+        one_of(f"{key}.tools", tool, tuple(SHARED_TOOLS))
+
+
 def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:
-    max_turns = config.max_turns or definition.max_turns
     return EnvSettings(
-        max_turns=max_turns,
+        max_turns=config.max_turns or definition.max_turns,
         tool_turns=config.max_turns or max(definition.max_turns or 0, DEFAULT_TURNS),
         weights=config.weights,
         length_limit=config.length_limit,

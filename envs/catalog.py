@@ -43,12 +43,12 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
 
 
 def environment(env_id: str) -> EnvDefinition:
-    """The environment of this id, or of this module; ValueError with the known ids for any other."""
+    """Return the environment of this id, or of this module. Raise `ValueError` with the known ids for any other."""
     return ENVIRONMENTS.get(env_id) or _own(env_id)
 
 
 def configured(env_id: str, options: Mapping[str, Any]) -> EnvDefinition:
-    """The environment of this id with these options; ValueError where they are wrong or not taken."""
+    """Return the environment of this id with these options. Raise `ValueError` where they are wrong or not taken."""
     env = environment(env_id)
     if env.configure is not None:
         return env.configure(options)
@@ -58,7 +58,7 @@ def configured(env_id: str, options: Mapping[str, Any]) -> EnvDefinition:
 
 
 def _own(module: str) -> EnvDefinition:
-    """The `ENVIRONMENT` of a module on the Python path, the current folder included."""
+    """Return the `ENVIRONMENT` of a module on the Python path, the current folder included."""
     try:
         found = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):

@@ -57,7 +57,7 @@ def _play(task: Task, turns: Sequence[str]) -> Scored:
 
 
 def turns_of(response: dict[str, Any]) -> list[str]:
-    """The model's turns in a response row: `response` (text), `messages`, or `calls` and then `response`.
+    """Return the model's turns in a response row: `response` (text), `messages`, or `calls` and then `response`.
 
     ValueError where the row has none of them or one is malformed.
     """
@@ -82,7 +82,7 @@ def turns_of(response: dict[str, Any]) -> list[str]:
 
 
 def _said(message: Message) -> str:
-    """An assistant's message as the text that a model would have written."""
+    """Return an assistant's message as the text that a model would have written."""
     content, calls = message.get("content") or "", message.get("tool_calls") or []
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))

@@ -30,12 +30,12 @@ def _digest(data: Any) -> str:
 
 
 def content_key(task: Task) -> str:
-    """A short hash of everything that makes the task: prompt, tools and verifier data."""
+    """Return a short hash of everything that makes the task: prompt, tools and verifier data."""
     return _digest([task.messages, task.tools, task.spec])[:16]
 
 
 def split_of(task: Task) -> str:
-    """The split of a task by the hash of its prompt messages: one prompt in eight is held out."""
+    """Return the split of a task by the hash of its prompt messages: one prompt in eight is held out."""
     return "train" if int(_digest(task.messages), 16) % HELDOUT_ONE_IN else "heldout"
 
 
@@ -93,7 +93,7 @@ class FileSource:
 
 
 def distinct(source: TaskSource, count: int) -> list[Task]:
-    """The first `count` tasks whose keys differ; fewer where `REPEATS` in a row have nothing new."""
+    """Return the first `count` tasks whose keys differ; fewer where `REPEATS` in a row have nothing new."""
     found: dict[str, Task] = {}
     index = repeats = 0
     while len(found) < count and repeats < REPEATS:

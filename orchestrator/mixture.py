@@ -53,7 +53,7 @@ class Mixture:
         return list(self._shares)
 
     def draw(self) -> Draw:
-        """The next draw."""
+        """Make the next draw."""
         since = {env: self._counts[env] - self._before[env] for env in self._shares}
         total = sum(since.values()) + 1
         env = max(self._shares, key=lambda name: self._shares[name] * total - since[name])
@@ -62,7 +62,7 @@ class Mixture:
         return Draw(env=env, index=index)
 
     def task(self, draw: Draw) -> Task:
-        """The task of a draw, with its mode of thinking: a draw has the same one each time."""
+        """Return the task of a draw, with its mode of thinking: a draw has the same one each time."""
         task = self._sources[draw.env].task(draw.index)
         if task.thinking != UNLIMITED:
             return task
@@ -70,7 +70,7 @@ class Mixture:
         return replace(task, thinking=self._thinking.draw(rng))
 
     def state(self) -> dict[str, dict[str, float]]:
-        """How many tasks were drawn from each environment, of these before the shares became what they are, and those."""
+        """Return the draws of each environment, those before the shares became what they are, and the shares."""
         return {"drawn": dict(self._counts), "before": dict(self._before), "shares": dict(self._shares)}
 
     def restore(self, state: dict[str, dict[str, float]]) -> None:
@@ -89,7 +89,7 @@ def open_mixture(
     seed: int,
     thinking: ThinkingMix | None = None,
 ) -> Mixture:
-    """The mixture over one split of the environments that have a share: their own, unless `shares` names another."""
+    """Open the mixture over one split of the environments that have a share: their own, unless `shares` names another."""
     shares = {name: env.config.share for name, env in envs.items()} | shares
     used = {name: share for name, share in shares.items() if share > 0}
     sources = {name: open_source(envs[name], split=split, seed=seed) for name in used}

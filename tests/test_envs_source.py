@@ -1,6 +1,7 @@
 """Task sources: generated and from files, splits, malformed data."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,8 +73,16 @@ def test_an_unknown_environment_is_named_with_the_nearest() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="share is -1"):
-        EnvConfig(share=-1)
+    for wrong, said in (
+        (EnvConfig(share=-1), "envs.sums.share=-1: must be 0 or more"),
+        (EnvConfig(level=0), "envs.sums.level=0: must be above 0"),
+        (EnvConfig(max_turns=0), "envs.sums.max_turns=0: must be above 0"),
+        (EnvConfig(tools=["pyhton"]), "envs.sums.tools='pyhton': choose one of calculator, python"),
+        (EnvConfig(kind="math", weights={"formt": 1.0}), "envs.sums: weights: unknown 'formt'; did you mean 'format'?"),
+        (EnvConfig(), "envs.sums: unknown environment 'sums'"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+            bind("sums", wrong)
     with pytest.raises(ValueError, match="split is 'dev'"):
         open_source(bind("math", EnvConfig()), split="dev", seed=0)
     with pytest.raises(ValueError, match="levels 1 and 2, not 9"):

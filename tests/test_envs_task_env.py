@@ -217,8 +217,3 @@ def test_the_weights_and_the_length_limit_of_the_run_make_the_reward() -> None:
     env.reset(options={"task": task})
     *_, info = env.step(f"</think>{'x' * 130}")
     assert (info["parts"]["length"], info["parts"]["tool_errors"]) == (0.0, 0.0)
-
-
-def test_a_weight_for_a_part_that_an_environment_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"envs\.math\.weights\.formt: math has no such part; it has correct, format"):
-        open_source(bind("math", EnvConfig(weights={"formt": 1.0})), split="train", seed=0)

@@ -71,8 +71,3 @@ def test_the_last_turn_may_not_call_a_tool() -> None:
     for _ in range(3):
         assert env.step(turn(("calculator", {"expression": "1"})))[2:4] == (False, False)
     assert env.step(turn(("calculator", {"expression": "1"})))[1:4] == (0.0, False, True)
-
-
-def test_an_unknown_tool_in_the_configuration_is_named() -> None:
-    with pytest.raises(ValueError, match="'pyhton' is no tool; there are calculator, python"):
-        EnvConfig(tools=["pyhton"])

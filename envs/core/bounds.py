@@ -5,25 +5,25 @@ from collections.abc import Iterable, Sequence
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """The value is one of the choices."""
+    """Check that the value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")
 
 
 def positive(name: str, value: float) -> None:
-    """The value is above 0."""
+    """Check that the value is above 0."""
     if not value > 0:
         raise ValueError(f"{name}={value}: must be above 0")
 
 
 def not_negative(name: str, value: float) -> None:
-    """The value is 0 or more."""
+    """Check that the value is 0 or more."""
     if not value >= 0:
         raise ValueError(f"{name}={value}: must be 0 or more")
 
 
 def fraction(name: str, value: float) -> None:
-    """The value lies between 0 and 1."""
+    """Check that the value lies between 0 and 1."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name}={value}: must be between 0 and 1")
 

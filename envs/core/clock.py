@@ -23,7 +23,7 @@ class Clock:
 
     @contextmanager
     def turned(self, *, on: bool) -> Iterator[None]:
-        """Runs, or stands still, until the end of the block; then as before."""
+        """Run, or stand still, until the end of the block; then go on as before."""
         before = self._turn(on)
         try:
             yield
@@ -45,7 +45,7 @@ CURRENT: ContextVar[Clock | None] = ContextVar("CURRENT", default=None)
 
 @contextmanager
 def off_the_clock() -> Iterator[None]:
-    """For what many episodes share and what has deadlines of its own: the episode's clock stands still meanwhile."""
+    """Stop the episode's clock during the block: for what many episodes share and what has deadlines of its own."""
     clock = CURRENT.get()
     if clock is None:
         yield

@@ -27,14 +27,14 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The failure that an exception is; a kind of an environment's own is counted as the environment's."""
+    """Return the failure that an exception is; a kind of an environment's own is counted as the environment's."""
     kind = error.kind if isinstance(error, EnvError) else EnvError.kind
     known = next((one for one in FailureKind if one.value == kind), FailureKind.ENVIRONMENT)
     return Failure(kind=known, message=in_words(error))
 
 
 def in_words(error: BaseException) -> str:
-    """The type of an exception and what it says, where it can say it."""
+    """Return the type of an exception and what it says, where it can say it."""
     try:
         text = str(error)
     except Exception:

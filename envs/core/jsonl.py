@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def field(row: dict[str, Any], name: str, kind: type[T]) -> T:
-    """The field `name` of a row, checked for its type."""
+    """Return the field `name` of a row. Raise `ValueError` where it is missing or of another type."""
     if name not in row:
         raise ValueError(f"field {name!r} is missing; the row has {sorted(row)}")
     value = row[name]
@@ -25,7 +25,7 @@ def field(row: dict[str, Any], name: str, kind: type[T]) -> T:
 
 
 def read_rows(path: Path, *, parse: Callable[[dict[str, Any], int], T], on_error: OnError) -> tuple[list[T], int]:
-    """Parses every row of a JSONL file: (items, number of rows skipped).
+    """Parse every row of a JSONL file; return the items and the number of rows skipped.
 
     `parse` takes the row and its 0-based row number and raises ValueError for a bad row. Blank lines are no rows.
     With `on_error` "raise" the first bad row is a ValueError naming file and line; with "skip" bad rows are counted.
@@ -51,7 +51,7 @@ def read_rows(path: Path, *, parse: Callable[[dict[str, Any], int], T], on_error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The non-blank lines with their 1-based numbers; of a line over the size limit only its start is kept."""
+    """Yield the non-blank lines with their 1-based numbers; of a line over the size limit only its start is kept."""
     with path.open("rb") as file:
         line_number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):

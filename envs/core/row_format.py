@@ -19,12 +19,12 @@ class RowFormat:
 
 
 def has_fields(*names: str) -> Callable[[Row], bool]:
-    """Recognises a row by fields that it must have."""
+    """Return what recognises a row by fields that it must have."""
     return lambda row: all(name in row for name in names)
 
 
 def own_id(row: Row) -> str | int | None:
-    """The data set's own id of a row: `task_id`, else `id`; None where it has neither."""
+    """Return the data set's own id of a row: `task_id`, else `id`; None where it has neither."""
     for name in ("task_id", "id"):
         if isinstance(row.get(name), str | int):
             return row[name]
@@ -32,7 +32,7 @@ def own_id(row: Row) -> str | int | None:
 
 
 def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None) -> Task:
-    """The task of a row, by the format of this name, else by the first that matches.
+    """Return the task of a row, by the format of this name, else by the first that matches.
 
     Raises ValueError for an unknown name, for a row that no format matches, and for a broken row.
     """

@@ -27,27 +27,27 @@ class Kind(Enum):
 
 
 def identity(default: T) -> T:
-    """A setting whose change makes another run."""
+    """Declare a setting whose change makes another run."""
     return _setting(default, Kind.IDENTITY)
 
 
 def scheduled(default: T) -> T:
-    """A setting that may change in mid-run, which is recorded."""
+    """Declare a setting that may change in mid-run, which is recorded."""
     return _setting(default, Kind.SCHEDULE)
 
 
 def running(default: T) -> T:
-    """A setting that says how the work is done, not what comes of it."""
+    """Declare a setting that says how the work is done, not what comes of it."""
     return _setting(default, Kind.RUNNING)
 
 
 def required(kind: Kind) -> dict[str, Kind]:
-    """The metadata of a field without a default: `name: str = field(metadata=required(Kind.RUNNING))`."""
+    """Return the metadata of a field without a default: `name: str = field(metadata=required(Kind.RUNNING))`."""
     return {KEY: kind}
 
 
 def _setting(default: Any, kind: Kind) -> Any:
-    """The field of a dataclass, typed as its default so that type checkers see a plain value."""
+    """Return the field of a dataclass, typed as its default so that type checkers see a plain value."""
     metadata = required(kind)
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
@@ -55,7 +55,7 @@ def _setting(default: Any, kind: Kind) -> Any:
 
 
 def kinds(config: type) -> dict[str, Kind]:
-    """The kind of each setting by its dotted name; `*` stands for the keys of a dict of configurations.
+    """Return the kind of each setting by its dotted name; `*` stands for the keys of a dict of configurations.
 
     Raises `ValueError` for a field that declares none.
     """
@@ -63,7 +63,7 @@ def kinds(config: type) -> dict[str, Kind]:
 
 
 def kind_of(known: Mapping[str, Kind], key: str) -> Kind:
-    """The kind of a dotted key, among those that `kinds` gave; of a key inside a setting, that of the setting.
+    """Return the kind of a dotted key, among those that `kinds` gave; of a key inside a setting, that of the setting.
 
     A key that is not known is identity: nobody said that it may change.
     """

@@ -118,7 +118,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def _plain(value: Any, kind: type, what: str) -> Any:
-    """A copy made of plain JSON data."""
+    """Return a copy made of plain JSON data."""
     try:
         copy = json.loads(json.dumps(value, default=_scalar, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

@@ -49,5 +49,5 @@ class TaskSource(Protocol):
     """Where tasks come from: addressable by position, so that a restart continues where it stopped."""
 
     def task(self, index: int) -> Task:
-        """The task at `index` (0 or more). A finite source starts again from its first task when it is exhausted."""
+        """Return the task at `index` (0 or more). A finite source starts again from its first task when it is exhausted."""
         ...

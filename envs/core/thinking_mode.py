@@ -92,7 +92,7 @@ class ThinkingMix:
         return max((*self.budgets, *self.budget_range), default=0)
 
     def draw_mode(self, rng: random.Random) -> Mode:
-        """A mode, by the shares."""
+        """Draw a mode by the shares."""
         lot = rng.random()
         for mode, share in (
             (Mode.OFF, self.no_thought),
@@ -105,13 +105,13 @@ class ThinkingMix:
         return Mode.UNLIMITED
 
     def draw_budget(self, rng: random.Random) -> int:
-        """A budget in tokens; there must be some."""
+        """Draw a budget in tokens; there must be some."""
         if self.budgets:
             return rng.choice(self.budgets)
         low, high = self.budget_range
         return round(math.exp(rng.uniform(math.log(low + 1), math.log(high + 1)))) - 1
 
     def draw(self, rng: random.Random) -> Thinking:
-        """A mode, with a budget where it needs one."""
+        """Draw a mode, with a budget where it needs one."""
         mode = self.draw_mode(rng)
         return up_to(self.draw_budget(rng)) if mode is Mode.BUDGET else Thinking(mode=mode)

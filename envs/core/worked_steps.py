@@ -2,7 +2,7 @@
 
 
 def sum_steps(numbers: list[int]) -> str:
-    """Columns from the right with the carry as last summand: 47+38 -> `7+8=15 4+3+1=8`."""
+    """Work out a sum in columns from the right, the carry as last summand: 47+38 -> `7+8=15 4+3+1=8`."""
     columns, carry, steps = [str(n)[::-1] for n in numbers], 0, []
     for place in range(max(map(len, columns))):
         digits = [int(column[place]) for column in columns if place < len(column)] + [carry] * (carry > 0)
@@ -13,7 +13,7 @@ def sum_steps(numbers: list[int]) -> str:
 
 
 def difference_steps(a: int, b: int) -> str:
-    """Columns from the right, the borrow shown: 52-17 -> `12-7=5 4-1=3`. Needs a >= b >= 0."""
+    """Work out a difference in columns from the right, the borrow shown: 52-17 -> `12-7=5 4-1=3`. Needs a >= b >= 0."""
     top, bottom, borrow, steps = str(a)[::-1], str(b)[::-1], 0, []
     for place, digit in enumerate(top):
         upper = int(digit) - borrow

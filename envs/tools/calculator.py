@@ -18,7 +18,7 @@ BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression of numbers, + - * / // % and parentheses.
+    """Return the value of an expression of numbers, + - * / // % and parentheses.
 
     ValueError with a short reason for anything else. A whole quotient is given without a decimal point.
     """

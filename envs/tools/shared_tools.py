@@ -37,8 +37,5 @@ RUN_PROGRAMS = frozenset({"python"})
 
 
 def shared_tools(names: Iterable[str]) -> dict[str, TextTool]:
-    """Return the tools of these names. Raises `ValueError` for an unknown name."""
-    for name in names:
-        if name not in SHARED_TOOLS:
-            raise ValueError(f"tools: {name!r} is no tool; there are {', '.join(SHARED_TOOLS)}")
+    """Return the tools of these names, all of which there must be."""
     return {name: SHARED_TOOLS[name] for name in names}

@@ -17,7 +17,7 @@ class TextTool:
 
 
 def schemas(tools: Mapping[str, TextTool]) -> tuple[Tool, ...]:
-    """The tools in the Hugging Face format."""
+    """Return the tools in the Hugging Face format."""
     return tuple(_schema(name, tool) for name, tool in tools.items())
 
 
@@ -27,7 +27,7 @@ def _schema(name: str, tool: TextTool) -> Tool:
 
 
 def answer_call(call: Call | BadCall, tools: Mapping[str, TextTool]) -> str:
-    """What a tool answers; a mistake of the model is answered by a line that starts with `error:`."""
+    """Return what a tool answers; a mistake of the model is answered by a line that starts with `error:`."""
     if isinstance(call, BadCall):
         return call.error
     if call.name not in tools:
