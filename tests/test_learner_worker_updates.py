@@ -18,8 +18,8 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.update import Fixed, over_updates, with_divergence
 from learner.worker import TrainerWorker
-from orchestrator.settings.distillation import DistillConfig
 from orchestrator.settings.loop import RlConfig
+from orchestrator.stages.distill import DistillConfig
 
 EPOCHS = 2
 UPDATES = 2 * EPOCHS

@@ -1,1 +1,1 @@
-"""What can be told: the settings of a run, those that several stages or rooms share, and configurations as text."""
+"""What can be told: the settings of a run, those of stages that several files need, and configurations as text."""

@@ -12,7 +12,7 @@ from orchestrator.mixture import Draw, Mixture
 from orchestrator.run.folder import write_whole
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import StageInstance
-from rollout.trajectory import Group, Ticket
+from rollout.trajectory import Group, Ticket, WeightVersion
 
 WAVE = 64
 """Groups that are sampled at once."""
@@ -61,17 +61,12 @@ async def sample_once(
         wave = draws[first : first + WAVE]
         making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made")
         tasks = await run.stop.wait_or(making)
-        tickets = [
-            Ticket(number=instance.first_ticket + first + place, task=task, admitted=run.version)
-            for place, task in enumerate(tasks)
-        ]
-        calls = (pool.run_group(ticket, sampling.samples) for ticket in tickets)
-        answering = asyncio.gather(*(watch.on(call) for call in calls))
-        groups: list[Group] = await run.stop.wait_or(
+        tickets = _tickets(tasks, first=instance.first_ticket + first, admitted=run.version)
+        answering = asyncio.gather(*(watch.on(pool.run_group(ticket, sampling.samples)) for ticket in tickets))
+        groups = await run.stop.wait_or(
             within(limit, answering, stage=name, waiting_for=lambda: "the model's own answers")
         )
-        for draw, group in zip(wave, groups, strict=True):
-            kept += lines(draw, group)
+        kept += [line for draw, group in zip(wave, groups, strict=True) for line in lines(draw, group)]
         run.progress.note(f"{name}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
     watch.conclude()
     if not kept:
@@ -81,6 +76,10 @@ async def sample_once(
         )
     write_whole(path, "\n".join(kept) + "\n")
     return path
+
+
+def _tickets(tasks: list[Task], *, first: int, admitted: WeightVersion) -> list[Ticket]:
+    return [Ticket(number=first + place, task=task, admitted=admitted) for place, task in enumerate(tasks)]
 
 
 def _made(mixture: Mixture, draws: list[Draw]) -> list[Task]:

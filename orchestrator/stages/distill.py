@@ -3,16 +3,59 @@
 The loop is that of `rl`. There is no baseline, so a lone answer teaches as well, and every group has a signal.
 """
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
+from transformers import AutoConfig, PreTrainedTokenizerBase
+
+from envs.core.setting import identity
+from learner.losses.config import LossConfig
 from learner.models.fresh import padded_size
+from learner.models.prompt_cache import require_shareable
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
-from orchestrator.settings.distillation import DistillConfig, check_teacher, known_ids
 from orchestrator.settings.fitting import fit_loop
+from orchestrator.settings.loop import LoopConfig
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
+from rollout.tokenizer import load_tokenizer
+from rollout.weights.weight_files import require_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig(LoopConfig):
+    """On-policy distillation: each token that the model samples is judged by a teacher. Rewards are only watched."""
+
+    stage: ClassVar[str] = "distill"
+
+    teacher: str | None = identity(None)
+    """A Hugging Face causal model directory with the same tokenizer vocabulary; it lies frozen beside the model."""
+    loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
+    """As for rl; `kl` is the estimate in the metric train/kl, whose unit is nats a token."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss.objective != "distill":
+            raise ValueError(f"distill.loss.objective={self.loss.objective} must be distill")
+        loss, usual = self.loss, LossConfig()
+        for name, value, without in (
+            ("advantage", loss.advantage, usual.advantage),
+            ("malformed_thought", loss.malformed_thought, usual.malformed_thought),
+            ("invalid_call", loss.invalid_call, usual.invalid_call),
+            ("kl_coefficient", loss.kl_coefficient, usual.kl_coefficient),
+        ):
+            if value != without:
+                raise ValueError(f"distill.loss.{name}={value}: the teacher stands in its place; leave it out")
+
+    def teacher_dir(self) -> Path:
+        """Return where the teacher lies. Raise `ValueError` where none is named."""
+        if self.teacher is None:
+            raise ValueError(
+                "the stage distill needs distill.teacher: a model directory with the model's own tokenizer"
+            )
+        return Path(self.teacher).resolve()
 
 
 async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) -> Path:
@@ -25,6 +68,41 @@ async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) 
         next_ticket=instance.first_ticket,
     )
     return await LoopStage(run, config, instance, buffer, teacher=config.teacher_dir()).run()
+
+
+def known_ids(model_dir: Path) -> int:
+    """Return how many ids a model directory's model knows, which may be more than its tokenizer has."""
+    config = AutoConfig.from_pretrained(model_dir, trust_remote_code=False)
+    count: int = config.get_text_config(decoder=True).vocab_size
+    return count
+
+
+def check_teacher(
+    teacher: Path, *, student: str, tokenizer: PreTrainedTokenizerBase, ids: int, shared_prompts: bool
+) -> None:
+    """Raise `FileNotFoundError` or `ValueError` where a teacher can't judge what a student says, token by token.
+
+    `student` names it in messages; it may say any of `ids`, which may be more than its tokenizer has.
+    """
+    try:
+        require_whole(teacher)
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(f"distill.teacher={teacher} is not a model directory that is whole: {error}") from error
+    ours, theirs = tokenizer.get_vocab(), load_tokenizer(teacher).get_vocab()
+    if ours != theirs:
+        differing = sorted(ours.items() ^ theirs.items(), key=lambda item: (item[1], item[0]))[:3]
+        raise ValueError(
+            f"the teacher {teacher} ({len(theirs)} tokens) and the student {student} ({len(ours)} tokens) have different "
+            f"vocabularies, for example at {differing}; distillation compares token by token: take a teacher of the "
+            f"student's family, with the same tokenizer"
+        )
+    if known_ids(teacher) < ids:
+        raise ValueError(
+            f"the teacher {teacher} knows {known_ids(teacher)} ids and the student {student} can say {ids}; take a teacher "
+            f"with at least as many (vocab_size in config.json)"
+        )
+    if shared_prompts:
+        require_shareable(AutoConfig.from_pretrained(teacher, trust_remote_code=False))
 
 
 def _check(config: DistillConfig, start: StartCheck) -> None:

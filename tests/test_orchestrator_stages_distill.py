@@ -24,7 +24,7 @@ from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster.this_machine import free_port
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.pipeline.stage_list import instances
-from orchestrator.settings.distillation import DistillConfig
+from orchestrator.stages.distill import DistillConfig
 from orchestrator.stages.stage import StartCheck
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
