@@ -147,7 +147,7 @@ class LearnerConfig:
     def _check_partitioning(self) -> None:
         """Raise `ValueError` where the ZeRO stage can't do what is asked of it."""
         if self.bf16 and self.zero_stage == 0:
-            raise ValueError("learner.bf16=true with learner.zero_stage=0: set zero_stage to 1, 2 or 3")
+            raise ValueError("learner.bf16=true with learner.zero_stage=0: set learner.zero_stage to 1, 2 or 3")
         least = {"none": 0, "cpu": 1, "nvme": 3}[self.offload]
         if self.zero_stage < least:
             raise ValueError(
@@ -169,14 +169,14 @@ class LearnerConfig:
         if self.recompute == "full" and self.shared_prompts:
             raise ValueError(
                 "learner.recompute=full with learner.shared_prompts=true: a layer that runs again would add to the "
-                "prompt's cache again; set learner.shared_prompts=false, or recompute=selective"
+                "prompt's cache again; set learner.shared_prompts=false, or learner.recompute=selective"
             )
 
 
-def require_together(optim: OptimConfig, learner: LearnerConfig) -> None:
-    """Raise `ValueError` where the optimiser can't run on a learner spread like this."""
+def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str = "optim") -> None:
+    """Raise `ValueError` where the optimiser, which stands under `setting`, can't run on a learner spread like this."""
     if optim.kind == "muon" and learner.zero_stage:
         raise ValueError(
-            f"optim.kind=muon with learner.zero_stage={learner.zero_stage}: above stage 0 DeepSpeed clips Muon's update "
-            f"instead of the gradient; set learner.zero_stage=0 or optim.kind=adamw"
+            f"{setting}.kind=muon with learner.zero_stage={learner.zero_stage}: above stage 0 DeepSpeed clips Muon's update "
+            f"instead of the gradient; set learner.zero_stage=0 or {setting}.kind=adamw"
         )

@@ -129,7 +129,9 @@ class LossConfig:
     def _check_combinations(self) -> None:
         """Raise `ValueError` where settings contradict each other."""
         if self.decoupled and self.against_rollout:
-            raise ValueError("loss.surrogate=decoupled with loss.old_policy=rollout: take trainer, or surrogate=ppo")
+            raise ValueError(
+                "loss.surrogate=decoupled with loss.old_policy=rollout: set loss.old_policy=trainer, or loss.surrogate=ppo"
+            )
         if (self.aggregation == "constant") != (self.constant_length > 0):
             raise ValueError(
                 f"loss.constant_length={self.constant_length} with loss.aggregation={self.aggregation}: it must be "

@@ -45,7 +45,10 @@ def recompute(model: PreTrainedModel, kind: Recomputed) -> None:
     mamba_scan.install(recompute=kind == "selective")
     if kind == "full":
         if not model.supports_gradient_checkpointing:
-            raise ValueError(f"learner.recompute=full: a model of type {model.config.model_type} can't; take selective")
+            raise ValueError(
+                f"learner.recompute=full: a model of type {model.config.model_type} can't; set "
+                "learner.recompute=selective"
+            )
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 

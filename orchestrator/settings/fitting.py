@@ -27,7 +27,7 @@ class Supervised(Training, Protocol):
 
 def fit_training(part: Training, config: RunConfig, name: str) -> None:
     """Raise `ValueError` where a training stage, `name` in messages, names what the run does not have."""
-    require_together(part.optim, config.learner)
+    require_together(part.optim, config.learner, setting=f"{name}.optim")
     for env_id, share in part.shares.items():
         if env_id not in config.envs:
             raise ValueError(f"{name}.shares.{env_id}: not among the run's envs, {', '.join(config.envs)}")
