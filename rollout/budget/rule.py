@@ -59,8 +59,6 @@ class ThoughtTags:
         if closing is not None and CLOSE_THOUGHT not in closing:
             raise ValueError(f"rollout.thought.closing={closing!r} does not contain {CLOSE_THOUGHT!r}")
         self.closing = closing if closing is not None else closing_of(tokenizer)
-        self.end_id: int = tokenizer.eos_token_id
-        """The token that ends a turn."""
         self._tag_id: int | None = tokenizer.get_vocab().get(CLOSE_THOUGHT)
 
     @classmethod

@@ -33,6 +33,9 @@ from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_stats import StatsRecorder
 from rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
+LIKELIEST = 2
+"""How many likeliest tokens vLLM names beside each token of a limited thought."""
+
 
 class VllmEngine:
     """An `Engine` around vLLM's asynchronous engine, in this process and one child."""
@@ -94,13 +97,14 @@ class VllmEngine:
         self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
     ) -> Completion:
         """See `Engine.generate`."""
+        if limit is not None and self._tags is None:
+            raise ValueError("a thought can't be limited: the engine was started without thinking tags")
         request = f"r{next(self._numbers)}"
         params = SamplingParams(
             temperature=1.0,
             max_tokens=max_tokens,
             seed=seed,
-            logprobs=0 if limit is None else None,
-            logprob_token_ids=None if limit is None else [self._end_id],
+            logprobs=0 if limit is None else LIKELIEST,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             extra_args=None if limit is None else extra_args(limit),
@@ -109,7 +113,7 @@ class VllmEngine:
         assert sampled.logprobs is not None
         assert sampled.weight_versions is not None
         ids = tuple(sampled.token_ids)
-        forced_T = (False,) * len(ids) if limit is None else forced_marks(sampled.logprobs, end_id=self._end_id)
+        forced_T = (False,) * len(ids) if limit is None else forced_marks(sampled.logprobs)
         logprobs = [entry[token].logprob for entry, token in zip(sampled.logprobs, ids, strict=True)]
         return Completion(
             token_ids=ids,
@@ -133,12 +137,6 @@ class VllmEngine:
         if sampled.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended request {request} by itself: {sampled.finish_reason}")
         return sampled
-
-    @property
-    def _end_id(self) -> int:
-        if self._tags is None:
-            raise ValueError("a thought can't be limited: the engine was started without thinking tags")
-        return self._tags.end_id
 
     async def _experts(self, request: str, *, ids: int) -> Choices:
         ((shape, data),) = await self._llm.collective_rpc("take_experts", args=(request,))
@@ -191,9 +189,6 @@ class VllmEngine:
         self._receiver.close()
 
 
-def forced_marks(logprobs: Sequence[Mapping[int, Logprob]], *, end_id: int) -> tuple[bool, ...]:
-    """Return which tokens were inserted: those beside which every other token had no probability at all.
-
-    One other tells of all: the end of a turn, which is never inserted and otherwise has some.
-    """
-    return tuple(entry[end_id].logprob == -inf for entry in logprobs)
+def forced_marks(logprobs: Sequence[Mapping[int, Logprob]]) -> tuple[bool, ...]:
+    """Return which tokens were inserted: those beside which even the second likeliest had no probability."""
+    return tuple(any(one.logprob == -inf for one in likeliest.values()) for likeliest in logprobs)
