@@ -4,7 +4,7 @@ From the bottom up; each room imports itself and those above it in this list, an
 
     core          what every environment shares: tasks, thinking modes, the text of a turn, rows, typed faults
     sandbox       sealed processes for model-written programs
-    tools         tools of text that several environments lend
+    tools         tools of text that environments share
     task_env      the base class of all below
     mathematics, coding, tool_use, retail, puzzles, games, remote      the families
     catalog       the environments by id

@@ -1,1 +1,1 @@
-"""Tools of text that several environments lend."""
+"""Tools of text that environments share."""

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from envs.catalog import ENVIRONMENTS, configured
+from envs.catalog import ENVIRONMENTS, configured, environment
 from orchestrator.bench.envs import bench_envs
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.grade import grade
@@ -72,7 +72,8 @@ def _options(text: str) -> Mapping[str, Any]:
 
 
 def _grade(given: argparse.Namespace) -> int:
-    tasks = read_tasks(given.tasks, env_id=given.env, row_format=given.format, options=_options(given.options))
+    env = configured(given.env, _options(given.options))
+    tasks = read_tasks(given.tasks, env, row_format=given.format)
     return 0 if grade(tasks, given.responses, given.out, workers=given.workers) else 1
 
 
@@ -82,18 +83,17 @@ def _bench(given: argparse.Namespace) -> int:
         env_id, equals, path = text.partition("=")
         if not equals:
             raise ValueError(f"--tasks {text!r} is not of the form ENV=FILE, for example code=humaneval.jsonl")
-        files[env_id] = list(read_tasks(Path(path), env_id=env_id, row_format=None, options={}).values())
+        files[env_id] = list(read_tasks(Path(path), environment(env_id)).values())
     print(json.dumps(bench_envs(files, seconds=given.seconds, programs=given.programs), indent=1))
     return 0
 
 
 def _envcheck(given: argparse.Namespace) -> int:
-    options = _options(given.options)
-    env = configured(given.env, options)
+    env = configured(given.env, _options(given.options))
     if given.tasks is None:
         tasks = generated_tasks(env, given.count, seed=given.seed)
     else:
-        rows = read_tasks(given.tasks, env_id=given.env, row_format=given.format, options=options)
+        rows = read_tasks(given.tasks, env, row_format=given.format)
         tasks = list(rows.values())[: given.count]
     report = self_test(env, tasks)
     Console().print(report.table(f"environment {given.env}, {len(tasks)} tasks"))

@@ -1,12 +1,9 @@
 """The tasks that the commands without a run work on: those of a data file by their keys, or generated ones."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from envs.catalog import configured
 from envs.core.definition import EnvDefinition
 from envs.core.jsonl import read_rows
 from envs.core.row_format import Row, load_row, own_id
@@ -14,21 +11,21 @@ from envs.core.task import Task
 from envs.source import content_key
 
 
-def read_tasks(path: Path, *, env_id: str, row_format: str | None, options: Mapping[str, Any]) -> dict[str, Task]:
+def read_tasks(path: Path, env: EnvDefinition, *, row_format: str | None = None) -> dict[str, Task]:
     """Read every task of a JSONL file under its key: the row's own id, else its 0-based number, as text.
 
     Raise `ValueError`, with file and line, for a bad row and for a key that two different rows share.
     """
-    env = configured(env_id, options)
     env = env.beside(path.parent) if env.beside is not None else env
+    ref = env.ref()
     if not env.formats:
-        raise ValueError(f"environment {env_id!r} reads no rows of data; leave out --tasks")
+        raise ValueError(f"environment {env.id!r} reads no rows of data; leave out --tasks")
     seen: dict[str, Task] = {}
 
     def parse(row: Row, number: int) -> Task:
         own = own_id(row)
         key = str(number if own is None else own)
-        task = replace(load_row(env.formats, row, name=row_format), key=key, env=env.ref())
+        task = replace(load_row(env.formats, row, name=row_format), key=key, env=ref)
         if seen.setdefault(key, task) != task:
             raise ValueError(f"key {key!r} belongs to an earlier row too")
         return task
