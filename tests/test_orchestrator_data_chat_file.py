@@ -14,7 +14,7 @@ from orchestrator.data.chat_file import ChatFile, parse_chat
 from orchestrator.data.row_intake import RowIntake, counts_text
 from orchestrator.data.sft import SftData, SftDataConfig
 from orchestrator.pipeline.config import Config, load_config
-from orchestrator.settings.supervised import SftConfig
+from orchestrator.stages.sft import SftConfig
 from rollout.budget.config import ThoughtConfig
 
 TOKENIZER = byte_tokenizer()

@@ -17,7 +17,7 @@ from orchestrator.data.preference_rows import parse_preference, read_preferences
 from orchestrator.data.row_intake import RowIntake
 from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.pipeline.config import load_config
-from orchestrator.settings.supervised import DpoConfig
+from orchestrator.stages.dpo import DpoConfig
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer

@@ -29,11 +29,11 @@ from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.run_config import RunConfig
-from orchestrator.settings.supervised import SelfSftConfig
 from orchestrator.skip_watch import NothingTrained
 from orchestrator.stages import rl, self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.loop_stage import LoopStage
+from orchestrator.stages.self_sft import SelfSftConfig
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase
 from rollout.engines.protocol import EngineStats

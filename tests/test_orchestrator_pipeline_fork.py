@@ -15,7 +15,7 @@ from orchestrator.reporting.record import read_run
 from orchestrator.reporting.report import summary
 from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.run.folder import RunDir
-from orchestrator.settings.supervised import SftConfig
+from orchestrator.stages.sft import SftConfig
 
 DEMO = Path("configs/demo.yaml")
 

@@ -12,7 +12,7 @@ from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.limit_checks import prompt_notes, turn_notes
 from orchestrator.pipeline.runner import processes
 from orchestrator.pipeline.start_checks import check_before
-from orchestrator.settings.supervised import DpoConfig
+from orchestrator.stages.dpo import DpoConfig
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.worker import RolloutConfig
 

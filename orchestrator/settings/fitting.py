@@ -1,5 +1,6 @@
 """What is refused because the settings of a stage do not go with those of the run."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from learner.config import OptimConfig, require_together
@@ -22,7 +23,16 @@ class Supervised(Training, Protocol):
     """What those of a supervised one have beside it."""
 
     @property
+    def steps(self) -> int: ...
+
+    @property
     def batch_size(self) -> int: ...
+
+    @property
+    def checkpoint_every(self) -> int: ...
+
+    @property
+    def max_tokens(self) -> int | None: ...
 
 
 def fit_training(part: Training, config: RunConfig, name: str) -> None:
@@ -67,3 +77,21 @@ def require_room(budget: int | None, rollout: RolloutConfig) -> None:
             f"the answer do not fit into rollout.limits.total_tokens={rollout.limits.total_tokens}; raise it, or lower "
             f"the budget or rollout.thought.answer_tokens"
         )
+
+
+def lengths(part: Supervised) -> dict[str, int | None]:
+    """Return what every supervised stage counts: null is no limit."""
+    return {
+        "steps": part.steps,
+        "batch_size": part.batch_size,
+        "checkpoint_every": part.checkpoint_every,
+        "max_tokens": part.max_tokens,
+    }
+
+
+def require_at_least_1(stage: str, counts: Mapping[str, int | None]) -> None:
+    """Raise `ValueError` for a count below 1."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            or_null = ", or null" if name == "max_tokens" else ""
+            raise ValueError(f"{stage}.{name}={count} must be at least 1{or_null}")

@@ -4,13 +4,19 @@ Semi-on-policy without a file: the answers are sampled once, from the model that
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from envs.core.bounds import fraction
+from envs.core.jsonl import OnError
+from envs.core.setting import identity, running, scheduled
 from learner.batches.builder import BatchBuilder
 from learner.batches.pairs import Pair
+from learner.config import OptimConfig
+from learner.losses.config import LossConfig
 from learner.models.loading import longest_sequence
 from orchestrator.data.chat_data import DialogueTokenizer
 from orchestrator.data.epoch_batches import EpochBatches, Position
@@ -20,13 +26,57 @@ from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_supervised
-from orchestrator.settings.supervised import DpoConfig
+from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
 from rollout.tokenizer import load_tokenizer, pad_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpoConfig:
+    """Direct preference optimisation: the preferred answer of a pair against the other one."""
+
+    data: str | None = identity(None)
+    """A JSONL file of rows with `messages`, `chosen` and `rejected`; null pairs the model's own right and wrong answers."""
+    on_error: OnError = identity("raise")
+    """What a malformed or too long row does: raise, or skip (counted and reported)."""
+    max_tokens: int | None = identity(None)
+    """Longest answer with its prompt, in tokens; nothing is cut, and own answers over it are left out and counted. Null: the
+    positions that the model's configuration names."""
+    tasks: int = identity(512)
+    """Training tasks that are answered, without `data`."""
+    samples: int = identity(8)
+    """Answers to each of them; a right and a wrong answer to the same task are a pair, each answer in one pair at most."""
+    shares: dict[str, float] = identity({})
+    """Shares of environments among these tasks, where they differ from `envs.ID.share`."""
+    timeout_s: float = running(600.0)
+    """Deadline for sampling, in seconds."""
+    max_failures: float = running(0.5)
+    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
+    beta: float = identity(0.1)
+    """How dearly an answer pays for leaving the model that the stage began with; the smaller, the further it may go."""
+    steps: int = scheduled(100)
+    """Optimiser steps."""
+    batch_size: int = identity(32)
+    """Pairs in a step."""
+    checkpoint_every: int = running(200)
+    """Steps between checkpoints; the last step always has one."""
+    optim: OptimConfig = field(default_factory=lambda: OptimConfig(learning_rate=1e-6))
+
+    def __post_init__(self) -> None:
+        fraction("dpo.max_failures", self.max_failures)
+        require_at_least_1("dpo", lengths(self) | {"tasks": self.tasks})
+        if self.samples < 2:
+            raise ValueError(f"dpo.samples={self.samples} must be at least 2: a pair needs a right and a wrong answer")
+        if not self.beta > 0:
+            raise ValueError(f"dpo.beta={self.beta} must be above 0")
+
+    @property
+    def loss(self) -> LossConfig:
+        """What the learner minimises."""
+        return LossConfig(objective="dpo", beta=self.beta)
 
 
 async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:

@@ -3,23 +3,60 @@
 Semi-on-policy: the answers are sampled once, from the model that the stage starts with.
 """
 
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from envs.core.bounds import fraction
+from envs.core.setting import identity, running, scheduled
+from envs.core.thinking_mode import ThinkingMix
+from learner.config import OptimConfig
 from learner.models.loading import longest_sequence
 from orchestrator.data.rejection_sampling import RejectionSampledData
 from orchestrator.data.self_answers import answer_lines, read_answers
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_supervised
-from orchestrator.settings.supervised import SelfSftConfig
+from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfSftConfig:
+    """Supervised fine-tuning on the model's own right answers."""
+
+    tasks: int = identity(512)
+    """Training tasks that are answered."""
+    samples: int = identity(4)
+    """Answers to each task; the right, well-formed ones are kept."""
+    shares: dict[str, float] = identity({})
+    """Shares of environments among these tasks, where they differ from `envs.ID.share`."""
+    thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
+    """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""
+    max_tokens: int | None = identity(None)
+    """Longest answer with its prompt, in tokens; longer ones are left out and counted. Null: the model's positions."""
+    steps: int = scheduled(100)
+    """Optimiser steps."""
+    batch_size: int = identity(32)
+    """Answers in a step."""
+    checkpoint_every: int = running(200)
+    """Steps between checkpoints; the last step always has one."""
+    timeout_s: float = running(600.0)
+    """Deadline for sampling, in seconds."""
+    max_failures: float = running(0.5)
+    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        fraction("self_sft.max_failures", self.max_failures)
+        require_at_least_1("self_sft", lengths(self) | {"tasks": self.tasks, "samples": self.samples})
+        if self.thinking.no_thought or self.thinking.low_effort:
+            raise ValueError("self_sft.thinking cuts thoughts at budgets; its no_thought and low_effort must be 0")
 
 
 async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance) -> Path:

@@ -1,23 +1,59 @@
 """`sft`: supervised fine-tuning on demonstrations or chat files."""
 
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from envs.core.jsonl import OnError
+from envs.core.setting import identity, running, scheduled
+from learner.config import OptimConfig
 from learner.models.loading import longest_sequence
 from orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile
 from orchestrator.data.row_intake import RowIntake, limit_name
-from orchestrator.data.sft import SftData
+from orchestrator.data.sft import DEMONSTRATED, SftData, SftDataConfig
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_supervised
-from orchestrator.settings.supervised import SftConfig
+from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
 from orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
 from rollout.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig:
+    """Supervised fine-tuning on demonstrations, or on chat files."""
+
+    steps: int = scheduled(300)
+    """Optimiser steps."""
+    batch_size: int = identity(64)
+    """Samples in a step."""
+    data: str | None = identity(None)
+    """A JSONL file with `messages` in each row; null takes the environments' own demonstrations."""
+    on_error: OnError = identity("raise")
+    """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
+    max_tokens: int | None = identity(None)
+    """Longest sample, in tokens; nothing is cut. Null: the positions that the model's configuration names."""
+    shares: dict[str, float] = scheduled({})
+    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
+    thoughts: SftDataConfig = field(default_factory=SftDataConfig)
+    """What is done to the thoughts."""
+    checkpoint_every: int = running(200)
+    """Steps between checkpoints; the last step always has one."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        require_at_least_1("sft", lengths(self))
+
+    @property
+    def modes(self) -> SftDataConfig:
+        """What is done to the thoughts of the stage's samples."""
+        if self.data is not None or self.thoughts.thinking is not None:
+            return self.thoughts
+        return replace(self.thoughts, thinking=DEMONSTRATED)
 
 
 async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
