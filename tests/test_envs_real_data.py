@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bound import made
+from bound import bound, made
 
 from envs.binding import EnvConfig, bind
 from envs.catalog import environment
@@ -27,7 +27,7 @@ def rows(name: str) -> Iterator[dict[str, Any]]:
 
 def reward(task: Task, answer: str, *, env_id: str = "math") -> float:
     env = made(env_id)
-    env.reset(options={"task": task})
+    env.reset(options={"task": bound(task, env_id)})
     _, value, terminated, _, _ = env.step(f"a thought\n</think>\n\n{answer}")
     assert terminated
     return float(value)
