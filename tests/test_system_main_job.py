@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from test_system_readme_env import block
 from transformers import AutoModelForCausalLM
 
-JUDGED = 'verdict(answer == task.spec["answer"]'
+JUDGED = 'verdict(parsed.answer == task.spec["answer"]'
 """What the README's environment makes of an answer."""
 
 
@@ -30,12 +30,13 @@ def trajectories(run: Path) -> list[dict[str, Any]]:
 def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a_run_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert JUDGED in block("python")
     (tmp_path / "backwards.py").write_text(block("python"))  # the README's own environment, beside the others
     (tmp_path / "pleased.py").write_text(
         block("python").replace("backwards", "pleased").replace(JUDGED, "verdict(True")
     )
     (tmp_path / "torn.py").write_text(
-        block("python").replace("backwards", "torn").replace(JUDGED, "verdict(len(answer) % 2 == 0")
+        block("python").replace("backwards", "torn").replace(JUDGED, "verdict(len(parsed.answer) % 2 == 0")
     )
     teacher = tiny_models.qwen3(tmp_path / "teacher")  # of another family, with the same tokenizer
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
