@@ -34,12 +34,11 @@ from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
 from orchestrator.session.engines import Engines
 from orchestrator.session.run import Run
-from orchestrator.settings.evaluation import EvalConfig
 from orchestrator.stages import eval as eval_stage
 from orchestrator.stages import self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import env_result, evaluate, next_order
-from orchestrator.stages.exam import further_passes
+from orchestrator.stages.exam import EvalConfig, further_passes
 from orchestrator.stages.self_sft import SelfSftConfig
 from rewards.verdict import CORRECT, Verdict
 from rollout.trajectory import (

@@ -17,11 +17,10 @@ from orchestrator.reporting.budget_curve import BudgetPoint, mean, standard_erro
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
 from orchestrator.session.run import Run
-from orchestrator.settings.evaluation import EvalConfig
 from orchestrator.settings.fitting import require_room
 from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.settings.run_config import RunConfig
-from orchestrator.stages.exam import Exam, of_env, thinking_passes
+from orchestrator.stages.exam import EvalConfig, Exam, of_env, thinking_passes
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from rollout.trajectory import Group, well_formed_share
 from rollout.trajectory_json import write_groups
