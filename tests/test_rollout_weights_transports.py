@@ -1,12 +1,15 @@
 """Every transport is delivered by the same code, which knows none of them; a new one is a class and a line."""
 
 import asyncio
+import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pushes import PlainSender, held
+import torch
+from pushes import HERE, PlainSender, held
 from test_rollout_weights_push import Weights, nudged, publisher, same, weights
 
 from learner.config import LearnerConfig
@@ -15,7 +18,8 @@ from rollout.weights.delivery import Delivery, Offered
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
 from rollout.weights.transports.catalog import TRANSPORTS
-from rollout.weights.transports.transport import Audience, Transport
+from rollout.weights.transports.shared_memory import SharedMemory
+from rollout.weights.transports.transport import Audience, Memory, Transport
 
 
 class Files(Transport[str]):
@@ -86,3 +90,38 @@ def test_an_engine_that_lost_its_copy_is_offered_the_whole_weights(transport: st
 def test_a_new_transport_is_a_class_and_a_line(files: None) -> None:
     assert LearnerConfig(transport="files", sparse_push=True).transport == "files"
     assert asyncio.run(pushes("files", sparse=True)) == [False, False, False, True]
+
+
+def test_an_engine_lets_go_of_a_segment_that_the_learner_has_freed() -> None:
+    learner, engine = SharedMemory(), SharedMemory()
+
+    def taken(nbytes: int) -> weakref.ref[torch.Tensor]:
+        learner.room("delta", nbytes=nbytes)
+        return weakref.ref(engine.take(learner.offer("delta", HERE), number=0, nbytes=nbytes).segment)
+
+    below = os.open(os.devnull, os.O_RDONLY)
+    first = taken(64)
+    os.close(below)  # whose number the next segment has, and with it another path
+    second, again = taken(128), taken(128)
+    assert first() is None
+    assert second() is not None
+    assert second() is again()
+    engine.close()
+    learner.close()
+
+
+def test_a_segment_of_another_size_is_freed_before_the_next_is_allocated() -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    class Watched(SharedMemory):
+        def allocate(self, nbytes: int) -> Memory:
+            assert all(segment() is None for segment in made)
+            memory = super().allocate(nbytes)
+            made.append(weakref.ref(memory.data))
+            return memory
+
+    transport = Watched()
+    for nbytes in (64, 64, 128):
+        transport.room("delta", nbytes=nbytes)
+    assert len(made) == 2
+    transport.close()

@@ -24,13 +24,20 @@ class SharedMemory(Transport[str]):
     def take(self, offer: str, *, number: int, nbytes: int) -> Placed:
         """Map the learner's segment. Raises `ValueError` where it is gone, or of another size."""
         inode = file_inode(offer, nbytes=nbytes)
-        known, segment = self._mapped.get(offer, (0, None))
-        if segment is None or known != inode:  # kept for later pushes: a new mapping costs half of what copying would
-            segment = map_file(offer, nbytes=nbytes)
-            self._mapped[offer] = inode, segment
-        return Placed(segment=segment, path=offer)
+        self._mapped = {path: known for path, known in self._mapped.items() if _is_there(path, *known)}
+        if offer not in self._mapped:  # kept for later pushes: a new mapping costs half of what copying would
+            self._mapped[offer] = inode, map_file(offer, nbytes=nbytes)
+        return Placed(segment=self._mapped[offer][1], path=offer)
 
     def close(self) -> None:
         """See `Transport.close`."""
         self._mapped.clear()
         super().close()
+
+
+def _is_there(path: str, inode: int, segment: torch.Tensor) -> bool:
+    """Return whether the learner still has a segment at its path: one that is gone takes memory for as long as it is mapped."""
+    try:
+        return file_inode(path, nbytes=segment.numel()) == inode
+    except ValueError:
+        return False

@@ -97,10 +97,8 @@ class Transport(ABC, Generic[OfferT]):
         return HostMemory(nbytes)
 
     def _memory(self, name: str, *, nbytes: int) -> Memory:
-        held = self._held.get(name)
-        if held is not None and held.data.numel() == nbytes:
-            return held
-        if held is not None:
-            self._held.pop(name).close()
-        self._held[name] = self.allocate(nbytes)
+        if name in self._held and self._held[name].data.numel() != nbytes:
+            self._held.pop(name).close()  # gone before there is another: the two may not fit beside each other
+        if name not in self._held:
+            self._held[name] = self.allocate(nbytes)
         return self._held[name]
