@@ -102,6 +102,7 @@ class Loop:
 
     async def run(self, first: int, last: int) -> None:
         """Run steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
+        await self._engine_stats(first)  # what the engines did for others is no step's
         try:
             async with asyncio.TaskGroup() as tasks:
                 producer = tasks.create_task(self._produce())
@@ -145,7 +146,7 @@ class Loop:
         dropped, occupancy = self.buffer.dropped, self.buffer.occupancy()
         await self.buffer.release()
         times = clock.report()
-        stats = await self._within(step, "the engines' statistics", self.rollouts.engine_stats())
+        stats = await self._engine_stats(step)
         return StepReport(
             step=step,
             groups=groups,
@@ -163,6 +164,9 @@ class Loop:
         buffer, taking = self.buffer, self.stop.wait_or(self.buffer.take(self.version.value))
         stage = f"{self.stage} step {step}"
         return await within(self.limit, taking, stage=stage, waiting_for=buffer.waiting_for, last_sign=buffer.last_sign)
+
+    async def _engine_stats(self, step: int) -> EngineStats:
+        return await self._within(step, "the engines' statistics", self.rollouts.engine_stats())
 
     async def _within(self, step: int, name: str, awaitable: Awaitable[T], *, limit: Deadline | None = None) -> T:
         return await within(limit or self.limit, awaitable, stage=f"{self.stage} step {step}", waiting_for=lambda: name)
