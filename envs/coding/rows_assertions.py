@@ -86,7 +86,7 @@ def _assertions(value: Any, name: str) -> list[str]:
 
 
 def _lines(value: Any, name: str) -> str:
-    """Return the lines with a letter or a digit."""
+    """Return set-up code, which is given as a text or as a list of lines."""
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise ValueError(f"field {name!r} must be a text or a list of lines, not {type(value).__name__}")

@@ -24,7 +24,7 @@ ROLES = ("system", "user", "assistant")
 
 
 def load(row: dict[str, Any]) -> Task:
-    """Make a task of a row for this server. Raise `ValueError` for a prompt or a tool that can't be shown."""
+    """Make a task of a row: `question` (one turn of messages), `function` (schemas), `ground_truth` (accepted calls)."""
     question = field(row, "question", list)
     if len(question) != 1 or not isinstance(question[0], list):
         raise ValueError(f"field 'question' must hold one list of messages, it holds {len(question)} entries")
