@@ -97,7 +97,9 @@ async def story(model_dir: Path, *, forced: int) -> None:
         manifest = rank.publish(1)
         assert manifest is not None
         running = asyncio.create_task(sample(3, tokens=150))
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(30):
+            while not engine.take_stats().sampled_tokens:
+                await asyncio.sleep(0.01)
         await loaded(engine, rank, manifest)
         through = await running
         assert check_marks(tags, through) >= forced
