@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from envs.binding import EnvConfig
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import flat_config, load_config, save_config
 from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.model_checks import check_pushable
+from orchestrator.settings.text import typed
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
 DEMO = Path("configs/demo.yaml")
@@ -54,6 +56,11 @@ def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str
     in_order = ".*".join(re.escape(word) for word in words)
     with pytest.raises(ValueError, match=f"(?s){in_order}"):
         load_config(DEMO, override.split())
+
+
+def test_the_options_of_an_environment_may_have_keys_that_are_no_text() -> None:
+    options = {"config": {"weights": {1: 0.5, 2.5: {False: 3}}}}
+    assert typed(EnvConfig, {"options": options}).options == options
 
 
 def test_the_command_line_exits_2_on_a_mistake_and_says_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,8 +57,8 @@ def _check_parts(config: DictConfig, under: str) -> None:
 
     A part names its keys from its own on, such as `loss.kl`; only here is known that it is `rl.loss.kl`.
     """
-    for name in map(str, config):
-        part = None if OmegaConf.is_missing(config, name) else config[name]
+    for key in config:
+        name, part = str(key), None if OmegaConf.is_missing(config, key) else config[key]
         if not isinstance(part, DictConfig):
             continue
         _check_parts(part, f"{under}{name}.")
