@@ -144,6 +144,16 @@ def test_report_html_needs_nothing_but_itself(tmp_path: Path) -> None:
     assert "@import" not in html
 
 
+def test_the_figure_of_a_steps_seconds_has_both_halves_of_a_push(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    for step in (3, 4):
+        MetricsLog(tmp_path / "metrics.jsonl").append("rl", step, {"time/publish_s": 2.0, "time/load_s": 1.0})
+    html = write_report(tmp_path, all_figures()).html.read_text()
+    figure = html[html.index("Seconds of a step") :]
+    assert ">publish<" in figure
+    assert ">load<" in figure
+
+
 def test_what_a_model_wrote_is_escaped(tmp_path: Path) -> None:
     hostile = row(messages=[{"role": "user", "content": "<script>alert(1)</script>"}], key='"><img src=x>')
     write_run(tmp_path, [hostile])

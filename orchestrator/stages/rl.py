@@ -13,6 +13,7 @@ from orchestrator.settings.run_config import RunConfig
 from orchestrator.shaping import require_buffer_fits
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import Role, Stage, StageInstance
+from orchestrator.step_times import Phase
 
 
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
@@ -70,8 +71,11 @@ STAGE = Stage(
             ),
             Curve(
                 title="Seconds of a step",
-                note="Waiting for finished groups, learning, engines loading weights, and checkpoints.",
-                metrics={"time/wait_s": "wait", "time/learn_s": "learn", "time/load_s": "load", "time/save_s": "save"},
+                note="Waiting for finished groups, learning, laying weights out, engines loading them, and checkpoints.",
+                metrics={
+                    f"time/{phase.value}_s": phase.value
+                    for phase in (Phase.WAIT, Phase.LEARN, Phase.PUBLISH, Phase.LOAD, Phase.SAVE)
+                },
             ),
         ),
     ),
