@@ -77,7 +77,7 @@ class Escaper:
         return escaped
 
     def data(self, value: Any) -> Any:
-        """JSON data, such as the schemas of tools, with every text in it escaped, keys too.
+        """Return JSON data, such as the schemas of tools, with every text in it escaped, keys too.
 
         Arguments that are JSON inside a text are read, since whoever renders them reads them too.
         """

@@ -233,6 +233,62 @@ def test_no_signature_of_ours_takes_a_bag_of_keywords() -> None:
     assert bags == []
 
 
+NO_VERBS = re.compile(
+    r"A|All|An|Any|As|At|Below|Beside|Between|Both|By|Each|Either|Every|Exactly|False|For|"
+    r"From|Half|How|If|In|Its|Just|Many|Most|Neither|No|None|Not|Nothing|Of|On|One|Only|Or|"
+    r"Same|Some|Such|That|The|There|These|They|This|Those|To|True|Two|Up|What|When|Where|"
+    r"Whether|Which|Who|Whose|Why|With|Without"
+)
+"""First words of docstrings that say what something is."""
+THIRD_PERSON = re.compile(r".*[^s]s")
+"""`Returns`, and nouns in the plural."""
+PARTICIPLE = re.compile(r".*[aeiouy].*ing")
+SAYS_WHAT_IS = {"is", "are", "was", "has", "have", "of"}
+"""Second words after a noun, as in `Time is counted from ...`."""
+
+
+def begins_with_a_verb(docstring: str) -> bool:
+    """Say whether a docstring begins as an order does, as far as the words themselves show it."""
+    first, second = [word.rstrip(",.:;") for word in [*docstring.split(), "", ""][:2]]
+    if re.fullmatch(r"[A-Z][a-z]+", first) is None or NO_VERBS.fullmatch(first) or second in SAYS_WHAT_IS:
+        return False
+    return THIRD_PERSON.fullmatch(first) is None and PARTICIPLE.fullmatch(first) is None
+
+
+@pytest.mark.parametrize(
+    "docstring", ["Return the sum.", "Bring it.", "Pass it on.", "Stop.", "Run, or stand still.", "Discuss it."]
+)
+def test_an_order_begins_with_a_verb(docstring: str) -> None:
+    assert begins_with_a_verb(docstring)
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    ["The sum.", "Returns the sum.", "Returning it.", "JSON data.", "`x` is the sum.", "Time is counted.", "sum", ""],
+)
+def test_what_says_what_something_is_begins_with_no_verb(docstring: str) -> None:
+    assert not begins_with_a_verb(docstring)
+
+
+def describes_no_action(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Say whether a function's docstring says what something is: that of `__init__` and of a property."""
+    decorators = {ast.unparse(decorator).rpartition(".")[2] for decorator in function.decorator_list}
+    return function.name == "__init__" or bool(decorators & {"property", "cached_property", "setter"})
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_docstrings_of_functions_begin_with_a_verb(name: str) -> None:
+    functions = [node for node in ast.walk(TREES[name]) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    wrong = [
+        (node.lineno, node.name, docstring.splitlines()[0])
+        for node in functions
+        if (docstring := ast.get_docstring(node))
+        and not describes_no_action(node)
+        and not begins_with_a_verb(docstring)
+    ]
+    assert wrong == []
+
+
 def test_every_text_file_is_ascii() -> None:
     folders = [ROOT / name for name in (*LAYERS, "configs", "docs", "tests", "requirements", ".ci")]
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in TEXT_SUFFIXES]

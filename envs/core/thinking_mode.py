@@ -47,7 +47,7 @@ OFF = Thinking(mode=Mode.OFF)
 
 
 def up_to(tokens: int) -> Thinking:
-    """Thinking with a budget. Raises `ValueError` for one below 0."""
+    """Return thinking with a budget. Raises `ValueError` for one below 0."""
     return Thinking(mode=Mode.BUDGET, budget=tokens)
 
 

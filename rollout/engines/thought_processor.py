@@ -34,7 +34,7 @@ class ThoughtProcessor(AdapterLogitsProcessor):
         check_extra_args(sampling_params.extra_args or {})
 
     def is_argmax_invariant(self) -> bool:
-        """Not: it decides which token comes."""
+        """Return False: it decides which token comes."""
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> "_Request | None":
