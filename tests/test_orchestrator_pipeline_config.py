@@ -43,6 +43,7 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
         ("rollout.limits.total_tokens=4096", ["total_tokens=4096", "max_model_len"]),
         ("learner.zero_stage=4", ["learner.zero_stage", "4", "[0, 1, 2, 3]"]),
         ("learner.bf16=true", ["bf16", "zero_stage"]),
+        ("rollout.engine.dtype=int8", ["rollout.engine.dtype", "int8", "['float32', 'bfloat16', 'float16', 'auto']"]),
         ("justaword", ["justaword", "key=value"]),
         ("sft.on_error=ignore", ["sft.on_error", "ignore", "['raise', 'skip']"]),
         ("envs.math.on_error=ignore", ["envs.math.on_error", "ignore", "['raise', 'skip']"]),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from envs.core.setting import identity, running
 from rollout.budget.rule import ThoughtLimit
@@ -11,6 +11,8 @@ from rollout.expert_choices import Choices
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
 
+Dtype = Literal["float32", "bfloat16", "float16", "auto"]
+"""Precision of an engine's weights; auto is that of the model's files."""
 SLOWEST_PUSH = 100e6
 """Bytes a second of a weight push, at the least."""
 
@@ -19,8 +21,8 @@ SLOWEST_PUSH = 100e6
 class EngineConfig:
     """How a rollout engine runs."""
 
-    dtype: str = identity("float32")
-    """Precision of the weights; float32 makes trainer and engine agree to 1e-6."""
+    dtype: Dtype = identity("float32")
+    """Precision of the weights: float32, which makes trainer and engine agree to 1e-6, bfloat16, float16 or auto."""
     max_model_len: int = running(1024)
     """Longest sequence, prompt included, in tokens."""
     max_sequences: int = running(256)
