@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.pipeline.config import Config
+from orchestrator.run.checkpoint import file_sha256
 from orchestrator.stages.stage import all_stages
 
 MISSING = "no such file"
@@ -51,18 +52,13 @@ def _described(path: Path, beside: tuple[str, ...]) -> str:
     folder = path if path.is_dir() else path.parent
     further = [folder / name for name in beside if (folder / name).is_file()]
     if path.is_file() and not further:
-        return f"{path.stat().st_size} bytes, SHA-256 {_sha256(path)}"
+        return f"{path.stat().st_size} bytes, SHA-256 {file_sha256(path)}"
     if not path.exists():
         return MISSING
     held = further or [inner for inner in folder.iterdir() if inner.is_file()]
     files = [path, *further] if path.is_file() else sorted(held)
     whole = hashlib.sha256()
     for file in files:
-        inside = str(file.stat().st_size) if file.suffix in WEIGHTS else _sha256(file)
+        inside = str(file.stat().st_size) if file.suffix in WEIGHTS else file_sha256(file)
         whole.update(f"{'' if file == path else file.name} {inside}\n".encode())
     return f"{sum(file.stat().st_size for file in files)} bytes, SHA-256 of the list of files {whole.hexdigest()}"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -125,7 +125,7 @@ def _problem(directory: Path) -> str:
         size = path.stat().st_size
         if size != expected[name]["bytes"]:
             return f"{path} has {size} bytes, not {expected[name]['bytes']}"
-        if _sha256(path) != expected[name]["sha256"]:
+        if file_sha256(path) != expected[name]["sha256"]:
             return f"{path} has changed: its SHA-256 is not that of {MANIFEST}"
     return ""
 
@@ -225,7 +225,8 @@ def _facts(directory: Path) -> Facts:
     return {name: (facts.st_size, facts.st_mtime_ns, facts.st_ino) for name, facts in found.items()}
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
