@@ -40,34 +40,7 @@ async def bench_loop(
 
     serving = VersionCell(WeightVersion(step=version))
     generate_s, learn_s = await _parts(pool, learner, mixture, config, batch)
-    limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
-    seconds, answers = {}, rl.groups_per_step * rl.group_size
-    for lag in LAGS:
-        reports: list[StepReport] = []
-
-        async def keep(report: StepReport, *, into: list[StepReport] = reports) -> None:
-            into.append(report)
-
-        async def no_save(step: int) -> None: ...
-
-        loop = Loop(
-            stage="bench",
-            rollouts=pool,
-            learner=learner,
-            mixture=mixture,
-            buffer=Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0),
-            version=serving,
-            group_size=rl.group_size,
-            make_batches=lambda groups: [batch(groups)],
-            on_group=lambda group: group,
-            on_step=keep,
-            save=no_save,
-            stop=StopFlag(),
-            limit=limit,
-            push_limit=lambda nbytes: limit,
-        )
-        await loop.run(1, STEPS)
-        seconds[lag] = median(r.times.total for r in reports[SKIPPED:])
+    seconds = {lag: await _step_s(pool, learner, mixture, config, batch, version=serving, lag=lag) for lag in LAGS}
     again = await _parts(pool, learner, mixture, config, batch)  # on both sides: a shared machine's speed drifts
     generate_s, learn_s = min(generate_s, again[0]), min(learn_s, again[1])
     longer = max(generate_s, learn_s)
@@ -75,7 +48,47 @@ async def bench_loop(
         "loop/generate_alone_s": generate_s,
         "loop/learn_alone_s": learn_s,
         "loop/overlap": seconds[1] / longer,
-    } | {f"loop/samples_per_s_lag_{lag}": answers / step for lag, step in seconds.items()}
+    } | {f"loop/samples_per_s_lag_{lag}": rl.answers_per_step / step for lag, step in seconds.items()}
+
+
+async def _step_s(
+    pool: RolloutPool,
+    learner: TrainerGroup,
+    mixture: Mixture,
+    config: Config,
+    batch: Callable[[list[Group]], TrainBatch],
+    *,
+    version: VersionCell,
+    lag: int,
+) -> float:
+    """Return the seconds of a step of the loop, once the pipeline is full."""
+    rl = config.section(RlConfig)
+    limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
+    reports: list[StepReport] = []
+
+    async def keep(report: StepReport) -> None:
+        reports.append(report)
+
+    async def no_save(step: int) -> None: ...
+
+    loop = Loop(
+        stage="bench",
+        rollouts=pool,
+        learner=learner,
+        mixture=mixture,
+        buffer=Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0),
+        version=version,
+        group_size=rl.group_size,
+        make_batches=lambda groups: [batch(groups)],
+        on_group=lambda group: group,
+        on_step=keep,
+        save=no_save,
+        stop=StopFlag(),
+        limit=limit,
+        push_limit=lambda nbytes: limit,
+    )
+    await loop.run(1, STEPS)
+    return median(report.times.total for report in reports[SKIPPED:])
 
 
 async def _parts(
