@@ -31,7 +31,7 @@ class LoopConfig:
     epochs: int = identity(1)
     """How often a batch is gone over; updates_per_step times epochs are the optimiser steps of a step."""
     shares: dict[str, float] = scheduled({})
-    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
+    """Shares of environments in this stage, where they differ from `envs.NAME.share`."""
     thinking: ThinkingMix = field(default_factory=ThinkingMix)
     """Shares of the modes of thinking among the tasks; the answers to one task share its mode."""
     max_lag: int = scheduled(1)

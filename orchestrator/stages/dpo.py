@@ -50,7 +50,7 @@ class DpoConfig:
     samples: int = identity(8)
     """Answers to each of them; a right and a wrong answer to the same task are a pair, each answer in one pair at most."""
     shares: dict[str, float] = identity({})
-    """Shares of environments among these tasks, where they differ from `envs.ID.share`."""
+    """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
     timeout_s: float = running(600.0)
     """Deadline for sampling, in seconds."""
     max_failures: float = running(0.5)

@@ -35,7 +35,7 @@ class SelfSftConfig:
     samples: int = identity(4)
     """Answers to each task; the right, well-formed ones are kept."""
     shares: dict[str, float] = identity({})
-    """Shares of environments among these tasks, where they differ from `envs.ID.share`."""
+    """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
     """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""
     max_tokens: int | None = identity(None)

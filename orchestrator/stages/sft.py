@@ -38,7 +38,7 @@ class SftConfig:
     max_tokens: int | None = identity(None)
     """Longest sample, in tokens; nothing is cut. Null: the positions that the model's configuration names."""
     shares: dict[str, float] = scheduled({})
-    """Shares of environments in this stage, where they differ from `envs.ID.share`."""
+    """Shares of environments in this stage, where they differ from `envs.NAME.share`."""
     thoughts: SftDataConfig = field(default_factory=SftDataConfig)
     """What is done to the thoughts."""
     checkpoint_every: int = running(200)
