@@ -51,7 +51,7 @@ def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
 
 
 def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = None) -> Group:
-    """Add the rewards for length to a group, each as a part of its own; it stays as it is where nothing is set.
+    """Add the rewards for length to a group, each as a part of its own; none where nothing is set.
 
     What is right and what is best is judged by the rewards that the answers earned, before anything was added.
     `turn_tokens` is the limit of a turn, which the penalty for overlong ones needs.

@@ -29,7 +29,7 @@ def fraction(name: str, value: float) -> None:
 
 
 def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:
-    """Raise `ValueError` for the first name that is not known, with the nearest that is; `what` is where it was given."""
+    """Raise `ValueError` for the first unknown name, with the nearest known one; `what` says where it was given."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)

@@ -89,7 +89,7 @@ def _check_numbers(*, max_steps: int, success: float, idle: float) -> None:
 
 
 def _idle(game: GymGame, about: Game) -> float:
-    """Return what a turn without an action costs: what is known of the game, else what its first step costs."""
+    """Return the cost of a turn without an action: the known one of the game, else that of its first step."""
     if about.idle is not None:
         return about.idle
     game.reset(seed=0)

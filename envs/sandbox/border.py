@@ -206,7 +206,7 @@ ACTIONS: dict[str, Callable[..., Any]] = {
 
 
 def caller() -> Callable[..., Any]:
-    """Return the method that calls what a stand-in stands for, which may take any arguments."""
+    """Return a method that calls the object behind a stand-in, with any arguments."""
 
     def call(stand_in: "Remote", *arguments: Any, **keywords: Any) -> Any:
         return remote(stand_in, "call", list(arguments), keywords)

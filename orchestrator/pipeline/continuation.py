@@ -26,7 +26,7 @@ def fingerprint(config: Config) -> dict[str, str]:
 
 
 def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> dict[str, str]:
-    """Return the fingerprint of a run that goes on: of a file that is gone and nothing ahead reads, what was known of it."""
+    """Return the fingerprint of a run that goes on; a file that is gone, and that nothing ahead reads, keeps its old entry."""
     state, now = folder.state(), fingerprint(config)
     gone = [key for key in now if now[key] == MISSING and key in state.fingerprint]
     same_model = "model.path" in gone and written(folder.config, "model.path") == config.model.path
@@ -81,7 +81,7 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
 
 
 def reached(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
-    """Return what a run has reached that holds with this configuration too: nothing where the run will begin anew."""
+    """Return how much of a run's progress stays valid under this configuration: none where the run will begin anew."""
     state, trained = folder.state(), folder.begun()
     if not state.fingerprint or trained:
         return state

@@ -138,7 +138,7 @@ def _evaluates(stage: str) -> bool:
 
 
 def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:
-    """Make a copy of a checkpoint that names what its stage began with from its new place; that is copied too."""
+    """Copy a checkpoint and the model that its stage began with, which the copy names at its new place."""
     facts = CheckpointFacts.read(checkpoint)
     start = (checkpoint.parent / facts.start).resolve()
     if start.is_relative_to(given.root):

@@ -136,7 +136,7 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
 
 
 def _begin(run: Run, one: StageInstance) -> None:
-    """Record that a stage begins; a training stage that was done and goes on is not done, nor is what came after it."""
+    """Record that a stage begins. A training stage that goes on counts as not done, as do all stages after it."""
     state, began = run.folder.state(), run.folder.begun()
     done = list(state.done)
     kept = done[: done.index(one.name)] if one.stage.trains and one.name in done else done

@@ -75,7 +75,7 @@ class WeightReceiver:
         return self._memory
 
     def _room(self, nbytes: int) -> HostMemory:
-        """Return memory for a copy: what the last copy had, where it is as large."""
+        """Return memory for a copy: that of the last one, where it is as large."""
         if self._memory is None or self._memory.data.numel() != nbytes:
             self._free()
             self._memory = HostMemory(nbytes)

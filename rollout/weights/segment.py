@@ -74,7 +74,7 @@ def require_footer(segment: torch.Tensor, manifest: WeightManifest) -> None:
 
 
 def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
-    """Raise `ValueError` where what the segment holds is not what was sent: a torn, damaged or overwritten push."""
+    """Raise `ValueError` where the bytes have another checksum: a torn, damaged or overwritten push."""
     found = tensor_checksum(contents(segment))
     if found != manifest.checksum:
         raise ValueError(

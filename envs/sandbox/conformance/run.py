@@ -109,7 +109,7 @@ class Target:
         return Attempt(name=name, succeeded=bool(traces), how=how)
 
     def judge(self, value: Any) -> str | None:
-        """Return what the value that an attack gave says of its success; None where it says nothing."""
+        """Return how an attack's value shows that it succeeded; None where it does not."""
         if value == self.secret:
             return "found the secret"
         return f"says that it succeeded: {str(value)[:80]}" if value and value != "wrong" else None
