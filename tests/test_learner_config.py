@@ -46,6 +46,8 @@ DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
         (LossConfig, "entropy_bonus", float("nan"), "loss.entropy_bonus=nan"),
         (LearnerConfig, "zero_stage", 4, "expected one of .0, 1, 2, 3"),
         (LearnerConfig, "ranks", 0, "learner.ranks=0"),
+        (LearnerConfig, "offload", "disk", "'none', 'cpu', 'nvme'"),
+        (LearnerConfig, "recompute", "some", "'none', 'selective', 'full'"),
         (LearnerConfig, "wire_dtype", "int8", "'float32', 'bfloat16', 'float16'"),
         (LearnerConfig, "bf16", True, "set learner.zero_stage to 1, 2 or 3"),
     ],

@@ -161,9 +161,9 @@ MlflowTracker(
     "demo", experiment=folder.name, metrics=folder / "metrics.jsonl", memory=folder / "tracking", uri=sys.argv[2]
 )
 log = MetricsLog(folder / "metrics.jsonl")
-for step in range(1, 10_000):
+for step in range(1, 100_000):
     log.append("rl", step, {"loss": float(step)})
-    sleep(0.01)
+    sleep(0.001)  # faster than rows can be sent, so that some are always on their way
 """
 
 
