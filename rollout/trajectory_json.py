@@ -7,8 +7,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from envs.core.failure import Failure, FailureKind
+from envs.core.task import Task
+from rewards.verdict import Outcome, Verdict
 from rollout.expert_choices import from_json, to_json
-from rollout.trajectory import Closed, Group, Thought, Times, Trajectory, Turn, TurnFault
+from rollout.trajectory import (
+    Closed,
+    Group,
+    Stop,
+    Thought,
+    Ticket,
+    Times,
+    Trajectory,
+    Turn,
+    TurnFault,
+    WeightVersion,
+)
 
 
 def times_to_json(times: Times) -> dict[str, float]:
@@ -68,11 +82,62 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "detail": judged.detail,
         "evidence": judged.evidence,
         "stop": trajectory.stop.value,
-        "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
+        "failure": None if failure is None else failure_to_json(failure),
         "seconds": round(trajectory.seconds, 4),
         "times": times_to_json(trajectory.times),
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
     }
+
+
+def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
+    """Return what `trajectory_to_json` wrote, as an answer to its task, which is not read back: it is made again."""
+    failure = data["failure"]
+    return Trajectory(
+        task=task,
+        turns=tuple(turn_from_json(turn) for turn in data["turns"]),
+        stop=Stop(data["stop"]),
+        reward=data["reward"],
+        verdict=Verdict(
+            outcome=None if data["outcome"] is None else Outcome(data["outcome"]),
+            parts=data["parts"],
+            detail=data["detail"],
+            evidence=data["evidence"],
+        ),
+        failure=None if failure is None else failure_from_json(failure),
+        seconds=data["seconds"],
+        times=Times(**data["times"]),
+    )
+
+
+def failure_to_json(failure: Failure) -> dict[str, str]:
+    """Return a failure as plain JSON data."""
+    return {"kind": failure.kind.value, "message": failure.message}
+
+
+def failure_from_json(data: dict[str, str]) -> Failure:
+    """Return what `failure_to_json` wrote."""
+    return Failure(kind=FailureKind(data["kind"]), message=data["message"])
+
+
+def group_to_json(group: Group) -> dict[str, Any]:
+    """Return a group as plain JSON data, with the number and version of its ticket."""
+    return {
+        "ticket": group.ticket.number,
+        "admitted": group.ticket.admitted.step,
+        "trajectories": [trajectory_to_json(t) for t in group.trajectories],
+        "failed": [trajectory_to_json(t) for t in group.failed],
+        "retried": [failure_to_json(failure) for failure in group.retried],
+    }
+
+
+def group_from_json(data: dict[str, Any], task: Task) -> Group:
+    """Return what `group_to_json` wrote, as the answers to its task, which is not read back: it is made again."""
+    return Group(
+        ticket=Ticket(number=data["ticket"], task=task, admitted=WeightVersion(step=data["admitted"])),
+        trajectories=tuple(trajectory_from_json(t, task) for t in data["trajectories"]),
+        failed=tuple(trajectory_from_json(t, task) for t in data["failed"]),
+        retried=tuple(failure_from_json(failure) for failure in data["retried"]),
+    )
 
 
 def group_lines(group: Group) -> list[str]:

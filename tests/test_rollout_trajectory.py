@@ -4,8 +4,12 @@ import json
 import subprocess
 import sys
 
-from rollout.trajectory import Closed, Thought, Times, Turn
-from rollout.trajectory_json import turn_from_json, turn_to_json
+from envs.core.env_ref import EnvRef
+from envs.core.failure import Failure, FailureKind
+from envs.core.task import Task
+from rewards.verdict import Outcome, Verdict
+from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
+from rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
 
 HEAVY = ("transformers", "torch", "vllm", "ray")
 
@@ -33,3 +37,26 @@ def test_a_turn_is_read_back_as_it_was_written_times_included() -> None:
 def test_times_add_up() -> None:
     one = Times(queue_s=1.0, generate_s=2.0, step_s=3.0)
     assert one + Times(step_s=0.5) == Times(queue_s=1.0, generate_s=2.0, step_s=3.5)
+
+
+def test_a_group_is_read_back_as_it_was_written_with_its_task_made_again() -> None:
+    task = Task(env=EnvRef(name="math"), key="7", messages=({"role": "user", "content": "1+1"},), spec={"answer": "2"})
+    turn = Turn(
+        context_ids=(1,),
+        sampled_ids=(2, 3),
+        logprobs_T=(-0.1, -1 / 3),
+        versions_T=(4, 5),
+        forced_T=(False,) * 2,
+        text="2",
+    )
+    verdict = Verdict(outcome=Outcome.OK, parts={"correct": 1.0, "length": 0.1}, detail="d", evidence={"by": "sympy"})
+    failure = Failure(kind=FailureKind.TIMEOUT, message="too slow")
+    group = Group(
+        ticket=Ticket(number=9, task=task, admitted=WeightVersion(step=4)),
+        trajectories=(
+            Trajectory(task=task, turns=(turn, turn), stop=Stop.LENGTH, reward=1 / 3, verdict=verdict, seconds=1.5),
+        ),
+        failed=(Trajectory(task=task, turns=(), stop=Stop.FAILURE, failure=failure),),
+        retried=(failure, failure),
+    )
+    assert group_from_json(json.loads(json.dumps(group_to_json(group))), task) == group

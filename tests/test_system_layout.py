@@ -41,6 +41,7 @@ ROOMS = {
         "deadline",
         "step_times",
         "mixture",
+        "ticket_book",
         "buffer",
         "loop",
         "shaping",

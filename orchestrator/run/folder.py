@@ -51,6 +51,11 @@ class RunDir:
         return self.root / "metrics.jsonl"
 
     @property
+    def ledger(self) -> Path:
+        """The life of every ticket."""
+        return self.root / "ledger.jsonl"
+
+    @property
     def trajectories(self) -> Path:
         return self.root / "trajectories"
 

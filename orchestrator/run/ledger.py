@@ -1,0 +1,173 @@
+"""The ledger of a run: `ledger.jsonl`, one flat object a line, the life of every ticket of the stages that run the loop.
+
+    {"stage": "rl", "ticket": 7, "event": "admitted", "env": "math", "index": 7, "version": 3, "time": 1700000000.0}
+    {... "event": "reissued", "why": "restored"}            begun again after a restart
+    {... "event": "finished", "answers": 8, "failed": 0, "tokens": 512}
+    {... "event": "trained", "step": 4}                     or "dropped" with its `why`, or "failed" with "environment 3"
+    {"stage": "rl", "event": "step", "step": 4, "issued": 9, "trained": 8, "dropped": 0, "failed": 0, "in_flight": 1, ...}
+    {"stage": "rl", "event": "continued", "step": 4, ...}   a restart: what was written after that step has been cut off
+
+A `step` row has the totals of the stage so far: issued = trained + dropped + failed + in_flight.
+"""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+from orchestrator.mixture import Draw
+from orchestrator.run.folder import write_whole
+from orchestrator.ticket_book import Totals
+from rollout.trajectory import Group, Ticket, WeightVersion
+
+Event = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
+EVENTS: tuple[str, ...] = get_args(Event)
+TOTALS = tuple(field.name for field in fields(Totals))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """One line. A field is None where its event has none of that name.
+
+    `failed` counts the failed answers of a `finished` group, and in the row of a `step` the tickets that failed.
+    """
+
+    stage: str
+    event: Event
+    time: float
+    """Seconds since 1970."""
+    ticket: int | None = None
+    step: int | None = None
+    env: str | None = None
+    index: int | None = None
+    version: int | None = None
+    why: str | None = None
+    answers: int | None = None
+    tokens: int | None = None
+    failed: int | None = None
+    issued: int | None = None
+    trained: int | None = None
+    dropped: int | None = None
+    in_flight: int | None = None
+
+    @property
+    def totals(self) -> Totals:
+        """The totals of a `step` row. Raise `ValueError` where one is missing, as in any other row."""
+        values = asdict(self)
+        missing = [name for name in TOTALS if values[name] is None]
+        if missing:
+            raise ValueError(f"a row {self.event!r} of the ledger has no {', '.join(missing)}")
+        return Totals(**{name: values[name] for name in TOTALS})
+
+
+class Ledger:
+    """Writes the rows of one stage; the only writer of its file while the stage runs. It is a `TicketBook`."""
+
+    def __init__(self, path: Path, stage: str, *, clock: Callable[[], float] = time.time) -> None:
+        """Open the ledger. A line that a killed process left half written is removed."""
+        self._path = path
+        self._stage = stage
+        self._clock = clock
+        self.rows = 0
+        """The rows of this stage."""
+        self._keep(lambda nth: True)
+
+    def cut(self, rows: int) -> int:
+        """Forget the rows of this stage beyond the first so many; return how many of these are missing."""
+        self._keep(lambda nth: nth < rows)
+        return rows - self.rows
+
+    def sync(self) -> None:
+        """Force what was written to disk."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None:
+        """Write that a ticket was issued for a draw, at a version."""
+        self._add("admitted", {"ticket": number, "env": draw.env, "index": draw.index, "version": version.step})
+
+    def reissued(self, number: int, *, why: str) -> None:
+        """Write that the group of a ticket is sampled again or goes on after a restart."""
+        self._add("reissued", {"ticket": number, "why": why})
+
+    def finished(self, group: Group) -> None:
+        """Write what became of a group's answers."""
+        answers, failed = group.trajectories, group.failed
+        tokens = sum(answer.sampled_tokens for answer in (*answers, *failed))
+        self._add(
+            "finished",
+            {"ticket": group.ticket.number, "answers": len(answers), "failed": len(failed), "tokens": tokens},
+        )
+
+    def trained(self, ticket: Ticket, *, step: int) -> None:
+        """Write that the learner was trained on a ticket's group."""
+        self._add("trained", {"ticket": ticket.number, "step": step})
+
+    def dropped(self, number: int, *, why: str) -> None:
+        """Write that a ticket's group is not trained on, although it did not fail."""
+        self._add("dropped", {"ticket": number, "why": why})
+
+    def failed(self, group: Group) -> None:
+        """Write that too few answers of a group did not fail, with the kinds of failures and how many of each."""
+        kinds = Counter(failure.kind.value for failure in group.failures)
+        why = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+        self._add("failed", {"ticket": group.ticket.number, "why": why})
+
+    def step(self, step: int, totals: Totals) -> None:
+        """Write the totals after a step."""
+        self._add("step", {"step": step} | asdict(totals))
+
+    def continued(self, step: int) -> None:
+        """Write that the stage goes on after a step that it had done."""
+        self._add("continued", {"step": step})
+
+    def _add(self, event: Event, values: dict[str, int | str]) -> None:
+        head: dict[str, int | str] = {"stage": self._stage, "event": event}
+        line = json.dumps(head | values | {"time": round(self._clock(), 3)})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        self.rows += 1
+
+    def _keep(self, wanted: Callable[[int], bool]) -> None:
+        """Leave the rows of other stages, and of this one those whose place among its rows, from 0 on, is wanted."""
+        if not self._path.exists():
+            return
+        text = self._path.read_text(encoding="utf-8")
+        kept, nth = [], 0
+        for line, row in _rows(text, self._path):
+            mine = row.stage == self._stage
+            if not mine or wanted(nth):
+                kept.append(line)
+            nth += mine
+        self.rows = sum(wanted(place) for place in range(nth))
+        if (whole := "".join(line + "\n" for line in kept)) != text:
+            write_whole(self._path, whole)
+
+
+def read_ledger(path: Path) -> list[LedgerRow]:
+    """Read the rows of a ledger in order; none where there is no file. A torn last line is left out.
+
+    Raise `ValueError` with file and line number where a line inside the file is no row of a ledger.
+    """
+    return [row for _, row in _rows(path.read_text(encoding="utf-8"), path)] if path.exists() else []
+
+
+def _rows(text: str, path: Path) -> list[tuple[str, LedgerRow]]:
+    """Return the lines that end in a newline, with their rows: a row and its newline are written at once."""
+    return [(line, _row(line, path, number)) for number, line in enumerate(text.split("\n")[:-1], 1)]
+
+
+def _row(line: str, path: Path, number: int) -> LedgerRow:
+    try:
+        row = LedgerRow(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}, line {number} is no row of a ledger: {line[:80]!r}") from error
+    if row.event not in EVENTS:
+        raise ValueError(f"{path}, line {number}: event {row.event!r} is none of {', '.join(EVENTS)}")
+    return row
