@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import logging as transformers_logging
 
+from envs.core.pulse import Heart, Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.batches.pass_experts import PassExperts
 from learner.batches.samples import TrainingSample
@@ -60,6 +61,7 @@ class TrainerWorker:
         transformers_logging.disable_progress_bar()
         join_ranks(timeout_seconds=config.collective_timeout_s)
         self.rank = rank
+        self.heart = Heart()
         self.config = config
         self.steps = 0  # updates done, which is what the schedule counts
         self.needed_bytes = 0
@@ -102,6 +104,10 @@ class TrainerWorker:
         )
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
         self.replay = ExpertReplay(model, replay=self.config.router_replay, device=self.engine.device)
+
+    def pulse(self) -> Pulse:
+        """Return the rank's signs of life; may be called from another thread while it computes."""
+        return self.heart.pulse()
 
     def use_threads(self, threads: int) -> None:
         """Compute with this many CPU threads from now on."""

@@ -9,6 +9,7 @@ From the bottom up; each room imports itself and those above it in this list:
     data          data for the supervised stages
     settings      what can be told: the settings of a run, and those that several stages or rooms share
     cluster       the home of Ray
+    supervision   the processes under watch: hung ones are looked at and ended, the state of all written for people
     reporting     what a run has left, read back for people
     session       one run in progress: what its stages share, the processes that they train and sample with
     stages        the stages: one file and one line in `registry` for each

@@ -95,7 +95,8 @@ def _run_command(given: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 done, 1 a fault, 2 a mistake in the input, 130 stopped as asked."""
+    """Run one command; returns the exit status: 0 done, 1 a fault, 2 a mistake in the input, 3 given up because
+    something hung or died too often, 130 stopped as asked."""
     given = parser().parse_args(arguments)
     try:
         status: int = given.execute(given)

@@ -51,6 +51,7 @@ ROOMS = {
         "data",
         "settings",
         "cluster",
+        "supervision",
         "reporting",
         "session",
         "stages",

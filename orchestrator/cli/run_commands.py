@@ -16,6 +16,10 @@ from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.redaction import blanked
 from orchestrator.stages.registry import HELP
+from rollout.episodes.restarts import TooManyRestarts
+
+GAVE_UP = 3
+"""Exit status of a run in which something hung, or died more often than it may."""
 
 
 def execute(given: argparse.Namespace) -> int:
@@ -35,7 +39,10 @@ def execute(given: argparse.Namespace) -> int:
         return asyncio.run(run_pipeline(config, only=only))
     except FileNotFoundError:
         raise
-    except (StuckError, DamagedCheckpointError, OSError, RuntimeError) as error:
+    except (StuckError, TooManyRestarts) as error:
+        print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
+        return GAVE_UP
+    except (DamagedCheckpointError, OSError, RuntimeError) as error:
         print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
         return 1
 

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from envs.core.pulse import ProcessDied
 from orchestrator.cluster.placement import Gpus, NoRoomError
 from orchestrator.cluster.this_machine import LOOPBACK
 
@@ -16,12 +17,8 @@ PLACE_CHECKS = 5
 """How often, a second apart, it is looked whether there are GPUs enough."""
 
 
-class ProcessDied(RuntimeError):
-    """A rollout worker or a rank of the learner ended by itself: out of memory, killed, or its machine is gone."""
-
-
-async def await_actor(call: Awaitable[Any], name: str, *, cancels: bool = False) -> Any:
-    """Return what an actor answers. Raises `ProcessDied` with the actor's name where its process has ended.
+async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied], cancels: bool = False) -> Any:
+    """Return what an actor answers. Raises `died` with the actor's name where its process has ended.
 
     With `cancels` the call ends in the actor too where the wait for it is cancelled.
     """
@@ -32,7 +29,7 @@ async def await_actor(call: Awaitable[Any], name: str, *, cancels: bool = False)
             ray.cancel(call)
         raise
     except RayActorError as error:
-        raise ProcessDied(
+        raise died(
             f"{name} died; the same command continues the run from its last checkpoint ({' '.join(str(error).split())})"
         ) from error
 

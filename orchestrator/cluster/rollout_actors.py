@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 
+from envs.core.pulse import Pulse, WorkerDied, show_stacks_on_signal
 from orchestrator.cluster.actors import await_actor, close_actor, ended_on_failure, gpu_share
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.pool import RolloutPool
@@ -49,16 +50,17 @@ class RolloutActor:
 
     def __init__(self, actor: Any, *, number: int) -> None:
         self._actor = actor
-        self._name = f"rollout worker {number}"
+        self.name = f"rollout worker {number}"
 
     async def start(self, model_dir: Path, version: WeightVersion, *, record_experts: bool) -> None:
         """Start the engine."""
+        await self._answer(self._actor.__ray_call__.remote(_show_stacks))
         await self._answer(self._actor.start.remote(str(model_dir), version.step, record_experts))
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group:
         """Return the group; a call that is given up ends in the actor too, else it would go on beside what comes next."""
         call = self._actor.run_group.remote(ticket, samples, attempt)
-        group: Group = await await_actor(call, self._name, cancels=True)
+        group: Group = await await_actor(call, self.name, died=WorkerDied, cancels=True)
         return group
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
@@ -86,9 +88,22 @@ class RolloutActor:
         confirmed: WeightVersion = await self._answer(self._actor.load_checkpoint.remote(str(directory), version.step))
         return confirmed
 
+    async def pulse(self) -> Pulse:
+        """Return the worker's signs of life."""
+        pulse: Pulse = await self._answer(self._actor.pulse.remote())
+        return pulse
+
+    def kill(self) -> None:
+        """End the process at once; what it was asked raises `WorkerDied`."""
+        ray.kill(self._actor)
+
     async def close(self) -> None:
         """Stop the engine, then the actor."""
         await close_actor(self._actor)
 
     async def _answer(self, call: Awaitable[Any]) -> Any:
-        return await await_actor(call, self._name)
+        return await await_actor(call, self.name, died=WorkerDied)
+
+
+def _show_stacks(_worker: RolloutWorker) -> None:
+    show_stacks_on_signal()

@@ -6,6 +6,7 @@ from typing import Any
 
 import ray
 
+from envs.core.pulse import LearnerDied, Pulse, show_stacks_on_signal
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
@@ -17,6 +18,9 @@ from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.transports.transport import Audience
 
+HEALTH = "health"
+"""The group of calls with a thread of its own: a rank answers in it while its only other thread computes."""
+
 
 async def start_trainer_group(config: LearnerConfig, *, actors: int) -> TrainerGroup:
     """Start one actor per rank, and wait until they have joined each other on loopback.
@@ -24,7 +28,8 @@ async def start_trainer_group(config: LearnerConfig, *, actors: int) -> TrainerG
     `actors`: see `start_rollout_pool`.
     """
     share = await gpu_share(actors, wanted=config.ranks)
-    actor = ray.remote(TrainerWorker).options(num_cpus=0, num_gpus=share, max_restarts=0)
+    as_actor = ray.remote(num_cpus=0, num_gpus=share, max_restarts=0, concurrency_groups={HEALTH: 1})
+    actor = as_actor(TrainerWorker)
     port = free_port()
     started = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
     ranks = [TrainerActor(one, number=number) for number, one in enumerate(started)]
@@ -38,11 +43,11 @@ class TrainerActor:
 
     def __init__(self, actor: Any, *, number: int) -> None:
         self._actor = actor
-        self._name = f"the learner's rank {number}"
+        self.name = f"the learner's rank {number}"
 
     async def ready(self) -> None:
         """Wait until the rank has joined the others."""
-        await self._answer(self._actor.__ray_ready__.remote())
+        await self._answer(self._actor.__ray_call__.remote(_show_stacks))
 
     async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None:
         """Load a model."""
@@ -93,9 +98,22 @@ class TrainerActor:
         """Read what `save` wrote."""
         await self._answer(self._actor.restore.remote(directory))
 
+    async def pulse(self) -> Pulse:
+        """Return the rank's signs of life, whatever it is computing."""
+        pulse: Pulse = await self._answer(self._actor.pulse.options(concurrency_group=HEALTH).remote())
+        return pulse
+
+    def kill(self) -> None:
+        """End the process at once; what it was asked raises `LearnerDied`."""
+        ray.kill(self._actor)
+
     async def close(self) -> None:
         """Free what the rank holds, then end the actor."""
         await close_actor(self._actor)
 
     async def _answer(self, call: Awaitable[Any]) -> Any:
-        return await await_actor(call, self._name)
+        return await await_actor(call, self.name, died=LearnerDied)
+
+
+def _show_stacks(_worker: TrainerWorker) -> None:
+    show_stacks_on_signal()

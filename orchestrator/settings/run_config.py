@@ -10,6 +10,7 @@ from envs.sandbox.sandbox import SandboxConfig
 from learner.config import LearnerConfig
 from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig
+from orchestrator.settings.supervision import SupervisionConfig
 from rollout.episodes.worker import RolloutConfig
 
 USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
@@ -57,6 +58,7 @@ class RunConfig:
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
 
     def __post_init__(self) -> None:
         require_name(self.name)

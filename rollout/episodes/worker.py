@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envs.core.pulse import Heart, Pulse
 from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from rollout.budget.config import ThoughtConfig
@@ -51,6 +52,7 @@ class RolloutWorker:
     def __init__(self, config: RolloutConfig, *, seed: int) -> None:
         self._config = config
         self._seed = seed
+        self._heart = Heart()
         shared_sandbox().admit(config.programs)
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
@@ -115,6 +117,10 @@ class RolloutWorker:
     async def engine_stats(self) -> EngineStats:
         """Return what the engine did since the last call."""
         return self._started.take_stats()
+
+    async def pulse(self) -> Pulse:
+        """Return the worker's signs of life."""
+        return self._heart.pulse()
 
     async def isolation(self) -> str:
         """Return what the sandbox of this worker's machine isolates; raises `SandboxError` where that is too little."""

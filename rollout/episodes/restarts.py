@@ -1,0 +1,43 @@
+"""How often processes may be replaced before a run gives up."""
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from envs.core.pulse import ProcessDied
+
+
+class TooManyRestarts(ProcessDied):
+    """Processes died more often than they may be replaced. The message names the deaths."""
+
+
+class RestartLimit:
+    """Counts deaths over a window of time; the one that is too much ends the run."""
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        window_s: float,
+        setting: str = "supervision.restarts",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Allow `most` deaths within any `window_s` seconds; `setting` says where that number can be changed."""
+        self._most = most
+        self._window_s = window_s
+        self._setting = setting
+        self._clock = clock
+        self._deaths: deque[tuple[float, str]] = deque()
+
+    def count(self, error: BaseException) -> None:
+        """Count a death. Raise `TooManyRestarts` where there were too many within the window."""
+        now = self._clock()
+        self._deaths.append((now, str(error)))
+        while self._deaths[0][0] < now - self._window_s:
+            self._deaths.popleft()
+        if len(self._deaths) > self._most:
+            deaths = "; ".join(f"{now - at:.0f} s ago: {text}" for at, text in self._deaths)
+            raise TooManyRestarts(
+                f"{len(self._deaths)} deaths within {self._window_s:.0f} s, of which {self._setting}={self._most} may be "
+                f"healed ({deaths})"
+            ) from error
