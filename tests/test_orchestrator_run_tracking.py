@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.run.metrics_log import MetricsLog, read_metrics
 from orchestrator.run.tracking import Ended, MlflowTracker
+from orchestrator.run.unsent_rows import UnsentRows
 
 
 def test_metrics_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -39,18 +40,18 @@ def test_a_resumed_stage_leaves_each_step_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_step_that_is_measured_again_stands_once_and_an_event_stays_beside_it(tmp_path: Path) -> None:
+def test_what_is_measured_again_stands_once_and_an_event_stays_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for start_s in (10.0, 20.0):  # two starts of one run: each opens the file anew
         log = MetricsLog(path)
-        log.append("start", 0, {"engine/start_s": start_s})
+        log.append_first("start", 0, {"engine/start_s": start_s})
         log.append("eval-rl", 0, {"math/avg_at_k": start_s})
         log.event("rl", 3, "changed", {"rl.steps": ["5", "9"]})
         log.append("rl", 3, {"x": 1.0})
         log.truncate("rl", 2)
     rows = read_metrics(path)
     assert [(r.stage, r.step) for r in rows if r.event is None] == [("start", 0), ("eval-rl", 0)]
-    assert [list(r.values.values()) for r in rows if r.event is None] == [[20.0], [20.0]]
+    assert [list(r.values.values()) for r in rows if r.event is None] == [[10.0], [20.0]]
     assert [(r.key, r.values, r.event) for r in rows if r.event] == [
         (("rl", 3), {}, {"kind": "changed", "what": {"rl.steps": ["5", "9"]}})
     ] * 2
@@ -97,19 +98,29 @@ def tracker(folder: Path, uri: str, *, say: Callable[[str], None] = print, local
     )
 
 
-def tracked(folder: Path, uri: str) -> Run:
-    """The one run of the experiment."""
+def tracked(folder: Path, uri: str, view: int = ViewType.ACTIVE_ONLY) -> Run:
+    """The one run of the experiment, by default the one that was not deleted."""
     client = MlflowClient(uri)
     found = client.get_experiment_by_name(folder.name)
     assert found is not None
-    (run,) = client.search_runs([found.experiment_id], run_view_type=ViewType.ALL)
+    (run,) = client.search_runs([found.experiment_id], run_view_type=view)
     return run
 
 
-def newest(folder: Path, uri: str, name: str) -> dict[int, float]:
-    """The newest value of each step."""
+def sent(folder: Path, uri: str, name: str) -> dict[int, float]:
+    """The value of each step, of which none may have two."""
     history = MlflowClient(uri).get_metric_history(tracked(folder, uri).info.run_id, name)
-    return {metric.step: metric.value for metric in sorted(history, key=lambda metric: metric.timestamp)}
+    assert len({metric.step for metric in history}) == len(history)
+    return {metric.step: metric.value for metric in history}
+
+
+def sent_rows(folder: Path) -> int:
+    """How many rows are known to have arrived."""
+    return sum(
+        "~" not in line and line != ""
+        for path in folder.glob("tracking/*.sent")
+        for line in path.read_text().split("\n")
+    )
 
 
 def wait_for(what: Callable[[], object]) -> None:
@@ -143,7 +154,7 @@ def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store:
     second.close(Ended.FINISHED, timeout_s=120)
     run = tracked(tmp_path, store)
     assert run.info.status == "FINISHED"
-    assert newest(tmp_path, store, "rl/loss") == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
+    assert sent(tmp_path, store, "rl/loss") == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
     assert {"v", "n"} == {run.data.params["key0"], run.data.params["new"]}
     tags = {value for name, value in run.data.tags.items() if name.startswith(("now.", "event."))}
     assert tags == {"w", "rl after step 3: changed key0 v -> w"}
@@ -167,16 +178,17 @@ for step in range(1, 100_000):
 """
 
 
-def test_a_killed_process_loses_nothing_and_the_line_that_survived_is_the_newest(tmp_path: Path, store: str) -> None:
+def test_a_killed_process_loses_nothing_and_what_it_sent_in_vain_stands_nowhere(tmp_path: Path, store: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), store])
-    wait_for(lambda: list((tmp_path / "tracking").glob("*.sent")))
+    wait_for(lambda: sent_rows(tmp_path))
     child.kill()
     child.wait()
     log = MetricsLog(tmp_path / "metrics.jsonl")
     reached = read_metrics(tmp_path / "metrics.jsonl")[-1].step
-    arrived = max(newest(tmp_path, store, "rl/loss"))
+    arrived = max(sent(tmp_path, store, "rl/loss"))
     assert 0 < arrived < reached  # killed while rows were on their way
-    assert tracked(tmp_path, store).info.status == "RUNNING"
+    before = tracked(tmp_path, store)
+    assert before.info.status == "RUNNING"
     checkpoint = arrived - 2
     log.truncate("rl", checkpoint)
     for step in range(checkpoint + 1, reached + 2):
@@ -184,8 +196,80 @@ def test_a_killed_process_loses_nothing_and_the_line_that_survived_is_the_newest
     tracker(tmp_path, store).close(Ended.FINISHED, timeout_s=120)
     survived = {row.step: row.values["loss"] for row in read_metrics(tmp_path / "metrics.jsonl")}
     assert len(survived) == reached + 1
-    assert newest(tmp_path, store, "rl/loss") == survived
+    assert sent(tmp_path, store, "rl/loss") == survived
     assert tracked(tmp_path, store).info.status == "FINISHED"
+    replaced = tracked(tmp_path, store, ViewType.DELETED_ONLY)
+    assert replaced.info.run_id == before.info.run_id
+    assert replaced.data.tags["temper.replaced_by"] == tracked(tmp_path, store).info.run_id
+    assert [path.name for path in (tmp_path / "tracking").glob("*.sent")] == [
+        f"{tracked(tmp_path, store).info.run_id}.sent"
+    ]
+
+
+def test_a_file_that_is_cut_back_while_the_tracker_lives_leaves_each_step_once(tmp_path: Path, store: str) -> None:
+    artifact = tmp_path / "eval.json"
+    artifact.write_text("{}")
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store)
+    one.params({"seed": "7"})
+    one.artifact(artifact)
+    for step in (1, 2, 3):
+        log.append("rl", step, {"x": 1.0})
+    wait_for(lambda: sent_rows(tmp_path) == 3 and list(tmp_path.glob("mlartifacts/*/artifacts/eval.json")))
+    first = tracked(tmp_path, store)
+    MlflowClient(store).set_tag(first.info.run_id, "mlflow.note.content", "look at this one")
+    log.truncate("rl", 1)
+    log.append("rl", 2, {"x": 2.0})
+    wait_for(lambda: not list((tmp_path / "tracking").glob(f"{first.info.run_id}.sent")))
+    log.append("rl", 3, {"x": 2.0})
+    one.close(Ended.FINISHED, timeout_s=120)
+    run = tracked(tmp_path, store)
+    assert sent(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 2.0}
+    assert (run.info.status, run.info.start_time) == ("FINISHED", first.info.start_time)
+    assert (run.data.params, run.data.tags["mlflow.note.content"]) == ({"seed": "7"}, "look at this one")
+    assert (tmp_path / "mlartifacts" / run.info.run_id / "artifacts" / "eval.json").exists()
+
+
+def test_a_process_that_is_killed_between_two_runs_leaves_one_to_the_next(tmp_path: Path, store: str) -> None:
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store)
+    for step in (1, 2):
+        log.append("rl", step, {"x": 1.0})
+    one.close(Ended.FAILED, timeout_s=120)
+    memory = tmp_path / "tracking" / "run.json"
+    old = json.loads(memory.read_text())
+    log.truncate("rl", 1)
+    for run_id in (
+        None,
+        "of the first attempt",
+    ):  # killed before the new run was made, then before the old one was deleted
+        known = json.loads(memory.read_text())
+        if run_id is None:
+            memory.write_text(json.dumps({"mark": "new", "run_id": None, "replaced": [old["run_id"]]}))
+        else:
+            memory.write_text(json.dumps(known | {"replaced": [old["run_id"]]}))
+            MlflowClient(store).restore_run(old["run_id"])
+        tracker(tmp_path, store).close(Ended.FINISHED, timeout_s=120)
+        assert sent(tmp_path, store, "rl/x") == {1: 1.0}
+        assert tracked(tmp_path, store, ViewType.DELETED_ONLY).info.run_id == old["run_id"]
+        assert json.loads(memory.read_text())["replaced"] == []
+
+
+def test_a_row_that_was_offered_and_then_cut_off_counts_as_sent_in_vain(tmp_path: Path) -> None:
+    log, record = MetricsLog(tmp_path / "metrics.jsonl"), tmp_path / "run.sent"
+    for step in (1, 2):
+        log.append("rl", step, {"x": 0.0})
+    rows = UnsentRows(tmp_path / "metrics.jsonl", record)
+    offered = rows.next(100)
+    rows.offer(offered)
+    assert not rows.is_cut()
+    with record.open("a") as file:
+        file.write("\n~abc")  # the process dies while it writes
+    assert UnsentRows(tmp_path / "metrics.jsonl", record).next(100) == offered
+    log.event("rl", 2, "changed", {})
+    assert not rows.is_cut()
+    log.truncate("rl", 1)
+    assert rows.is_cut()
+    assert UnsentRows(tmp_path / "metrics.jsonl", record).is_cut()
+    assert len(rows.next(100)) == 2  # the row of step 1, and the event
 
 
 def test_a_run_whose_process_was_killed_just_when_it_was_created_is_found_again(tmp_path: Path, store: str) -> None:
@@ -222,7 +306,7 @@ def test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_proc
     second.close(Ended.FINISHED, timeout_s=120)
     assert "is back" in said[3]
     assert len(said) == 4
-    assert newest(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert sent(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
 def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_once(tmp_path: Path, store: str) -> None:
@@ -233,7 +317,7 @@ def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_once(tmp_p
         one.artifact(path)
     wait_for(lambda: said)
     log.append("rl", 1, {"x": 1.0})
-    wait_for(lambda: newest(tmp_path, store, "rl/x"))  # long before it ends
+    wait_for(lambda: sent(tmp_path, store, "rl/x"))  # long before it ends
     one.close(Ended.FINISHED, timeout_s=120)
     assert len(said) == 1
     assert "metrics.jsonl can't be stored" in said[0]
@@ -244,7 +328,7 @@ def test_a_run_that_was_deleted_is_said_once_and_goes_on_when_it_is_restored(tmp
     said: list[str] = []
     log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
     log.append("rl", 1, {"x": 1.0})
-    wait_for(lambda: list((tmp_path / "tracking").glob("*.sent")))
+    wait_for(lambda: sent_rows(tmp_path))
     run_id, client = tracked(tmp_path, store).info.run_id, MlflowClient(store)
     client.delete_run(run_id)
     for step in (2, 3):
@@ -255,7 +339,7 @@ def test_a_run_that_was_deleted_is_said_once_and_goes_on_when_it_is_restored(tmp
     assert all(line.startswith(f"tracking: the run {run_id} was deleted at {store}") for line in said)
     client.restore_run(run_id)
     tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
-    assert newest(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert sent(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
     assert len(said) == 2
 
 
@@ -267,5 +351,5 @@ def test_a_run_at_another_server_is_a_new_one_there_with_all_rows(tmp_path: Path
     (memory / f"{'0' * 32}.sent").write_text("of the other server")
     MetricsLog(tmp_path / "metrics.jsonl").append("rl", 1, {"x": 1.0})
     tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
-    assert newest(tmp_path, store, "rl/x") == {1: 1.0}
+    assert sent(tmp_path, store, "rl/x") == {1: 1.0}
     assert [f"has no run {'0' * 32}; a new one" in line for line in said] == [True]

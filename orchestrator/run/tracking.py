@@ -4,8 +4,8 @@
     files ----------------------------> `tracker-files` --> MLflow       which run:     tracking/run.json
 
 The file is the queue: a killed process loses nothing, and what an outage of any length held back is made up when the
-server is there, by this process or by the next one. MLflow forgets nothing: a step that a resumed stage measured again has
-two values there, of which the newer is that of the line of training that survived.
+server is there, by this process or by the next one. Where rows that were sent have been cut off the file, since a stage goes
+on from a checkpoint, the run goes on in a new one of MLflow's that has what the file has: each (metric, step) once.
 """
 
 import os
@@ -82,6 +82,8 @@ class MlflowTracker:
         self._away = False
         self._settled = False
         """Whether people need no last word: all is sent, or they know that the run was deleted."""
+        self._files_tried = False
+        """Whether each file was stored or refused since the tracker is closing."""
         self._closing = threading.Event()
         self._connected = threading.Event()
         self._rows_thread = threading.Thread(target=self._send_rows, name="tracker", daemon=True)
@@ -102,7 +104,7 @@ class MlflowTracker:
         deadline = monotonic() + timeout_s
         for thread in (self._rows_thread, self._files_thread):
             thread.join(max(0.0, deadline - monotonic()))
-        if self._files_thread.is_alive() and self._connected.is_set():
+        if not self._files_tried and self._connected.is_set():
             self._say(f"tracking: not every file reached {self.uri} in {timeout_s:.0f} s; they lie in the run's folder")
         if not self._settled:
             self._say(
@@ -129,21 +131,29 @@ class MlflowTracker:
     def _send_files(self) -> None:
         """Be the thread of the files: neither the metrics nor the next file wait for one that can't be stored."""
         waiting: list[Path] = []
+        stored: dict[Path, str] = {}  # and in which run
         last = said = False
         while not self._connected.wait(POLL_S):
             if not self._rows_thread.is_alive():
                 return
         while not last:
-            last = self._closing.is_set()
+            closing, last = self._closing.is_set(), not self._rows_thread.is_alive()
             while not self._files.empty():
                 waiting.append(self._files.get())
+            run_id = self._run.run_id
+            waiting += [path for path, where in stored.items() if where != run_id and path not in waiting]
             refused = {path: error for path in waiting if (error := self._store(path))}
+            stored |= {path: run_id for path in waiting if path not in refused}
             waiting = list(refused)
             if refused and not said:
                 said = True
                 path, error = next(iter(refused.items()))
                 self._say(f"tracking: {path.name} can't be stored ({error}); metrics are sent all the same")
-            self._closing.wait(LONGEST_PAUSE_S if waiting else POLL_S)
+            self._files_tried = closing or last
+            if closing:
+                self._rows_thread.join(POLL_S)  # which may find at the last that the run goes on in another one
+            else:
+                self._closing.wait(LONGEST_PAUSE_S if waiting else POLL_S)
 
     def _store(self, path: Path) -> str:
         """Deliver a file; returns why it could not be, "" where it could."""

@@ -1,58 +1,114 @@
-"""What of a metrics file a tracker does not have yet, however often the file is cut back and the process dies."""
+"""What of a metrics file a tracker does not have yet, and whether it has more, however often file and process end."""
 
 import hashlib
+import os
 from pathlib import Path
+from typing import BinaryIO
+
+OFFERED = "~"
+"""Stands before the hash of a line that was about to be sent: it may have arrived."""
+HASH_BYTES = 8
 
 
 class UnsentRows:
     """The lines of a metrics file that are not in a record of those sent.
 
-    The record has a short hash of each line sent and only grows. So a line that was forgotten and measured again, which
-    has another time, counts as unsent, and what a killed process had sent but not recorded is sent once more.
+    The record has a short hash of each line, once before it is sent and once after, and only grows. So a line that was
+    forgotten and measured again, which has another time, counts as unsent; what a killed process had sent but not
+    recorded is sent once more; and lines that may have arrived but stand in the file no more are known (`is_cut`).
     """
 
     def __init__(self, metrics: Path, record: Path) -> None:
         self._metrics = metrics
         self._record = record
-        self._sent = set(record.read_text(encoding="ascii").split()) if record.exists() else set()
+        said = record.read_text(encoding="ascii").split() if record.exists() else []
+        whole = [one for one in said if len(one.removeprefix(OFFERED)) == 2 * HASH_BYTES]  # the last may be torn
+        self._sent = {one for one in whole if not one.startswith(OFFERED)}
+        self._offered = {one.removeprefix(OFFERED) for one in whole}
+        self._file: BinaryIO | None = None
+        """Kept open: a file that takes its place can not be mistaken for it."""
         self._offset = 0
-        """Up to here the file holds nothing unsent, if the line that ends there is still `_last`."""
-        self._last = b""
+        """Up to here `_file` holds nothing unsent."""
+        self._checked = False
+        """Whether `_file` is known to have every line that was offered."""
+
+    def is_cut(self) -> bool:
+        """Say whether a line that was offered stands in the file no more."""
+        self._follow()
+        if not self._checked:
+            present = set()
+            if self._file is not None:
+                self._file.seek(0)
+                present = {_hash(_text(line)) for line in self._file if line.endswith(b"\n")}
+            self._checked = self._offered <= present
+        return not self._checked
 
     def next(self, most: int) -> list[str]:
         """Return the next whole unsent lines, up to `most`, without their newlines; the same again until they are `done`."""
-        if not self._metrics.exists():
-            return []
+        self._follow()
         found: list[str] = []
-        with self._metrics.open("rb") as file:
-            file.seek(self._offset - len(self._last))
-            if file.read(len(self._last)) != self._last:  # the file was cut back
-                self._offset, self._last = file.seek(0), b""
-            for line in file:
-                if len(found) == most or not line.endswith(b"\n"):
-                    break
-                text = line.decode(errors="replace")[:-1]
-                if _hash(text) not in self._sent:
-                    found.append(text)
-                elif not found:
-                    self._offset, self._last = self._offset + len(line), line
+        if self._file is None:
+            return found
+        self._file.seek(self._offset)
+        for line in self._file:
+            if len(found) == most or not line.endswith(b"\n"):
+                break
+            if _hash(text := _text(line)) not in self._sent:
+                found.append(text)
+            elif not found:
+                self._offset += len(line)
         return found
+
+    def offer(self, lines: list[str]) -> None:
+        """Record that these lines are about to be sent."""
+        new = [one for one in map(_hash, lines) if one not in self._offered]
+        self._write([OFFERED + one for one in new])
+        self._offered.update(new)
 
     def done(self, lines: list[str]) -> None:
         """Record that these lines were sent."""
         hashes = [_hash(line) for line in lines]
-        self._record.parent.mkdir(parents=True, exist_ok=True)
-        with self._record.open("a", encoding="ascii") as file:
-            file.writelines(f"\n{one}" for one in hashes)
+        self._write(hashes)
         self._sent.update(hashes)
 
     def count(self) -> int:
         """Count the whole lines that are unsent."""
         if not self._metrics.exists():
             return 0
-        lines = self._metrics.read_text(encoding="utf-8").split("\n")[:-1]
-        return sum(_hash(line) not in self._sent for line in lines)
+        with self._metrics.open("rb") as file:
+            return sum(line.endswith(b"\n") and _hash(_text(line)) not in self._sent for line in file)
+
+    def close(self) -> None:
+        """Let go of the file; it is opened again by whatever asks for its rows."""
+        self._open(None)
+
+    def _follow(self) -> None:
+        """Open the file that bears the name now: it is replaced where rows are taken out of it, else it only grows."""
+        try:
+            now = os.stat(self._metrics)
+        except FileNotFoundError:
+            self._open(None)
+            return
+        if self._file is not None:
+            known = os.fstat(self._file.fileno())
+            if os.path.samestat(known, now) and now.st_size >= self._offset:
+                return
+        self._open(self._metrics.open("rb"))
+
+    def _open(self, file: BinaryIO | None) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._offset, self._checked = file, 0, False
+
+    def _write(self, hashes: list[str]) -> None:
+        self._record.parent.mkdir(parents=True, exist_ok=True)
+        with self._record.open("a", encoding="ascii") as file:
+            file.writelines(f"\n{one}" for one in hashes)
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").removesuffix("\n")
 
 
 def _hash(line: str) -> str:
-    return hashlib.blake2b(line.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(line.encode(), digest_size=HASH_BYTES).hexdigest()

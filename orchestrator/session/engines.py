@@ -68,7 +68,7 @@ class Engines:
             self.pool, _ = await asyncio.gather(waiting, self._beside(who))
         else:
             self.pool = await waiting
-        self._run.metrics.append("start", 0, {"engine/start_s": time.monotonic() - began})
+        self._run.metrics.append_first("start", 0, {"engine/start_s": time.monotonic() - began})
         # below the usual level anyway: the processes that grade are sealed by the same layers as programs
         programs = any(env.runs_programs for env in config.environments.values())
         if programs or config.sandbox.min_level < MIN_LEVEL:
