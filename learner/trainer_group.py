@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Protocol, TypeVar
 
+from envs.core.pulse import LearnerDied, Pulse
 from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
@@ -13,10 +15,20 @@ from rollout.weights.delivery import Delivery, Push, WeightSender
 from rollout.weights.manifest import WeightManifest
 
 T = TypeVar("T")
+DEATH_S = 20.0
+"""How long the death of a rank may take to be known after the others noticed that it no longer answers them, in seconds."""
 
 
 class TrainerRank(WeightSender, Protocol):
-    """One rank as the group sees it, wherever it runs. See `learner/worker.py`."""
+    """One rank as the group sees it, wherever it runs. See `learner/worker.py`. Every call raises `LearnerDied` where its
+    process has ended."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def pulse(self) -> Pulse: ...
+
+    def kill(self) -> None: ...
 
     async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None: ...
 
@@ -38,11 +50,16 @@ class TrainerRank(WeightSender, Protocol):
 
 
 class TrainerGroup:
-    """Every call goes to all ranks at once, since each is a collective."""
+    """Every call goes to all ranks at once, since each is a collective: without one of them it fails or waits in the others.
+
+    Where a rank dies in a call, that raises `LearnerDied`, whatever the other ranks made of it.
+    """
 
     def __init__(self, ranks: Sequence[TrainerRank]) -> None:
         """Group these ranks."""
-        self._ranks = ranks
+        self.ranks = ranks
+        self.stuck = False
+        """Whether a rank may be in the middle of a call for ever: it was given up, or has failed in another rank alone."""
         self._loss = LossConfig()
         self._delivery = Delivery(ranks[0])
 
@@ -71,9 +88,9 @@ class TrainerGroup:
         """
         calls = [
             rank.train([batch.share(number) for batch in batches], loss=self._loss, epochs=epochs)
-            for number, rank in enumerate(self._ranks)
+            for number, rank in enumerate(self.ranks)
         ]
-        return (await asyncio.gather(*calls))[0]
+        return (await self._call(calls))[0]
 
     async def publish(self, version: WeightVersion) -> Push:
         """Have the weights ready in rank 0; returns what was published and how it is delivered."""
@@ -94,8 +111,53 @@ class TrainerGroup:
         await self._call_all(lambda rank: rank.restore(str(directory)))
 
     async def close(self) -> None:
-        """Stop the ranks."""
-        await self._call_all(lambda rank: rank.close())
+        """Stop the ranks: at once where they may be in the middle of a call."""
+        if self.stuck:
+            self.kill()
+        else:
+            await self._call_all(lambda rank: rank.close())
+
+    def kill(self) -> None:
+        """End the ranks at once, whatever they do. What they held is gone with their processes."""
+        for rank in self.ranks:
+            rank.kill()
 
     async def _call_all(self, call: Callable[[TrainerRank], Awaitable[T]]) -> list[T]:
-        return list(await asyncio.gather(*(call(rank) for rank in self._ranks)))
+        return await self._call([call(rank) for rank in self.ranks])
+
+    async def _call(self, calls: Sequence[Awaitable[T]]) -> list[T]:
+        """Return what the ranks answer to a call to each."""
+        answers = [asyncio.ensure_future(call) for call in calls]
+        try:
+            return list(await asyncio.gather(*answers))
+        except asyncio.CancelledError:
+            self.stuck = True
+            raise
+        except LearnerDied:
+            self.stuck = True
+            raise
+        except Exception as error:
+            death = await _death(answers)
+            self.stuck = death is not None or not all(answer.done() for answer in answers)
+            if death is not None:
+                raise death from error
+            raise
+        finally:
+            for answer in answers:
+                answer.cancel()
+
+
+async def _death(answers: Sequence[asyncio.Future[T]]) -> LearnerDied | None:
+    """Return the death of a rank among the answers of all, of which one has failed; None where no rank has died.
+
+    The others notice that a connection broke, mostly before it is known that the process at its end has died.
+    """
+    deadline = monotonic() + DEATH_S
+    while True:
+        failed = [answer.exception() for answer in answers if answer.done() and not answer.cancelled()]
+        pending = [answer for answer in answers if not answer.done()]
+        death = next((error for error in failed if isinstance(error, LearnerDied)), None)
+        left = deadline - monotonic()
+        if death is not None or not pending or left <= 0:
+            return death
+        await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)

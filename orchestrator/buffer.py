@@ -158,6 +158,12 @@ class Buffer:
                 groups.append(slot.group)
             return groups
 
+    def give_back(self) -> None:
+        """Let the groups of a step that the learner did not begin wait again."""
+        self._measure()
+        for slot in self._in(SlotState.TRAINING):
+            slot.state = SlotState.READY
+
     async def release(self) -> None:
         """Free the slots of the last step: the engines serve its weights."""
         async with self._changed:

@@ -17,13 +17,18 @@ Who waits for whom: `produce` waits for a free slot, `learn` waits for finished 
 `(max_lag + 1) * groups_per_step` slots, each held until the engines serve the weights it trained. With `max_lag = 0`
 the two take turns, which is synchronous training; with 1 or more, generation goes on while the learner works and while
 weights are swapped under the running requests.
+
+No fault of the sampling side costs what was learnt: one of `produce` is seen at the next wait for groups, one of a push
+after the step was reported, and `on_fault` saves before the groups in flight are given up.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, Dropped, Occupancy, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, in_thread, within
@@ -34,6 +39,8 @@ from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 
 T = TypeVar("T")
+END_S = 30.0
+"""How long the end of the loop waits for the groups in flight, whose sampling is given up."""
 
 
 class Rollouts(Protocol):
@@ -58,7 +65,8 @@ class Learner(Protocol):
 class StepReport:
     """What one step did, and where its time went.
 
-    `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights.
+    `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights; both are 0 where none was
+    made.
     """
 
     step: int
@@ -81,7 +89,8 @@ class Loop:
     A step makes an update from each of `make_batches`, `epochs` times over.
 
     `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
-    metrics, and `save` a checkpoint after the steps that have one: the buffer's state is whole when they run.
+    metrics, and `save` a checkpoint after the steps that have one: the buffer's state is whole when they run. `on_fault`
+    learns what ends the loop, a stop or a fault, while the groups in flight are still there.
     """
 
     stage: str
@@ -95,21 +104,27 @@ class Loop:
     on_group: Callable[[Group], Group]
     on_step: Callable[[StepReport], Awaitable[None]]
     save: Callable[[int], Awaitable[None]]
+    on_fault: Callable[[Exception], Awaitable[None]]
     stop: StopFlag
     limit: Deadline
     push_limit: Callable[[int], Deadline]
     epochs: int = 1
+    learning: int = 0
+    """The step that the learner began last. Until that is reported, the learner's state is of no use to a checkpoint."""
 
     async def run(self, first: int, last: int) -> None:
         """Run steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
+        self.learning = first - 1
         await self._engine_stats(first)  # what the engines did for others is no step's
+        producer = asyncio.create_task(self._produce())
         try:
-            async with asyncio.TaskGroup() as tasks:
-                producer = tasks.create_task(self._produce())
-                await self._steps(first, last)
-                producer.cancel()
-        except ExceptionGroup as errors:
-            raise _first(errors) from None
+            await self._steps(first, last, producer)
+        except Exception as fault:
+            await self.on_fault(fault)
+            raise
+        finally:
+            producer.cancel()  # where it has failed since the last wait for groups, nobody needs it any more
+            await asyncio.wait({producer}, timeout=END_S)
 
     async def _produce(self) -> None:
         async with asyncio.TaskGroup() as groups:
@@ -121,49 +136,76 @@ class Loop:
         group = await self.rollouts.run_group(ticket, self.group_size)
         await self.buffer.put(self.on_group(group))
 
-    async def _steps(self, first: int, last: int) -> None:
+    async def _steps(self, first: int, last: int, producer: asyncio.Task[None]) -> None:
         clock = StepClock()
         for step in range(first, last + 1):
             self.stop.check()
-            await self.on_step(await self._learn(step, clock))
+            later, version = _Later(), self._next_version()
+            await self.on_step(await self._learn(step, clock, producer, later))
+            if later.fault is not None:
+                self.version.value = version  # that of a checkpoint, even where no engine serves it
+                raise later.fault
             clock.enter(Phase.SAVE)
             await self.save(step)
 
-    async def _learn(self, step: int, clock: StepClock) -> StepReport:
+    async def _learn(self, step: int, clock: StepClock, producer: asyncio.Task[None], later: "_Later") -> StepReport:
         clock.enter(Phase.WAIT)
-        groups = await self._groups(step)
+        groups = await self._groups(step, producer)
         lag = self.version.value.step - min(group.ticket.admitted.step for group in groups)
         clock.enter(Phase.BATCH)
         batches = await self._within(step, "the batches to be built", in_thread(self.make_batches, groups))
         clock.enter(Phase.LEARN)
+        self.learning = step
         metrics = await self._within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
-        clock.enter(Phase.PUBLISH)
-        target = WeightVersion(step=self.version.value.step + 1)
-        push = await self._within(step, "the learner's weights", self.learner.publish(target))
-        clock.enter(Phase.LOAD)
-        limit, loading = self.push_limit(push.manifest.nbytes), self.rollouts.load_weights(push)
-        self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
+        push: Push | None = None
+        with later.keeping():
+            push = await self._push(step, clock)
         dropped, occupancy = self.buffer.dropped, self.buffer.occupancy()
         await self.buffer.release()
-        times = clock.report()
-        stats = await self._engine_stats(step)
+        times, stats = clock.report(), EngineStats()
+        with later.keeping():
+            stats = stats if push is None else await self._engine_stats(step)
         return StepReport(
             step=step,
             groups=groups,
             dropped=dropped,
             learner=metrics,
             lag_max=lag,
-            pushed_bytes=push.manifest.sent_bytes,
-            pushed_share=push.manifest.sent_bytes / push.manifest.nbytes,
+            pushed_bytes=0 if push is None else push.manifest.sent_bytes,
+            pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.nbytes,
             times=times,
             occupancy=occupancy,
             engine=stats,
         )
 
-    async def _groups(self, step: int) -> list[Group]:
-        buffer, taking = self.buffer, self.stop.wait_or(self.buffer.take(self.version.value))
+    async def _push(self, step: int, clock: StepClock) -> Push:
+        """Bring the learner's weights to the engines."""
+        clock.enter(Phase.PUBLISH)
+        publishing = self.learner.publish(self._next_version())
+        push = await self._within(step, "the learner's weights", publishing)
+        clock.enter(Phase.LOAD)
+        limit, loading = self.push_limit(push.manifest.nbytes), self.rollouts.load_weights(push)
+        self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
+        return push
+
+    def _next_version(self) -> WeightVersion:
+        return WeightVersion(step=self.version.value.step + 1)
+
+    async def _groups(self, step: int, producer: asyncio.Task[None]) -> list[Group]:
+        buffer, taking = self.buffer, self.stop.wait_or(self._take(producer))
         stage = f"{self.stage} step {step}"
         return await within(self.limit, taking, stage=stage, waiting_for=buffer.waiting_for, last_sign=buffer.last_sign)
+
+    async def _take(self, producer: asyncio.Task[None]) -> list[Group]:
+        """Wait for the groups of a step. Raise what ended the producer where they will never come."""
+        taking = asyncio.create_task(self.buffer.take(self.version.value))
+        try:
+            await asyncio.wait({taking, producer}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done() and (fault := producer.exception()) is not None:
+                raise _first(fault)
+            return await taking
+        finally:
+            taking.cancel()
 
     async def _engine_stats(self, step: int) -> EngineStats:
         return await self._within(step, "the engines' statistics", self.rollouts.engine_stats())
@@ -172,9 +214,25 @@ class Loop:
         return await within(limit or self.limit, awaitable, stage=f"{self.stage} step {step}", waiting_for=lambda: name)
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first plain error inside nested groups."""
-    error: BaseException = errors
+class _Later:
+    """Keeps the first fault of a push: the step that it is part of is trained, and reported first."""
+
+    def __init__(self) -> None:
+        self.fault: Exception | None = None
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep a fault of the block, but for the learner's death: what it learnt is lost then."""
+        try:
+            yield
+        except LearnerDied:
+            raise
+        except Exception as error:
+            self.fault = self.fault or error
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first plain error inside nested groups; an error alone is that itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import BatchShare, make_batch
 from learner.batches.samples import TrainingSample
 from learner.config import OptimConfig
@@ -60,6 +61,70 @@ def test_every_call_goes_to_all_ranks_at_once_and_the_first_ones_metrics_count()
 def test_what_one_rank_raises_ends_the_call() -> None:
     with pytest.raises(RuntimeError, match="rank 1 can't save"):
         asyncio.run(led(breaks="save"))
+
+
+class DyingRank(Rank):
+    """A rank that fails in a step after a while, or never answers."""
+
+    def __init__(self, number: int, *, after_s: float, fails: Exception | None) -> None:
+        super().__init__(number, meeting=asyncio.Barrier(1))
+        self.after_s = after_s
+        self.fails = fails
+        self.killed = self.closed = False
+
+    async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
+        await asyncio.sleep(self.after_s)
+        if self.fails is not None:
+            raise self.fails
+        return await super().train(shares, loss=loss, epochs=epochs)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+async def failed(*ranks: Any) -> tuple[BaseException, list[tuple[bool, bool]]]:
+    """What a step raises, and whether each rank is killed or asked to close by the end of the group."""
+    group = TrainerGroup(ranks)
+    async with asyncio.timeout(10):
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            await group.step()
+        await group.close()
+    return caught.value, [(rank.killed, rank.closed) for rank in ranks]
+
+
+def test_the_death_of_a_rank_is_what_is_raised_although_the_others_fail_before_it_is_known() -> None:
+    lost, death = RuntimeError("connection closed by peer"), LearnerDied("rank 1 died")
+    first, second = DyingRank(0, after_s=0.0, fails=lost), DyingRank(1, after_s=0.1, fails=death)
+    assert asyncio.run(failed(first, second)) == (death, [(True, False), (True, False)])
+    assert death.__cause__ is lost
+
+
+def test_the_ranks_that_wait_for_a_dead_one_are_neither_waited_for_nor_asked_to_close() -> None:
+    death = LearnerDied("rank 1 died")
+    waits, dies = DyingRank(0, after_s=1000.0, fails=None), DyingRank(1, after_s=0.0, fails=death)
+    assert asyncio.run(failed(waits, dies)) == (death, [(True, False), (True, False)])
+
+
+def test_ranks_that_all_refuse_a_step_are_asked_to_close() -> None:
+    refusal = ValueError("not finite")
+    ranks = [DyingRank(number, after_s=0.0, fails=refusal) for number in range(2)]
+    assert asyncio.run(failed(*ranks)) == (refusal, [(False, True), (False, True)])
+
+
+def test_a_step_that_is_given_up_leaves_ranks_that_are_ended_at_once() -> None:
+    ranks: Any = [DyingRank(number, after_s=1000.0, fails=None) for number in range(2)]
+
+    async def given_up() -> None:
+        group = TrainerGroup(ranks)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(group.step(), 0.01)
+        await group.close()
+
+    asyncio.run(given_up())
+    assert all(rank.killed and not rank.closed for rank in ranks)
 
 
 def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whole() -> None:

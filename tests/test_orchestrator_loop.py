@@ -13,6 +13,7 @@ from pushes import empty_push
 from test_orchestrator_reporting_budget_curve import Tracked
 
 from envs.core.env_ref import EnvRef
+from envs.core.pulse import LearnerDied
 from envs.core.task import Task
 from learner.batches.micro_batches import TrainBatch
 from learner.models.fresh import byte_tokenizer
@@ -113,7 +114,7 @@ class Learner:
         return empty_push(version.step, nbytes=64)
 
 
-async def saved_nowhere(step: int) -> None: ...
+async def nothing(told: object) -> None: ...
 
 
 async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
@@ -144,7 +145,8 @@ async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
         make_batches=slow_batches,
         on_group=lambda group: group,
         on_step=ignore,
-        save=saved_nowhere,
+        save=nothing,
+        on_fault=nothing,
         stop=StopFlag(),
         limit=LIMIT,
         push_limit=lambda nbytes: LIMIT,
@@ -161,6 +163,135 @@ def test_tasks_and_batches_are_made_beside_the_event_loop_and_groups_in_flight_e
     assert (rollouts.running, rollouts.cancelled) == (0, rollouts.started - 4)
     assert 0 <= len(source.made) - rollouts.started <= 1  # the last task may be made when the loop ends
     assert rollouts.cancelled > 0
+
+
+class BreakingRollouts(Rollouts):
+    """Fails with a group of a step after this one, or with its push."""
+
+    def __init__(
+        self, *, group: Exception | None = None, push: Exception | None = None, after: int, last: int = 10**6
+    ) -> None:
+        super().__init__(last)
+        self.group, self.push, self.after = group, push, after
+        self.learning = asyncio.Event()
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        if self.group is not None and ticket.number >= 2 * self.after:
+            await self.learning.wait()
+            raise self.group
+        return await super().run_group(ticket, samples)
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        if self.push is not None and push.manifest.version > self.after:
+            raise self.push
+        return await super().load_weights(push)
+
+
+class SlowLearner(Learner):
+    """Lets the fault of a group come while it learns."""
+
+    def __init__(self, rollouts: BreakingRollouts, *, breaks_at: int = 0) -> None:
+        super().__init__()
+        self.rollouts = rollouts
+        self.breaks_at = breaks_at
+        self.done = 0
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        if self.done + 1 == self.breaks_at:
+            raise RuntimeError("no memory for a gradient")
+        self.rollouts.learning.set()
+        await asyncio.sleep(0.02)
+        self.done += 1
+        return await super().step()
+
+
+def no_batches(groups: list[Group]) -> list[TrainBatch]:
+    return []
+
+
+def unbuildable(groups: list[Group]) -> list[TrainBatch]:
+    raise ValueError("no batch can be made of them")
+
+
+class Ended:
+    """What a loop of which something fails had done by then."""
+
+    def __init__(self, rollouts: BreakingRollouts, learner: Learner, *, make_batches: Any = no_batches) -> None:
+        self.reported: list[int] = []
+        self.learning: list[int] = []
+        self.in_flight: list[int] = []
+        self.rollouts = rollouts
+        self.buffer = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
+        self.version = VersionCell(WeightVersion(step=0))
+        self.error = asyncio.run(self._error(learner, make_batches))
+
+    async def _error(self, learner: Learner, make_batches: Any) -> BaseException:
+        async def report(report: StepReport) -> None:
+            self.reported.append(report.step)
+
+        async def note(fault: Exception) -> None:
+            self.learning.append(self.loop.learning)
+            self.in_flight.append(self.rollouts.running)
+            self.buffer.give_back()
+
+        self.loop = Loop(
+            stage="rl",
+            rollouts=self.rollouts,
+            learner=learner,
+            mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
+            buffer=self.buffer,
+            version=self.version,
+            group_size=2,
+            make_batches=make_batches,
+            on_group=lambda group: group,
+            on_step=report,
+            save=nothing,
+            on_fault=note,
+            stop=StopFlag(),
+            limit=LIMIT,
+            push_limit=lambda nbytes: LIMIT,
+        )
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            await self.loop.run(1, 10)
+        return caught.value
+
+
+def test_a_fault_of_the_sampling_side_waits_until_the_step_is_learnt_and_reported() -> None:
+    rollouts = BreakingRollouts(group=OSError("a group fails"), after=2)
+    learner = SlowLearner(rollouts)
+    ended = Ended(rollouts, learner)
+    assert str(ended.error) == "a group fails"
+    assert ended.reported == [*range(1, learner.done + 1)]
+    assert learner.done in (1, 2)  # the groups of the second step may be there before the fault
+    assert ended.learning == [learner.done]
+
+
+def test_a_fault_of_a_push_lets_the_step_be_reported_with_the_version_of_its_weights() -> None:
+    rollouts = BreakingRollouts(push=ValueError("damaged"), after=1, last=3)
+    ended = Ended(rollouts, SlowLearner(rollouts))
+    assert (str(ended.error), ended.reported, ended.learning) == ("damaged", [1, 2], [2])
+    assert ended.version.value == WeightVersion(step=2)
+    assert ended.in_flight[0] > 0  # what they sampled so far can be saved too
+    assert rollouts.running == 0
+
+
+def test_the_death_of_the_learner_in_a_push_ends_the_loop_with_the_step_unreported() -> None:
+    rollouts = BreakingRollouts(push=LearnerDied("rank 0 died"), after=1)
+    ended = Ended(rollouts, SlowLearner(rollouts))
+    assert (str(ended.error), ended.reported, ended.learning) == ("rank 0 died", [1], [2])
+
+
+def test_a_step_that_the_learner_refuses_is_not_reported() -> None:
+    rollouts = BreakingRollouts(after=0)
+    ended = Ended(rollouts, SlowLearner(rollouts, breaks_at=2))
+    assert (str(ended.error), ended.reported, ended.learning) == ("no memory for a gradient", [1], [2])
+
+
+def test_groups_of_a_step_that_the_learner_did_not_begin_wait_again() -> None:
+    rollouts = BreakingRollouts(after=0)
+    ended = Ended(rollouts, SlowLearner(rollouts), make_batches=unbuildable)
+    assert (str(ended.error), ended.reported, ended.learning) == ("no batch can be made of them", [], [0])
+    assert len(ended.buffer.state()["pending"]) == ended.buffer.capacity
 
 
 TAKES_S = {
@@ -226,6 +357,7 @@ async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], li
         on_group=lambda group: group,
         on_step=keep,
         save=save,
+        on_fault=nothing,
         stop=StopFlag(),
         limit=LIMIT,
         push_limit=lambda nbytes: LIMIT,

@@ -11,17 +11,21 @@ import pytest
 from run_folders import with_checkpoint
 from test_orchestrator_reporting_budget_curve import Tracked
 
+from envs.core.pulse import LearnerDied
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
-from orchestrator.deadline import StopFlag, StuckError
+from orchestrator.deadline import StopFlag, StopRequested, StuckError
 from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.runner import finish
+from orchestrator.pipeline.runner import finish, healed
 from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.session.run import Run
-from orchestrator.stages.stage import all_stages
+from orchestrator.session.trainer import Trainer
+from orchestrator.stages.stage import StageInstance, all_stages
+from rollout.episodes.restarts import TooManyRestarts
 from rollout.trajectory import WeightVersion
 
 SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_per_s=1000000"]
@@ -164,6 +168,136 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
     assert not list((tmp_path / "run").rglob("*.unfinished"))
 
 
+class HealthyLearner(Learner):
+    """A learner that can be killed."""
+
+    stuck = False
+    ranks: tuple[Any, ...] = ()
+
+    def kill(self) -> None:
+        self.calls.append("kill")
+
+
+class Healing(Trainer):
+    """Starts a new learner of this file wherever there is none; keeps them."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.started: list[HealthyLearner] = []
+
+    async def start(self, name: str) -> Any:
+        if self.learner is None:
+            self.started.append(HealthyLearner())
+            self.learner = self.started[-1]  # type: ignore[assignment]
+        return self.learner
+
+
+def dying(deaths: int, *, saved: int = 0) -> Callable[[Run, Any, StageInstance], Awaitable[Path]]:
+    """A stage whose learner dies so often, after it has saved the step `saved` the first time."""
+    begun_after: list[int] = []
+
+    async def stage(run: Run, config: Any, instance: StageInstance) -> Path:
+        begun_after.append(await begun(run, LossConfig()))
+        if len(begun_after) <= deaths:
+            if saved and len(begun_after) == 1:
+                await run.trainer.save("rl", saved, {})
+            raise LearnerDied(f"the learner's rank {len(begun_after)} died")
+        return Path(str(begun_after))
+
+    return stage
+
+
+def healed_run(folder: Path, deaths: int, *overrides: str, saved: int = 0) -> tuple[Path | None, list[list[str]], str]:
+    """The beginnings of a stage whose learner dies, the calls to each of its learners, and what people were told."""
+    said = io.StringIO()
+    started: list[HealthyLearner] = []
+
+    async def work(run: Run) -> Path | None:
+        run.trainer = trainer = Healing(run)
+        trainer.started = started
+        stage = replace(all_stages()["rl"], run=dying(deaths, saved=saved))
+        with Progress(stream=said) as progress:
+            run.progress = progress
+            return await healed(run, single_instance(stage), load_config(Path("configs/demo.yaml"), list(overrides)))
+
+    try:
+        result = on_a_run(folder, Learner(), work, *overrides)
+    except TooManyRestarts as error:
+        said.write(str(error))
+        result = None
+    return result, [learner.calls for learner in started], said.getvalue()
+
+
+def test_a_stage_whose_learner_dies_goes_on_from_its_newest_checkpoint_with_new_ranks(tmp_path: Path) -> None:
+    result, calls, said = healed_run(tmp_path, 2, saved=5)
+    assert result == Path("[0, 5, 5]")
+    assert calls == [
+        ["use_threads", "load", "checkpoint_bytes", "save", "kill"],
+        ["use_threads", "load", "restore", "kill"],
+        ["use_threads", "load", "restore"],
+    ]
+    assert "rl: the learner's rank 1 died; new ranks go on after step 5" in said
+    events = [row.event for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert [event and event["kind"] for event in events] == ["healed", "healed"]
+
+
+def test_a_learner_that_dies_too_often_ends_the_run_with_the_deaths_named_and_no_rank_left(tmp_path: Path) -> None:
+    result, calls, said = healed_run(tmp_path, 5, "supervision.restarts=1")
+    assert result is None
+    assert [names[-1] for names in calls] == ["kill", "kill"]
+    assert "supervision.restarts=1" in said
+    assert "rank 1 died" in said
+    assert "rank 2 died" in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "saves"), [(OSError("a worker fails"), True), (StopRequested(), True), (LearnerDied("rank 0"), False)]
+)
+def test_what_was_learnt_is_saved_before_a_fault_or_a_stop_ends_the_run(
+    tmp_path: Path, fault: Exception, saves: bool
+) -> None:
+    learner = HealthyLearner()
+
+    async def work(run: Run) -> None:
+        await run.trainer.save_before_end("rl", fault, lambda: run.trainer.save("rl", 7, {}))
+
+    on_a_run(tmp_path, learner, work)
+    assert learner.calls == (["checkpoint_bytes", "save"] if saves else [])
+
+
+def test_a_learner_that_is_stuck_in_a_call_is_not_asked_to_save(tmp_path: Path) -> None:
+    learner = HealthyLearner()
+    learner.stuck = True
+
+    async def work(run: Run) -> None:
+        await run.trainer.save_before_end("rl", OSError("fault"), lambda: run.trainer.save("rl", 7, {}))
+
+    on_a_run(tmp_path, learner, work)
+    assert not learner.calls
+
+
+@pytest.mark.parametrize(("fault", "raised"), [(ValueError("a row"), None), (StopRequested(), OSError)])
+def test_a_fault_is_not_hidden_by_that_of_the_save_after_it_but_a_stop_is(
+    tmp_path: Path, fault: Exception, raised: type[Exception] | None
+) -> None:
+    said = io.StringIO()
+
+    async def full() -> None:
+        raise OSError("no space")
+
+    async def work(run: Run) -> None:
+        with Progress(stream=said) as progress:
+            run.progress = progress
+            await run.trainer.save_before_end("rl", fault, full)
+
+    if raised is None:
+        on_a_run(tmp_path, HealthyLearner(), work)
+        assert "rl: its last steps could not be saved: no space" in said.getvalue()
+    else:
+        with pytest.raises(raised, match="no space"):
+            on_a_run(tmp_path, HealthyLearner(), work)
+
+
 class Engines:
     """Rollout workers that keep what they were told to read."""
 
@@ -186,3 +320,16 @@ def test_running_engines_read_a_model_themselves_and_the_learner_is_not_asked(tm
 
     assert on_a_run(tmp_path, learner, work) == 1
     assert (engines.read, learner.calls) == ([("model", 1)], [])
+
+
+def test_engines_whose_pushes_are_undone_read_the_model_again_as_the_version_that_it_had(tmp_path: Path) -> None:
+    engines = Engines()
+
+    async def work(run: Run) -> None:
+        run.engines.pool = engines  # type: ignore[assignment]
+        for _ in range(2):
+            await run.engines.serving(run.model_dir, who="rl")
+            run.engines.forget()
+
+    on_a_run(tmp_path, Learner(), work)
+    assert engines.read == [("model", 1), ("model", 1)]

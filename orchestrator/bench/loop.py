@@ -69,7 +69,7 @@ async def _step_s(
     async def keep(report: StepReport) -> None:
         reports.append(report)
 
-    async def no_save(step: int) -> None: ...
+    async def nothing(told: object) -> None: ...
 
     loop = Loop(
         stage="bench",
@@ -82,7 +82,8 @@ async def _step_s(
         make_batches=lambda groups: [batch(groups)],
         on_group=lambda group: group,
         on_step=keep,
-        save=no_save,
+        save=nothing,
+        on_fault=nothing,
         stop=StopFlag(),
         limit=limit,
         push_limit=lambda nbytes: limit,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from envs.core.pulse import LearnerDied
 from orchestrator.cluster.actors import gpu_share
 from orchestrator.cluster.ray_cluster import start_ray
 from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread
@@ -20,6 +21,9 @@ from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
+
+HEALED = "healed"
+"""The kind of the event that new ranks took over."""
 
 
 async def run_pipeline(config: Config, *, only: str | None = None) -> int:
@@ -123,7 +127,7 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
     began = time.monotonic()
     run.progress.note(f"{one.name}: begins")
     _begin(run, one)
-    model = await one.stage.run(run, config.settings(one), one)
+    model = await healed(run, one, config)
     if model is not None:
         if one.stage.role is Role.BEGIN:
             check_model(model, config)
@@ -133,6 +137,22 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
     seconds = time.monotonic() - began
     finish(run, one, seconds, wanted=config.steps(one) if one.stage.trains else 0)
     run.progress.note(f"{one.name}: done in {seconds:.0f} s")
+
+
+async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
+    """Run an instance of a stage; where the learner dies it goes on from its newest checkpoint with new ranks.
+
+    The engines stay. Raise `TooManyRestarts` where the learner dies more often than it may.
+    """
+    while True:
+        try:
+            return await one.stage.run(run, config.settings(one), one)
+        except LearnerDied as death:
+            await run.trainer.renew(death)
+            step = max(steps_in(run.folder.checkpoints(one.name)), default=0)
+            run.metrics.event(one.name, step, HEALED, {"learner": str(death)})
+            run.progress.note(f"{one.name}: {death}; new ranks go on after step {step}")
+            run.stop.check()
 
 
 def _begin(run: Run, one: StageInstance) -> None:

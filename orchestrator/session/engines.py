@@ -25,6 +25,7 @@ class Engines:
         self._beside = beside
         self._limits = run.config.deadlines
         self._served: Path | None = None
+        self._undoing = False
         self.pool: RolloutPool | None = None
 
     async def serving(self, model: Path, *, who: str) -> RolloutPool:
@@ -38,8 +39,13 @@ class Engines:
         elif self._served != model:
             await self._load_checkpoint(model, who=who)
         assert self.pool is not None
-        self._served = model
+        self._served, self._undoing = model, False
         return self.pool
+
+    def forget(self) -> None:
+        """Take note that pushes of a stage that begins again are to be undone: the model asked for next, with which it
+        begins, is read again, as the version that it had."""
+        self._served, self._undoing = None, True
 
     def hold(self, model: Path) -> None:
         """Take note that the weights of `model` were pushed to the engines."""
@@ -86,7 +92,7 @@ class Engines:
 
     async def _load_checkpoint(self, model: Path, *, who: str) -> None:
         assert self.pool is not None
-        version = WeightVersion(step=self._run.version.step + 1)
+        version = self._run.version if self._undoing else WeightVersion(step=self._run.version.step + 1)
         self._run.folder.store(replace(self._run.folder.state(), version=version.step))
         reading = self.pool.load_checkpoint(model, version)
         limit = self._limits.files(size_of(model))

@@ -1,17 +1,21 @@
 """The learner's ranks under a run's deadlines: brought to the model or checkpoint that a stage goes on from, and saved."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from envs.core.pulse import LearnerDied
+from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
-from learner.trainer_group import TrainerGroup
+from learner.trainer_group import TrainerGroup, TrainerRank
 from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
-from orchestrator.deadline import in_thread, within
+from orchestrator.deadline import StopRequested, in_thread, within
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from orchestrator.session.context import RunContext
+from rollout.episodes.restarts import RestartLimit
+from rollout.tokenizer import load_tokenizer, pad_id
 
 
 class Trainer:
@@ -20,7 +24,19 @@ class Trainer:
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._limits = run.config.deadlines
+        supervision = run.config.supervision
+        self._restarts = RestartLimit(supervision.restarts, window_s=supervision.window_s)
         self.learner: TrainerGroup | None = None
+
+    @property
+    def members(self) -> Sequence[TrainerRank]:
+        """The ranks as they are now, for whoever watches them."""
+        return () if self.learner is None else self.learner.ranks
+
+    def batch_builder(self) -> BatchBuilder:
+        """Return what builds batches for the ranks, of what the run's newest model reads."""
+        pad = pad_id(load_tokenizer(self._run.model_dir))
+        return BatchBuilder(config=self._run.config.learner, pad_id=pad)
 
     async def start(self, name: str) -> TrainerGroup:
         """Return the ranks, which start for the first instance that asks."""
@@ -34,6 +50,16 @@ class Trainer:
                 waiting_for=lambda: f"the learner's ranks to meet{gpus_taken()}",
             )
         return self.learner
+
+    async def renew(self, death: LearnerDied) -> None:
+        """End all ranks after the death of one; others start for the next instance that asks.
+
+        Raise `TooManyRestarts` where that happened too often.
+        """
+        if self.learner is not None:
+            self.learner.kill()
+            self.learner = None
+        self._restarts.count(death)
 
     async def begin(
         self,
@@ -98,6 +124,22 @@ class Trainer:
             writing = self._write(self.learner, directory, files)
             limit = self._limits.files(needed)
             await within(limit, writing, stage=name, waiting_for=lambda: f"checkpoint {directory} to be written")
+
+    async def save_before_end(self, name: str, fault: Exception, save: Callable[[], Awaitable[None]]) -> None:
+        """Save what was learnt before `fault`, which may be a stop, ends an instance, where the ranks are able to.
+
+        What goes wrong with it is told and does not hide the fault; after a stop it is the fault.
+        """
+        if isinstance(fault, LearnerDied) or self.learner is None or self.learner.stuck:
+            return
+        try:
+            await save()
+        except LearnerDied:
+            raise
+        except Exception as error:
+            if isinstance(fault, StopRequested):
+                raise
+            self._run.progress.note(f"{name}: its last steps could not be saved: {error}")
 
     async def _write(self, learner: TrainerGroup, directory: Path, files: dict[str, str]) -> None:
         await learner.save(directory)

@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerBase
 from envs.core.bounds import fraction
 from envs.core.jsonl import OnError
 from envs.core.setting import identity, running, scheduled
-from learner.batches.builder import BatchBuilder
 from learner.batches.pairs import Pair
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
@@ -31,7 +30,7 @@ from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
-from rollout.tokenizer import load_tokenizer, pad_id
+from rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +81,12 @@ class DpoConfig:
 async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
     """Sample where that is needed and not done, then train for `config.steps`; returns the checkpoint of the last step."""
     preferences = await _pairs(run, config, instance)
-    builder = BatchBuilder(config=run.config.learner, pad_id=pad_id(load_tokenizer(run.model_dir)))
+    builder = run.trainer.batch_builder()
     return await train_supervised(
         run,
-        name=instance.name,
-        optim=config.optim,
-        steps=config.steps,
-        checkpoint_every=config.checkpoint_every,
-        batch=lambda step: builder.of_pairs(preferences.batch(step)),
+        instance.name,
+        config,
+        lambda step: builder.of_pairs(preferences.batch(step)),
         sequences=2 * config.batch_size,
         loss=config.loss,
     )

@@ -4,11 +4,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import Deadline, StopRequested, in_thread
+from orchestrator.deadline import Deadline, in_thread
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.run.checkpoint import latest
@@ -18,7 +17,6 @@ from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
-from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import Group
 from rollout.trajectory_json import write_groups
 
@@ -48,8 +46,7 @@ class LoopStage:
         self._buffer = buffer
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
-        pad = pad_id(load_tokenizer(run.model_dir))
-        self._builder = BatchBuilder(config=run.config.learner, pad_id=pad)
+        self._builder = run.trainer.batch_builder()
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
         self._done = 0
@@ -71,7 +68,7 @@ class LoopStage:
         pool = await run.engines.serving(base, who=self._stage)
         run.metrics.truncate(self._stage, self._done)
         run.progress.stage(self._stage, config.steps)
-        loop = Loop(
+        self._loop = loop = Loop(
             stage=self._stage,
             rollouts=pool,
             learner=learner,
@@ -83,17 +80,14 @@ class LoopStage:
             on_group=self._finish,
             on_step=self._log,
             save=self._save_when_due,
+            on_fault=self._save_at_fault,
             stop=run.stop,
             limit=Deadline(seconds=config.timeout_s, setting=f"{self._stage}.timeout_s"),
             push_limit=run.engines.push_limit,
             epochs=config.epochs,
         )
         self._version = loop.version
-        try:
-            await loop.run(self._done + 1, config.steps)
-        except StopRequested:
-            await self._save(self._done)
-            raise
+        await loop.run(self._done + 1, config.steps)
         model = run.trainer.trained(self._stage)
         run.engines.hold(model)
         return model
@@ -118,9 +112,9 @@ class LoopStage:
         ]
 
     async def _log(self, report: StepReport) -> None:
-        self._done = report.step
         last, skipped = report.step == self._config.steps, report.learner["skipped"]  # the share of its updates
         self._run.log(self._stage, report.step, step_metrics(report))
+        self._done = report.step
         if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
             path = self._run.folder.trajectories / f"{self._stage}-{report.step}.jsonl"
             await in_thread(write_groups, path, report.groups)
@@ -130,6 +124,13 @@ class LoopStage:
     async def _save_when_due(self, step: int) -> None:
         if step == self._config.steps or step % self._config.checkpoint_every == 0:
             await self._save(step)
+
+    async def _save_at_fault(self, fault: Exception) -> None:
+        """Save before a stop or a fault ends the stage, unless it came in the middle of the learner's step."""
+        self._run.engines.forget()
+        if self._loop.learning == self._done:
+            self._buffer.give_back()
+            await self._run.trainer.save_before_end(self._stage, fault, lambda: self._save(self._done))
 
     async def _save(self, step: int) -> None:
         if step == 0:

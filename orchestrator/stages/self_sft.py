@@ -78,15 +78,8 @@ async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance)
         max_tokens=max_tokens,
         seed=instance.seed(run.config.seed),
     )
-    return await train_supervised(
-        run,
-        name=instance.name,
-        optim=config.optim,
-        steps=config.steps,
-        checkpoint_every=config.checkpoint_every,
-        batch=sequence_batches(run, data.batch),
-        sequences=config.batch_size,
-    )
+    batch = sequence_batches(run, data.batch)
+    return await train_supervised(run, instance.name, config, batch, sequences=config.batch_size)
 
 
 STAGE = Stage(

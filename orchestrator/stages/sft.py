@@ -59,15 +59,8 @@ class SftConfig:
 async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
     """Train for `config.steps`; returns the checkpoint of the last step."""
     data = await run.stop.wait_or(in_thread(_data, run, config, instance))
-    return await train_supervised(
-        run,
-        name=instance.name,
-        optim=config.optim,
-        steps=config.steps,
-        checkpoint_every=config.checkpoint_every,
-        batch=sequence_batches(run, data.batch),
-        sequences=config.batch_size,
-    )
+    batch = sequence_batches(run, data.batch)
+    return await train_supervised(run, instance.name, config, batch, sequences=config.batch_size)
 
 
 def read_chats(

@@ -5,18 +5,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import TrainingSample
-from learner.config import OptimConfig
 from learner.losses.config import LossConfig
+from learner.trainer_group import TrainerGroup
 from orchestrator.data.row_intake import ROWS, counts_text
 from orchestrator.deadline import in_thread, within
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.session.run import Run
+from orchestrator.settings.fitting import Supervised
 from orchestrator.skip_watch import SkipWatch
 from orchestrator.step_times import Phase, StepClock
-from rollout.tokenizer import load_tokenizer, pad_id
 
 NLL = LossConfig(objective="nll")
 LEFT_OUT = "data/left_out"
@@ -25,49 +24,91 @@ LEFT_OUT = "data/left_out"
 
 def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]]) -> Callable[[int], TrainBatch]:
     """Return the batches of the steps whose sequences a function gives, for the run's learner."""
-    builder = BatchBuilder(config=run.config.learner, pad_id=pad_id(load_tokenizer(run.model_dir)))
+    builder = run.trainer.batch_builder()
     return lambda step: builder.of_samples(sequences(step))
 
 
 async def train_supervised(
     run: Run,
-    *,
     name: str,
-    optim: OptimConfig,
-    steps: int,
-    checkpoint_every: int,
+    config: Supervised,
     batch: Callable[[int], TrainBatch],
+    *,
     sequences: int,
     loss: LossConfig = NLL,
 ) -> Path:
-    """Train on `batch(step)` for `steps`, from where it was interrupted; returns the last step's checkpoint.
+    """Train on `batch(step)` for the steps of `config`, from where it was interrupted; returns the last step's checkpoint.
 
     `name` is that of the instance. A batch with fewer than `sequences` is trained as it is, and what is missing is counted.
     """
-    learner, done = await run.trainer.begin(name, optim=optim, loss=loss, steps=steps, beside_engines=False)
-    batches, skips = _Ahead(batch, last=steps), SkipWatch(run.config.learner.max_skipped, stage=name)
+    steps = config.steps
+    learner, done = await run.trainer.begin(name, optim=config.optim, loss=loss, steps=steps, beside_engines=False)
     run.metrics.truncate(name, done)
     run.progress.stage(name, steps)
-    clock = StepClock((Phase.BATCH, Phase.LEARN, Phase.LOG, Phase.SAVE))
-    for step in range(done + 1, steps + 1):
-        if run.stop.is_set and step > done + 1:
-            await run.trainer.save(name, step - 1, {})
-        run.stop.check()
-        clock.enter(Phase.BATCH)
-        limit, doing = run.config.deadlines.step(), f"{name} step {step}"
-        built = await within(limit, batches.take(step), stage=doing, waiting_for=lambda: "its batch to be built")
-        clock.enter(Phase.LEARN)
-        metrics = await within(limit, learner.step(built), stage=doing, waiting_for=lambda: "the learner's step")
-        times = clock.report().metrics()
-        named = {f"train/{key}": value for key, value in metrics.items()}
-        left_out = sequences - built.samples
-        run.log(name, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out} | times)
-        skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
-        clock.enter(Phase.SAVE)
-        if step % checkpoint_every == 0 or step == steps:
-            await run.trainer.save(name, step, {})
+    loop = _SupervisedLoop(run, name, config, learner, _Ahead(batch, last=steps), sequences=sequences, done=done)
+    await loop.run()
     _tell_left_out(run, name, sequences=steps * sequences)
     return run.trainer.trained(name)
+
+
+class _SupervisedLoop:
+    """The steps of a stage after those that are `done`."""
+
+    def __init__(
+        self,
+        run: Run,
+        name: str,
+        config: Supervised,
+        learner: TrainerGroup,
+        batches: "_Ahead",
+        *,
+        sequences: int,
+        done: int,
+    ) -> None:
+        self._run = run
+        self._name = name
+        self._config = config
+        self._learner = learner
+        self._batches = batches
+        self._sequences = sequences
+        self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
+        self._clock = StepClock((Phase.BATCH, Phase.LEARN, Phase.LOG, Phase.SAVE))
+        self._done = self._learning = done  # the same but in the middle of a step
+
+    async def run(self) -> None:
+        """Make the steps; what was learnt is saved where a stop or a fault comes between two of them."""
+        try:
+            for step in range(self._done + 1, self._config.steps + 1):
+                self._run.stop.check()
+                await self._step(step)
+                self._clock.enter(Phase.SAVE)
+                if step % self._config.checkpoint_every == 0 or step == self._config.steps:
+                    await self._save()
+        except Exception as fault:
+            if self._learning == self._done:
+                await self._run.trainer.save_before_end(self._name, fault, self._save)
+            raise
+        finally:
+            self._batches.close()
+
+    async def _step(self, step: int) -> None:
+        self._clock.enter(Phase.BATCH)
+        limit, doing = self._run.config.deadlines.step(), f"{self._name} step {step}"
+        built = await within(limit, self._batches.take(step), stage=doing, waiting_for=lambda: "its batch to be built")
+        self._clock.enter(Phase.LEARN)
+        self._learning = step
+        learning = self._learner.step(built)
+        metrics = await within(limit, learning, stage=doing, waiting_for=lambda: "the learner's step")
+        times = self._clock.report().metrics()
+        named = {f"train/{key}": value for key, value in metrics.items()}
+        left_out = self._sequences - built.samples
+        self._run.log(self._name, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out} | times)
+        self._done = step
+        self._skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
+
+    async def _save(self) -> None:
+        if self._done:
+            await self._run.trainer.save(self._name, self._done, {})
 
 
 def tell_data(run: Run, name: str, source: Path, counts: Mapping[str, int], *, drawn: int) -> None:
@@ -107,6 +148,11 @@ class _Ahead:
         batch = await self._next[1]
         self._next = self._started(step + 1) if step < self._last else None
         return batch
+
+    def close(self) -> None:
+        """Give the batch up that is built ahead."""
+        if self._next is not None:
+            self._next[1].cancel()
 
     def _started(self, step: int) -> tuple[int, asyncio.Task[TrainBatch]]:
         return step, asyncio.create_task(in_thread(self._batch, step))
