@@ -23,7 +23,7 @@ def test_a_rollout_worker_that_is_killed_ends_the_run_with_its_name(tmp_path: Pa
     worker.kill()
     status, output = finish(job)
     assert status == 1, output
-    assert "fault: WorkerDied: rollout worker 0 died; the same command continues" in output
+    assert "fault: WorkerDied: rollout worker 0 died (" in output
     _, alive = psutil.wait_procs(engines, timeout=20)
     assert not alive
 

@@ -29,9 +29,7 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
             ray.cancel(call)
         raise
     except RayActorError as error:
-        raise died(
-            f"{name} died; the same command continues the run from its last checkpoint ({' '.join(str(error).split())})"
-        ) from error
+        raise died(f"{name} died ({' '.join(str(error).split())})") from error
 
 
 async def close_actor(actor: Any) -> None:

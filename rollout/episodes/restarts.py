@@ -39,5 +39,5 @@ class RestartLimit:
             deaths = "; ".join(f"{now - at:.0f} s ago: {text}" for at, text in self._deaths)
             raise TooManyRestarts(
                 f"{len(self._deaths)} deaths within {self._window_s:.0f} s, of which {self._setting}={self._most} may be "
-                f"healed ({deaths})"
+                f"healed ({deaths}); the same command continues the run from its last checkpoint"
             ) from error
