@@ -11,7 +11,7 @@
                           |                          v
                           +-- buffer.release <- rollouts.load_weights <- learner.publish
                                                      |
-                                                     +--> on_step: metrics, trajectories --> save: a checkpoint
+                                                     +--> on_step: metrics --> save: a checkpoint, then trajectories
 
 Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups; nothing else waits. Capacity is
 `(max_lag + 1) * groups_per_step` slots, each held until the engines serve the weights it trained. With `max_lag = 0`

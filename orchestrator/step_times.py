@@ -16,8 +16,8 @@ class Phase(Enum):
     LEARN = "learn"  # the learner's updates
     PUBLISH = "publish"  # the learner lays its weights out for the engines
     LOAD = "load"  # the engines take them
-    LOG = "log"  # trajectories, metrics, the panel
-    SAVE = "save"  # a checkpoint
+    LOG = "log"  # metrics, the panel
+    SAVE = "save"  # a checkpoint, then trajectories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

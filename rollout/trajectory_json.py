@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -147,6 +148,13 @@ def group_lines(group: Group) -> list[str]:
 
 
 def write_groups(path: Path, groups: Iterable[Group]) -> None:
-    """Write the trajectories of the groups to a JSONL file."""
+    """Write the trajectories of the groups to a JSONL file, whole or not at all: where it fails, nothing is at `path`."""
     lines = [line for group in groups for line in group_lines(group)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        for part in (temporary, path):  # an older file of that name would be of other groups
+            part.unlink(missing_ok=True)
+        raise

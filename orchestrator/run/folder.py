@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -58,6 +59,16 @@ class RunDir:
     @property
     def trajectories(self) -> Path:
         return self.root / "trajectories"
+
+    def trajectory_file(self, stage: str, step: int) -> Path:
+        """Return the file of the groups that a step of an instance was trained on."""
+        return self.trajectories / f"{stage}-{step}.jsonl"
+
+    def trajectory_files(self, stage: str) -> dict[int, Path]:
+        """Return the trajectory files of an instance by step, in order."""
+        named = re.compile(rf"{re.escape(stage)}-(\d+)\.jsonl")
+        found = {path: named.fullmatch(path.name) for path in self.trajectories.glob(f"{stage}-*.jsonl")}
+        return dict(sorted((int(match[1]), path) for path, match in found.items() if match))
 
     @property
     def tracking(self) -> Path:
@@ -128,11 +139,33 @@ def write_json(path: Path, value: Any) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, whole, whenever the process dies."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise unwritten(path, error) from error
     os.replace(temporary, path)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, whole or not at all. Raise `OSError` with the file and a remedy where that fails."""
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab") as file:
+            file.write(line.encode() + b"\n")
+    except OSError as error:
+        if path.exists():
+            os.truncate(path, before)  # a part of the line may be there
+        raise unwritten(path, error) from error
+
+
+def unwritten(path: Path, error: OSError) -> OSError:
+    """Return the error of a file that can't be written, with its name and what to do."""
+    reason = error.strerror or str(error)
+    return OSError(error.errno, f"{reason}; make room or mend it, then the same command goes on", str(path))
 
 
 def finite(value: Any) -> Any:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from orchestrator.mixture import Draw
-from orchestrator.run.folder import write_whole
+from orchestrator.run.folder import append_line, write_whole
 from orchestrator.ticket_book import Totals
 from rollout.trajectory import Group, Ticket, WeightVersion
 
@@ -130,8 +130,7 @@ class Ledger:
     def _add(self, event: Event, values: dict[str, int | str]) -> None:
         head: dict[str, int | str] = {"stage": self._stage, "event": event}
         line = json.dumps(head | values | {"time": round(self._clock(), 3)})
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_line(self._path, line)
         self.rows += 1
 
     def _keep(self, wanted: Callable[[int], bool]) -> None:

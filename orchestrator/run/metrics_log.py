@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.run.folder import write_whole
+from orchestrator.run.folder import append_line, write_whole
 
 HEAD = ("stage", "step", "time")
 EVENT = "event"
@@ -76,8 +76,7 @@ class MetricsLog:
 
     def _add(self, stage: str, step: int, fields: dict[str, Any]) -> None:
         line = json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3)} | fields, allow_nan=False)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_line(self._path, line)
 
     def _keep(self, wanted: Callable[[MetricsRow], bool]) -> None:
         """Leave only the rows that are wanted; a file of which all are is not written again."""

@@ -1,14 +1,19 @@
 """What every stage knows of its run and writes to: no process is behind it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from orchestrator.deadline import StopFlag
+from orchestrator.deadline import StopFlag, in_thread
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
 from orchestrator.settings.run_config import RunConfig
-from rollout.trajectory import WeightVersion
+from rollout.trajectory import Group, WeightVersion
+from rollout.trajectory_json import write_groups
+
+UNWRITTEN = "unwritten"
+"""The kind of the event that names a file of trajectories which could not be written, and why."""
 
 
 class RunContext:
@@ -36,6 +41,22 @@ class RunContext:
     def version(self) -> WeightVersion:
         """The newest weight version."""
         return WeightVersion(step=self.folder.state().version)
+
+    def cut_back(self, name: str, step: int) -> None:
+        """Forget what an instance measured beyond a step, which it will do again: metrics and trajectories."""
+        self.metrics.truncate(name, step)
+        for abandoned, path in self.folder.trajectory_files(name).items():
+            if abandoned > step:
+                path.unlink()
+
+    async def write_trajectories(self, path: Path, groups: Iterable[Group], *, name: str, step: int) -> None:
+        """Write a file of trajectories, which is for people: where it can't be written that is told, and the run goes on."""
+        try:
+            await in_thread(write_groups, path, groups)
+        except OSError as error:
+            why = error.strerror or str(error)
+            self.progress.note(f"{name}: no trajectories in {path}, which can't be written ({why}); the run goes on")
+            self.metrics.event(name, step, UNWRITTEN, {path.name: why})
 
     def log(self, name: str, step: int, metrics: dict[str, float]) -> None:
         """Log one step's metrics of an instance: to `metrics.jsonl`, which the tracker reads, and to the screen."""

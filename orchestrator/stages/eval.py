@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 from envs.source import open_source
-from orchestrator.deadline import in_thread
 from orchestrator.reporting.budget_curve import BudgetPoint, mean, standard_error, task_accuracies
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
@@ -23,7 +22,6 @@ from orchestrator.settings.run_config import RunConfig
 from orchestrator.stages.exam import EvalConfig, Exam, of_env, thinking_passes
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from rollout.trajectory import Group, well_formed_share
-from rollout.trajectory_json import write_groups
 
 
 async def run_eval(run: Run, config: EvalConfig, instance: StageInstance) -> None:
@@ -59,13 +57,18 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     }
     if curves:
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
-        await in_thread(write_groups, run.folder.trajectories / f"eval-{label}-thinking.jsonl", further)
-    await in_thread(write_groups, run.folder.trajectories / f"eval-{label}.jsonl", groups)
+        await _show(run, f"eval-{label}", "-thinking", further)
+    await _show(run, f"eval-{label}", "", groups)
     path = run.folder.evals / f"{label}.json"
     write_json(path, result)
     metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}
     run.log(f"eval-{label}", 0, metrics | curve_metrics(curves))
     return path
+
+
+async def _show(run: Run, name: str, part: str, groups: list[Group]) -> None:
+    path = run.folder.trajectories / f"{name}{part}.jsonl"
+    await run.write_trajectories(path, groups, name=name, step=0)
 
 
 def next_order(folder: Path, label: str) -> int:

@@ -18,7 +18,6 @@ from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from rollout.trajectory import Group
-from rollout.trajectory_json import write_groups
 
 STATE_FILE = "loop.json"
 FULL_TRAJECTORIES_EVERY = 10
@@ -50,6 +49,8 @@ class LoopStage:
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
         self._done = 0
+        self._report: StepReport | None = None
+        """What the last step of this process did."""
 
     async def run(self) -> Path:
         """Train for the configured steps; returns the checkpoint of the last one."""
@@ -66,7 +67,7 @@ class LoopStage:
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._restore(base)
         pool = await run.engines.serving(base, who=self._stage)
-        run.metrics.truncate(self._stage, self._done)
+        run.cut_back(self._stage, self._done)
         run.progress.stage(self._stage, config.steps)
         self._loop = loop = Loop(
             stage=self._stage,
@@ -112,18 +113,25 @@ class LoopStage:
         ]
 
     async def _log(self, report: StepReport) -> None:
-        last, skipped = report.step == self._config.steps, report.learner["skipped"]  # the share of its updates
         self._run.log(self._stage, report.step, step_metrics(report))
-        self._done = report.step
-        if last or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0:
-            path = self._run.folder.trajectories / f"{self._stage}-{report.step}.jsonl"
-            await in_thread(write_groups, path, report.groups)
-        evidence = f"their trajectories are in {self._run.folder.trajectories}"
-        self._skips.add(report.step, skipped=skipped == 1.0, evidence=evidence)
+        self._done, self._report = report.step, report  # only now: a step without its row is not saved
 
     async def _save_when_due(self, step: int) -> None:
         if step == self._config.steps or step % self._config.checkpoint_every == 0:
             await self._save(step)
+        assert self._report is not None
+        skipped = self._report.learner["skipped"] == 1.0
+        await self._write_trajectories(self._report)
+        evidence = f"their trajectories are in {self._run.folder.trajectories}"
+        self._skips.add(step, skipped=skipped, evidence=evidence)
+
+    async def _write_trajectories(self, report: StepReport) -> None:
+        """Write the trajectories of a step where they are due and not written yet."""
+        path = self._run.folder.trajectory_file(self._stage, report.step)
+        skipped = report.learner["skipped"] > 0  # the share of its updates
+        due = report.step == self._config.steps or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0
+        if due and not path.exists():
+            await self._run.write_trajectories(path, report.groups, name=self._stage, step=report.step)
 
     async def _save_at_fault(self, fault: Exception) -> None:
         """Save before a stop or a fault ends the stage, unless it came in the middle of the learner's step."""
@@ -131,6 +139,8 @@ class LoopStage:
         if self._loop.learning == self._done:
             self._buffer.give_back()
             await self._run.trainer.save_before_end(self._stage, fault, lambda: self._save(self._done))
+            if self._report is not None:
+                await self._write_trajectories(self._report)
 
     async def _save(self, step: int) -> None:
         if step == 0:

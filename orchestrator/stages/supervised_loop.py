@@ -43,7 +43,7 @@ async def train_supervised(
     """
     steps = config.steps
     learner, done = await run.trainer.begin(name, optim=config.optim, loss=loss, steps=steps, beside_engines=False)
-    run.metrics.truncate(name, done)
+    run.cut_back(name, done)
     run.progress.stage(name, steps)
     loop = _SupervisedLoop(run, name, config, learner, _Ahead(batch, last=steps), sequences=sequences, done=done)
     await loop.run()
