@@ -16,55 +16,18 @@ was admitted, in capitals once it is ready.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, field
-from enum import Enum
+from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
 
 from learner.losses.advantages import differ
+from orchestrator.buffer_state import BufferState, HeldGroup, HeldTicket
 from orchestrator.deadline import in_thread
 from orchestrator.mixture import Draw, Mixture
+from orchestrator.slots import Dropped, Meter, Occupancy, Slot, SlotState
+from orchestrator.ticket_book import TicketBook, Totals, Unwritten
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
-
-
-class SlotState(Enum):
-    """What a held slot is doing, in this order. A group that is dropped frees its slot at once."""
-
-    MAKING = "making"  # its task is made
-    GENERATING = "generating"  # its answers are sampled and judged
-    READY = "ready"  # its group waits for a step
-    TRAINING = "training"  # its group is in the current step, and the engines do not serve the new weights yet
-
-
-@dataclass(slots=True, kw_only=True)
-class _Slot:
-    draw: Draw
-    admitted: WeightVersion
-    state: SlotState = SlotState.MAKING
-    ticket: Ticket | None = None  # from `GENERATING` on
-    group: Group | None = None  # from `READY` on
-
-
-@dataclass(slots=True, kw_only=True)
-class Dropped:
-    """What was dropped since the last step: counts by reason, and the groups, whose rewards are measured all the same."""
-
-    no_signal: int = 0
-    failed: int = 0
-    groups: list[Group] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
-    """How many slots were in each state, in the mean over the time since the last release; the rest were free."""
-
-    slots: int
-    held: dict[SlotState, float]
-
-    @property
-    def free(self) -> float:
-        return self.slots - sum(self.held.values())
 
 
 class Buffer:
@@ -80,10 +43,12 @@ class Buffer:
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
         signal: Callable[[list[float]], bool] = differ,
+        book: TicketBook | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Begin without slots. A group needs `fewest` answers. `signal` says of a group's rewards whether they teach anything.
-        `overridden` are faults of a turn with an advantage of their own: a signal too.
+        `overridden` are faults of a turn with an advantage of their own: a signal too. `book` takes down what becomes of
+        each ticket.
         """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
             raise ValueError(
@@ -96,14 +61,18 @@ class Buffer:
         self._fewest = fewest
         self._overridden = overridden
         self._signal = signal
-        self._slots: dict[int, _Slot] = {}  # by number, which is the order of admission
-        self._redo: list[Draw] = []
+        self._slots: dict[int, Slot] = {}  # by number, which is the order of admission
+        self._again: deque[Slot] = deque()  # of a checkpoint, in their slots already: to be handed out once more
+        self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
         self._next = next_ticket
+        self._totals = Totals()  # `in_flight` is counted when they are asked for
+        self._book = book or Unwritten()
         self._changed = asyncio.Condition()
         self._put_at = 0.0
         self._clock = clock
-        self._meter = _Meter()
+        self._meter = Meter()
         self.dropped = Dropped()
+        self._dropped_draws: list[Draw] = []
 
     @property
     def capacity(self) -> int:
@@ -111,40 +80,67 @@ class Buffer:
         return (self._max_lag + 1) * self._per_step
 
     async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
-        """Wait for a free slot, and return the right to start the next group.
+        """Wait for a free slot, and return the right to start the next group; those of a checkpoint come first.
 
         Its task is made in a thread: some take minutes.
         """
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._slots) < self.capacity)
-            number, draw = self._next, self._redo.pop(0) if self._redo else mixture.draw()
-            self._next += 1
+            await self._changed.wait_for(lambda: self._again or len(self._slots) < self.capacity)
             self._measure()
-            slot = self._slots[number] = _Slot(draw=draw, admitted=version.value)
-        task = await in_thread(mixture.task, draw)
+            slot = self._next_slot(mixture, version.value)
+        task = await in_thread(mixture.task, slot.draw)
         self._measure()
         slot.state = SlotState.GENERATING
-        slot.ticket = Ticket(number=number, task=task, admitted=slot.admitted)
+        slot.ticket = Ticket(number=slot.number, task=task, admitted=slot.admitted)
         return slot.ticket
+
+    def _next_slot(self, mixture: Mixture, version: WeightVersion) -> Slot:
+        """Return the slot that is handed out next: of a checkpoint, or for a new draw."""
+        if self._again:
+            slot = self._again.popleft()
+            self._book.reissued(slot.number, why="restored")
+            return slot
+        if self._later:
+            held = self._later.popleft()
+            slot = Slot(number=held.number, draw=held.draw, admitted=version)
+            self._book.reissued(slot.number, why="restored")
+        else:
+            slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
+            self._next += 1
+            self._totals = replace(self._totals, issued=self._totals.issued + 1)
+            self._book.admitted(slot.number, slot.draw, version)
+        self._slots[slot.number] = slot
+        return slot
 
     async def put(self, group: Group) -> None:
         """Take a finished group in. One without signal or without enough answers frees its slot.
 
-        From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end.
+        From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end. Which ones are
+        dropped does not depend on who finishes first: the first `max_drops` of a step by their tickets.
         """
         self._put_at = self._clock()
         async with self._changed:
             self._measure()
+            slot = self._slots[group.ticket.number]
+            slot.group = group
+            self._book.finished(group)
             if len(group.trajectories) < self._fewest:
-                self.dropped.failed += 1
-                self._drop(group)
-            elif not self._teaches(group) and self.dropped.no_signal < self._max_drops:
-                self.dropped.no_signal += 1
-                self._drop(group)
-            else:
-                slot = self._slots[group.ticket.number]
-                slot.state, slot.group = SlotState.READY, group
+                self._fail(slot, group)
+            elif self._teaches(group):
+                slot.state = SlotState.READY
+            self._decide()
             self._changed.notify_all()
+
+    def _decide(self) -> None:
+        """Drop or keep the groups without signal as far as it is certain whether earlier ones leave them to be dropped."""
+        earlier = 0  # of which it is not certain yet
+        for slot in self._in(SlotState.MAKING, SlotState.GENERATING):
+            if slot.group is not None and self.dropped.no_signal + earlier < self._max_drops:
+                self._drop(slot, slot.group)
+            elif slot.group is not None and self.dropped.no_signal >= self._max_drops:
+                slot.state = SlotState.READY
+            else:
+                earlier += 1
 
     async def take(self, version: WeightVersion) -> list[Group]:
         """Wait until a step can be made, and return its groups: the oldest that are ready, in their order."""
@@ -164,13 +160,28 @@ class Buffer:
         for slot in self._in(SlotState.TRAINING):
             slot.state = SlotState.READY
 
-    async def release(self) -> None:
+    def trained(self, step: int) -> None:
+        """Take note that the learner made its step with what was taken: a checkpoint from now on is without it."""
+        for slot in self._in(SlotState.TRAINING):
+            assert slot.ticket is not None
+            slot.trained = True
+            self._totals = replace(self._totals, trained=self._totals.trained + 1)
+            self._book.trained(slot.ticket, step=step)
+
+    async def release(self, step: int) -> None:
         """Free the slots of the last step: the engines serve its weights."""
         async with self._changed:
-            self._slots = {n: slot for n, slot in self._slots.items() if slot.state is not SlotState.TRAINING}
-            self.dropped = Dropped()
-            self._meter = _Meter(self._clock())
+            self._slots = {n: slot for n, slot in self._slots.items() if not slot.trained}
+            self._book.step(step, self.totals())
+            self.dropped, self._dropped_draws = Dropped(), []
+            self._meter = Meter(self._clock())
+            self._decide()
             self._changed.notify_all()
+
+    def totals(self) -> Totals:
+        """Return what became of all tickets so far."""
+        in_flight = sum(not slot.trained for slot in self._slots.values()) + len(self._later)
+        return replace(self._totals, in_flight=in_flight)
 
     def occupancy(self) -> Occupancy:
         """Return how the slots were used since the last release."""
@@ -181,15 +192,29 @@ class Buffer:
         """Count the time until now, before something changes."""
         self._meter.count([slot.state for slot in self._slots.values()], now=self._clock())
 
-    def _in(self, *states: SlotState) -> list[_Slot]:
+    def _in(self, *states: SlotState) -> list[Slot]:
         return [slot for slot in self._slots.values() if slot.state in states]
 
     def _teaches(self, group: Group) -> bool:
         return self._signal(group.rewards_G) or group.has_fault(self._overridden)
 
-    def _drop(self, group: Group) -> None:
-        del self._slots[group.ticket.number]
+    def _drop(self, slot: Slot, group: Group) -> None:
+        self._book.dropped(slot.number, why="no_signal")
+        self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
+        self.dropped.no_signal += 1
+        self._set_aside(slot, group)
+
+    def _fail(self, slot: Slot, group: Group) -> None:
+        self._book.failed(group)
+        self._totals = replace(self._totals, failed=self._totals.failed + 1)
+        self.dropped.failed += 1
+        self._set_aside(slot, group)
+
+    def _set_aside(self, slot: Slot, group: Group) -> None:
+        """Free the slot of a group that is not trained on, which is measured with the step."""
+        del self._slots[slot.number]
         self.dropped.groups.append(group)
+        self._dropped_draws.append(slot.draw)
 
     def _step_is_ready(self, version: WeightVersion) -> bool:
         """Return whether enough groups are ready, and none that can't wait for a later step is missing.
@@ -212,40 +237,49 @@ class Buffer:
     def waiting_for(self) -> str:
         """Return a line for people on the groups that a stuck `take` waits for."""
         missing = self._in(SlotState.MAKING, SlotState.GENERATING)
-        shown = ", ".join(_named(slot) for slot in missing[:3])
+        shown = ", ".join(slot.label for slot in missing[:3])
         return f"{len(missing)} groups that are still generated ({shown})"
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds: the next ticket's number, and the draws admitted but not trained on yet."""
-        pending = [asdict(slot.draw) for slot in self._slots.values() if slot.state is not SlotState.TRAINING]
-        return {"next_ticket": self._next, "pending": [*pending, *(asdict(draw) for draw in self._redo)]}
+    def state(self) -> BufferState:
+        """Return what a checkpoint holds: every ticket that is not decided yet, and the finished groups."""
+        slots = [slot for slot in self._slots.values() if not slot.trained]
+        tickets = (HeldTicket(number=one.number, draw=one.draw, admitted=one.admitted.step) for one in slots)
+        held = [
+            HeldGroup(
+                held="undecided" if one.state is SlotState.GENERATING else "ready", draw=one.draw, group=one.group
+            )
+            for one in slots
+            if one.group is not None
+        ]
+        dropped = zip(self._dropped_draws, self.dropped.groups, strict=True)
+        held += [HeldGroup(held="dropped", draw=draw, group=group) for draw, group in dropped]
+        return BufferState(
+            next_ticket=self._next,
+            totals=self.totals(),
+            tickets=(*tickets, *self._later),
+            no_signal=self.dropped.no_signal,
+            failed=self.dropped.failed,
+            groups=tuple(held),
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint: its pending draws are admitted first, so that none is lost."""
-        self._next = int(state["next_ticket"])
-        self._redo = [Draw(**draw) for draw in state["pending"]]
+    def restore(self, state: BufferState, *, was: WeightVersion, now: WeightVersion, envs: Collection[str]) -> set[int]:
+        """Continue from a checkpoint that was made at version `was`, whose weights are served as version `now`.
 
-
-class _Meter:
-    """Adds up how long how many slots were in each state."""
-
-    def __init__(self, began: float | None = None) -> None:
-        """Time is counted from `began` on, or from the first count."""
-        self._seconds = dict.fromkeys(SlotState, 0.0)
-        self._began = self._counted = began
-
-    def count(self, states: list[SlotState], *, now: float) -> None:
-        """Add the time since the last count, in which the slots were in these states."""
-        if self._began is None or self._counted is None:
-            self._began = self._counted = now
-        for state in states:
-            self._seconds[state] += now - self._counted
-        self._counted = now
-
-    def means(self) -> dict[SlotState, float]:
-        """Return the mean number of slots in each state up to the last count."""
-        passed = 0.0 if self._began is None or self._counted is None else self._counted - self._began
-        return {state: seconds / passed if passed else 0.0 for state, seconds in self._seconds.items()}
+        Tickets keep their numbers; those of environments that are not among `envs` any more are dropped. Return the tickets
+        that go on where they were: the others are begun anew, as they would come too late.
+        """
+        self._next, self._totals = state.next_ticket, state.totals
+        dropped = [one for one in state.groups if one.held == "dropped"]
+        self.dropped = Dropped(no_signal=state.no_signal, failed=state.failed, groups=[one.group for one in dropped])
+        self._dropped_draws = [one.draw for one in dropped]
+        places = state.places(per_step=self._per_step, max_lag=self._max_lag, was=was, now=now, envs=envs)
+        for gone in places.gone:
+            self._book.dropped(gone.number, why="no_share")
+            self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
+        self._slots = {slot.number: slot for slot in places.slots}
+        self._again = deque(slot for slot in places.slots if slot.group is None)
+        self._later = deque(places.later)
+        return places.go_on
 
 
 @dataclass(slots=True)
@@ -253,9 +287,3 @@ class VersionCell:
     """The version that the engines serve now."""
 
     value: WeightVersion
-
-
-def _named(slot: _Slot) -> str:
-    if slot.ticket is None:
-        return f"the making of task {slot.draw.index} of {slot.draw.env}"
-    return f"#{slot.ticket.number} {slot.ticket.task.label}"

@@ -3,8 +3,11 @@
 from collections import Counter, deque
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from typing import Any
 
-from rollout.trajectory import Failure, FailureKind, Group
+from envs.core.failure import Failure, FailureKind
+from rollout.trajectory import Group
+from rollout.trajectory_json import failure_from_json, failure_to_json
 
 WATCHED = 64
 """Over how many of an environment's last episodes its failures are counted, to the next whole group."""
@@ -53,6 +56,21 @@ class FailureWatch:
         self._highest = highest_share
         self._setting = setting
         self._windows: dict[str, _Window] = {}
+
+    def state(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what it counted as plain JSON data, for a checkpoint."""
+        return {
+            env: [
+                {"played": n, "failures": [failure_to_json(one) for one in failures]} for n, failures in window.groups
+            ]
+            for env, window in self._windows.items()
+        }
+
+    def restore(self, state: dict[str, list[dict[str, Any]]]) -> None:
+        """Go on counting after what `state` returned."""
+        for env, groups in state.items():
+            counted = ((one["played"], tuple(failure_from_json(data) for data in one["failures"])) for one in groups)
+            self._windows[env] = _Window(groups=deque(counted))
 
     def add(self, group: Group) -> None:
         """Count a group; raise `TooManyFailures` past the share, once the environment has played enough episodes to tell."""

@@ -30,9 +30,10 @@ from typing import Protocol, TypeVar
 
 from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import TrainBatch
-from orchestrator.buffer import Buffer, Dropped, Occupancy, VersionCell
+from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, in_thread, within
 from orchestrator.mixture import Mixture
+from orchestrator.slots import Dropped, Occupancy
 from orchestrator.step_times import Phase, StepClock, StepTimes
 from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -157,11 +158,12 @@ class Loop:
         clock.enter(Phase.LEARN)
         self.learning = step
         metrics = await self._within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
+        self.buffer.trained(step)
         push: Push | None = None
         with later.keeping():
             push = await self._push(step, clock)
         dropped, occupancy = self.buffer.dropped, self.buffer.occupancy()
-        await self.buffer.release()
+        await self.buffer.release(step)
         times, stats = clock.report(), EngineStats()
         with later.keeping():
             stats = stats if push is None else await self._engine_stats(step)

@@ -1,8 +1,10 @@
 """The buffer: no group beyond its lag, nothing lost, no step without an end."""
 
 import asyncio
+import itertools
 import json
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,11 +12,14 @@ import pytest
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.losses.advantages import has_signal
-from orchestrator.buffer import Buffer, Occupancy, SlotState, VersionCell
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.buffer_state import BufferState, saved_groups, state_from_json
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
+from orchestrator.slots import Occupancy, SlotState
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
+from orchestrator.ticket_book import Totals
 from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
@@ -56,8 +61,9 @@ async def train(buffer: Buffer, *, steps: int, seed: int) -> list[tuple[int, lis
     for step in range(1, steps + 1):
         done.append((version.value.step, await buffer.take(version.value)))
         await asyncio.sleep(0)
+        buffer.trained(step)
         version.value = WeightVersion(step=step)
-        await buffer.release()
+        await buffer.release(step)
     producer.cancel()
     return done
 
@@ -80,26 +86,103 @@ def test_every_draw_is_trained_once_or_still_pending(max_lag: int) -> None:
     buffer = Buffer(groups_per_step=3, max_lag=max_lag, max_drops=0)
     done = asyncio.run(train(buffer, steps=10, seed=1))
     trained = [int(g.ticket.task.key) for _, groups in done for g in groups]
-    pending = [draw["index"] for draw in buffer.state()["pending"]]
+    pending = [ticket.draw.index for ticket in buffer.state().tickets]
     assert sorted(trained + pending) == list(range(len(trained) + len(pending)))
 
 
-def test_a_restored_buffer_admits_what_was_pending_first() -> None:
-    async def story() -> list[str]:
-        version, source = VersionCell(WeightVersion(step=0)), mixture()
-        first = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
-        tickets = [await first.admit(source, version) for _ in range(4)]
-        await first.put(group(tickets[1], [0.0, 1.0]))
-        await first.put(group(tickets[3], [0.0, 1.0]))
-        await first.take(version.value)
-        await first.release()
-        second = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
-        second.restore(first.state())
-        again = [await second.admit(source, version) for _ in range(3)]
-        assert [t.number for t in again] == [4, 5, 6]
-        return [t.task.key for t in again]
+def again(
+    buffer: Buffer, state: BufferState, *, was: int = 1, now: int = 1, envs: tuple[str, ...] = ("math",)
+) -> set[int]:
+    """Restore a buffer from what a checkpoint's files say, as text."""
+    groups = [saved.with_task(mixture().task(saved.draw)) for saved in saved_groups(state.group_lines())]
+    read = state_from_json(json.loads(json.dumps(state.to_json())), groups)
+    assert read == state
+    return buffer.restore(read, was=WeightVersion(step=was), now=WeightVersion(step=now), envs=envs)
 
-    assert asyncio.run(story()) == ["0", "2", "4"]
+
+async def half_done() -> BufferState:
+    """A buffer at version 1: ticket 1 is trained, 0 and 2 are in flight, 3 is finished, 4 was dropped, 5 is in flight."""
+    version, source = VersionCell(WeightVersion(step=0)), mixture()
+    buffer = Buffer(groups_per_step=1, max_lag=3, max_drops=9)
+    tickets = [await buffer.admit(source, version) for _ in range(4)]
+    await buffer.put(group(tickets[1], [0.0, 1.0]))
+    await buffer.put(group(tickets[3], [0.0, 1.0]))
+    await buffer.take(version.value)
+    buffer.trained(1)
+    version.value = WeightVersion(step=1)
+    await buffer.release(1)
+    late = await buffer.admit(source, version)
+    await buffer.put(group(tickets[0], [0.0, 1.0]))
+    await buffer.put(group(late, [1.0, 1.0]))
+    await buffer.admit(source, version)
+    return buffer.state()
+
+
+def test_a_restored_buffer_hands_out_the_same_tickets_and_keeps_what_is_finished() -> None:
+    async def story() -> None:
+        state, version, source = await half_done(), VersionCell(WeightVersion(step=6)), mixture()
+        assert state.totals == Totals(issued=6, trained=1, dropped=1, in_flight=4)
+        source.restore({"drawn": {"math": 6}, "before": {"math": 0}, "shares": {"math": 1.0}})
+        buffer = Buffer(groups_per_step=1, max_lag=3, max_drops=9)
+        assert again(buffer, state, now=6) == {0, 2, 3, 5}
+        assert buffer.state().tickets == tuple(replace(held, admitted=held.admitted + 5) for held in state.tickets)
+        assert (buffer.dropped.no_signal, [g.ticket.number for g in buffer.dropped.groups]) == (1, [4])
+        handed = [await buffer.admit(source, version) for _ in range(2)]
+        assert [(t.number, t.task.key, t.admitted.step) for t in handed] == [(2, "2", 5), (5, "5", 6)]
+        assert [g.ticket.number for g in await buffer.take(version.value)] == [0]
+        buffer.trained(2)
+        await buffer.release(2)
+        assert (await buffer.admit(source, version)).number == 6
+        assert buffer.totals() == Totals(issued=7, trained=2, dropped=1, in_flight=4)
+
+    asyncio.run(story())
+
+
+def test_tickets_that_would_come_too_late_under_new_settings_begin_anew_with_their_numbers() -> None:
+    async def story() -> None:
+        state, version, source = await half_done(), VersionCell(WeightVersion(step=1)), mixture()
+        buffer = Buffer(groups_per_step=1, max_lag=1, max_drops=9)
+        assert again(buffer, state) == {0}  # due now; ticket 2 is as old and would have to wait a step
+        ticket = await buffer.admit(source, version)
+        assert (ticket.number, ticket.admitted.step) == (2, 1)
+        assert [held.number for held in buffer.state().tickets] == [0, 2, 3, 5]
+        for step, number in enumerate((0, 2, 3, 5), 1):
+            assert [g.ticket.number for g in await buffer.take(version.value)] == [number]
+            buffer.trained(step)
+            version.value = WeightVersion(step=step + 1)
+            await buffer.release(step)
+            assert buffer.totals().balances
+            following = await buffer.admit(source, version)
+            await buffer.put(group(ticket, [0.0, 1.0]))
+            ticket = following
+
+    asyncio.run(story())
+
+
+def test_tickets_of_an_environment_without_a_share_are_dropped() -> None:
+    async def story() -> None:
+        state, buffer = await half_done(), Buffer(groups_per_step=1, max_lag=3, max_drops=9)
+        assert again(buffer, state, envs=("code",)) == set()
+        assert buffer.totals() == Totals(issued=6, trained=1, dropped=5)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_which_groups_without_signal_are_dropped_does_not_depend_on_who_finishes_first(order: tuple[int, ...]) -> None:
+    async def story() -> tuple[list[int], list[int]]:
+        version, source = VersionCell(WeightVersion(step=0)), mixture()
+        buffer = Buffer(groups_per_step=4, max_lag=0, max_drops=2)
+        tickets = [await buffer.admit(source, version) for _ in range(4)]
+        rewards = {0: [0.0, 1.0], 1: [1.0, 1.0], 2: [1.0, 1.0], 3: [0.0, 0.0]}
+        for place in order:
+            await buffer.put(group(tickets[place], rewards[place]))
+        for _ in range(2):
+            await buffer.put(group(await buffer.admit(source, version), [0.0, 1.0]))
+        dropped = [g.ticket.number for g in buffer.dropped.groups]
+        return sorted(dropped), [g.ticket.number for g in await buffer.take(version.value)]
+
+    assert asyncio.run(story()) == ([1, 2], [0, 3, 4, 5])
 
 
 def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_ready() -> None:
@@ -110,8 +193,9 @@ def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_read
         for ticket in (b, c):
             await buffer.put(group(ticket, [0.0, 1.0]))
         said.append(keys(await buffer.take(version.value)))
+        buffer.trained(1)
         version.value = WeightVersion(step=1)
-        await buffer.release()
+        await buffer.release(1)
         for ticket in [await buffer.admit(source, version) for _ in range(2)]:
             await buffer.put(group(ticket, [0.0, 1.0]))
         taking = asyncio.create_task(buffer.take(version.value))
@@ -141,7 +225,8 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_the_last_rele
         await buffer.take(version.value)
         seconds.append(104.0)
         found = [buffer.occupancy()]
-        await buffer.release()
+        buffer.trained(1)
+        await buffer.release(1)
         seconds.append(109.0)
         return [*found, buffer.occupancy()]
 
@@ -210,7 +295,8 @@ def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
                 engine=EngineStats(),
             )
             steps.append(step_metrics(report))
-            await buffer.release()
+            buffer.trained(1)
+            await buffer.release(1)
         return steps
 
     first, second = asyncio.run(story())

@@ -5,6 +5,7 @@ import io
 import itertools
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,7 +292,7 @@ def test_groups_of_a_step_that_the_learner_did_not_begin_wait_again() -> None:
     rollouts = BreakingRollouts(after=0)
     ended = Ended(rollouts, SlowLearner(rollouts), make_batches=unbuildable)
     assert (str(ended.error), ended.reported, ended.learning) == ("no batch can be made of them", [], [0])
-    assert len(ended.buffer.state()["pending"]) == ended.buffer.capacity
+    assert len(ended.buffer.state().tickets) == ended.buffer.capacity
 
 
 TAKES_S = {
@@ -428,7 +429,10 @@ def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_tra
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
         stage = LoopStage(
-            run, config.section(RlConfig), single_instance(rl.STAGE), Buffer(groups_per_step=2, max_lag=0, max_drops=0)
+            run,
+            config.section(RlConfig),
+            single_instance(rl.STAGE),
+            partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0),
         )
         with pytest.raises(NothingTrained, match=r"rl: steps 1 to 3 were skipped.*max_skipped=3.*trajectories are in"):
             asyncio.run(stage.run())

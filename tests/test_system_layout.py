@@ -42,6 +42,8 @@ ROOMS = {
         "step_times",
         "mixture",
         "ticket_book",
+        "slots",
+        "buffer_state",
         "buffer",
         "loop",
         "shaping",

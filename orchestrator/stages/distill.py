@@ -4,6 +4,7 @@ The loop is that of `rl`. There is no baseline, so a lone answer teaches as well
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -60,7 +61,8 @@ class DistillConfig(LoopConfig):
 
 async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) -> Path:
     """Train for `config.steps`; returns the checkpoint of the last step."""
-    buffer = Buffer(
+    buffer = partial(
+        Buffer,
         groups_per_step=config.groups_per_step,
         max_lag=config.max_lag,
         max_drops=0,

@@ -3,25 +3,40 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol
 
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import Deadline, in_thread
+from orchestrator.buffer_state import HeldGroup, SavedGroup, saved_groups, state_from_json
+from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.run.checkpoint import latest
+from orchestrator.run.ledger import Ledger
 from orchestrator.session.run import Run
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
-from rollout.trajectory import Group
+from orchestrator.ticket_book import TicketBook
+from rollout.trajectory import Group, WeightVersion
 
 STATE_FILE = "loop.json"
+GROUPS_FILE = "groups.jsonl"
 FULL_TRAJECTORIES_EVERY = 10
 """Steps between trajectory files; the last step always has one, and one that was skipped."""
+
+
+Saved = tuple[dict[str, Any], list[SavedGroup]]
+"""What a checkpoint says of the loop, and the finished groups in it."""
+
+
+class MakeBuffer(Protocol):
+    """Makes the buffer of a stage, which tells a book of its tickets."""
+
+    def __call__(self, *, book: TicketBook) -> Buffer: ...
 
 
 class LoopStage:
@@ -32,22 +47,23 @@ class LoopStage:
         run: Run,
         config: LoopConfig,
         instance: StageInstance,
-        buffer: Buffer,
+        buffer: MakeBuffer,
         *,
         shaping: ShapingConfig | None = None,
         teacher: Path | None = None,
     ) -> None:
-        """`buffer` decides which groups are trained on; `teacher` is a frozen model that the loss compares with."""
+        """`buffer` makes what decides which groups are trained on; `teacher` is a frozen model that the loss compares with."""
         self._run = run
         self._config = config
         self._instance = instance
         self._stage = name = instance.name
-        self._buffer = buffer
+        self._make_buffer = buffer
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
         self._builder = run.trainer.batch_builder()
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
+        self._limit = Deadline(seconds=config.timeout_s, setting=f"{name}.timeout_s")
         self._done = 0
         self._report: StepReport | None = None
         """What the last step of this process did."""
@@ -65,8 +81,11 @@ class LoopStage:
         )
         base = await in_thread(latest, run.folder.checkpoints(self._stage)) or run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
-        self._restore(base)
+        self._ledger = await in_thread(Ledger, run.folder.ledger, self._stage)
+        self._buffer = self._make_buffer(book=self._ledger)
+        saved = await in_thread(self._saved, base)
         pool = await run.engines.serving(base, who=self._stage)
+        await self._restore(saved)
         run.cut_back(self._stage, self._done)
         run.progress.stage(self._stage, config.steps)
         self._loop = loop = Loop(
@@ -83,7 +102,7 @@ class LoopStage:
             save=self._save_when_due,
             on_fault=self._save_at_fault,
             stop=run.stop,
-            limit=Deadline(seconds=config.timeout_s, setting=f"{self._stage}.timeout_s"),
+            limit=self._limit,
             push_limit=run.engines.push_limit,
             epochs=config.epochs,
         )
@@ -145,14 +164,52 @@ class LoopStage:
     async def _save(self, step: int) -> None:
         if step == 0:
             return
-        state = {"buffer": self._buffer.state(), "mixture": self._mixture.state()}
-        self._run.folder.store(replace(self._run.folder.state(), version=self._version.value.step))
-        await self._run.trainer.save(self._stage, step, {STATE_FILE: json.dumps(state)})
+        buffer, version = self._buffer.state(), self._version.value.step
+        state = {
+            "buffer": buffer.to_json(),
+            "mixture": self._mixture.state(),
+            "failures": self._watch.state(),
+            "version": version,
+            "ledger_rows": self._ledger.rows,
+        }
+        await in_thread(self._ledger.sync)
+        files = {STATE_FILE: json.dumps(state), GROUPS_FILE: await in_thread(buffer.group_lines)}
+        self._run.folder.store(replace(self._run.folder.state(), version=version))
+        await self._run.trainer.save(self._stage, step, files)
 
-    def _restore(self, checkpoint: Path) -> None:
+    def _saved(self, checkpoint: Path) -> Saved | None:
+        """Read what the checkpoint says of the loop, and go back to its version; None where no step is done."""
         if not self._done:
+            return None
+        saved = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        groups = saved_groups((checkpoint / GROUPS_FILE).read_text(encoding="utf-8"))
+        self._run.folder.store(replace(self._run.folder.state(), version=saved["version"]))
+        return saved, groups
+
+    async def _restore(self, saved: Saved | None) -> None:
+        """Go on as the checkpoint says, with the ledger cut back to it."""
+        if saved is None:
+            await in_thread(self._ledger.cut, 0)
             return
-        state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        state, saved_groups = saved
+        if missing := await in_thread(self._ledger.cut, state["ledger_rows"]):
+            self._run.progress.note(
+                f"{self._stage}: {missing} rows of its past are missing in {self._run.folder.ledger}"
+            )
+        self._ledger.continued(self._done)
         self._mixture.restore(state["mixture"])
-        pending = [draw for draw in state["buffer"]["pending"] if draw["env"] in self._mixture.envs]
-        self._buffer.restore(state["buffer"] | {"pending": pending})
+        self._watch.restore(state["failures"])
+        envs = self._mixture.envs
+        groups = [await self._made_again(group) for group in saved_groups if group.draw.env in envs]
+        self._buffer.restore(
+            state_from_json(state["buffer"], groups),
+            was=WeightVersion(step=state["version"]),
+            now=self._run.version,
+            envs=envs,
+        )
+
+    async def _made_again(self, group: SavedGroup) -> HeldGroup:
+        """Return a group of a checkpoint, whose task is made again from its draw."""
+        making = in_thread(self._mixture.task, group.draw)
+        name = f"task {group.draw.index} of {group.draw.env} to be made again"
+        return group.with_task(await within(self._limit, making, stage=self._stage, waiting_for=lambda: name))

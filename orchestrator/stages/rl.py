@@ -18,7 +18,8 @@ from orchestrator.step_times import Phase
 
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
     """Train for `config.steps`; returns the checkpoint of the last step."""
-    buffer = Buffer(
+    buffer = partial(
+        Buffer,
         groups_per_step=config.groups_per_step,
         max_lag=config.max_lag,
         max_drops=config.max_drops,

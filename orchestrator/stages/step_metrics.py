@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import asdict
 from statistics import fmean
 
-from orchestrator.buffer import Occupancy
 from orchestrator.loop import StepReport
+from orchestrator.slots import Occupancy
 from rewards.verdict import Outcome
 from rollout.trajectory import Group, well_formed_share
 
