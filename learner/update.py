@@ -87,14 +87,19 @@ def fixed_before_updates(
     *,
     loss: LossConfig,
     reference: Scorer | None,
+    beat: Callable[[], None],
 ) -> list[list[Fixed]]:
-    """Compute what is fixed for each micro-batch of each mini-batch's share of this rank. A collective."""
+    """Compute what is fixed for each micro-batch of each mini-batch's share of this rank, with a `beat` after each.
+
+    A collective.
+    """
     engine.train(True)  # as in the updates, so that the first ratio is 1 to the last digit
     micro_batches = [micro_batch for share in shares for micro_batch in share]
     known = []
     for micro_batch in micro_batches:
         replay.follow([experts.without_count() for experts in micro_batch.experts])
         known.append(current_logprobs(engine.scorer, micro_batch, reference=reference, device=engine.device))
+        beat()
     if loss.normalises_divergence and micro_batches:
         known = with_divergence(known, micro_batches, loss=loss)
     rest = iter(known)

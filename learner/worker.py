@@ -118,13 +118,19 @@ class TrainerWorker:
 
         Before the first one the old policy's log-probabilities are taken, where there is another after it.
         """
+        with self.heart.busy("train"):
+            return self._updates(shares, loss=loss, epochs=epochs)
+
+    def _updates(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
         start = time.monotonic()
         several = len(shares) * epochs > 1
         fixed: list[list[Fixed]] | list[None] = [None] * len(shares)
         if loss.normalises_divergence or (several and loss.is_sampled):
             own = [share.micro_batches for share in shares]
             reference = self._reference() if loss.needs_reference else None
-            fixed = fixed_before_updates(self._engine(), self._replay(), own, loss=loss, reference=reference)
+            fixed = fixed_before_updates(
+                self._engine(), self._replay(), own, loss=loss, reference=reference, beat=self.heart.beat
+            )
         updates = [
             self.train_step(share, loss=loss, fixed=known)
             for _ in range(epochs)
@@ -154,6 +160,7 @@ class TrainerWorker:
             engine.backward(result.total / share.denominator)
             for name, value in result.sums.items():
                 totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
+            self.heart.beat()
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
@@ -216,11 +223,17 @@ class TrainerWorker:
 
     def publish(self, version: int) -> WeightManifest | None:
         """Write the weights where the transport has room; rank 0 returns what was published, the others None."""
-        engine = self._engine()
-        if self.rank:
-            for _ in engine.checkpoint_parameters():
+        with self.heart.busy("publish"):
+            buckets = self.heart.for_each(self._engine().checkpoint_parameters())
+            if self.rank == 0:
+                return self._open_publisher().push(version, buckets=buckets)
+            for _ in buckets:
                 continue  # takes part in the gathering
             return None
+
+    def _open_publisher(self) -> WeightPublisher:
+        """Return what writes the weights of this model, made at its first push."""
+        engine = self._engine()
         if self.transport is None:
             self.transport = open_transport(
                 self.config.transport, device=engine.device, timeout_s=self.config.collective_timeout_s
@@ -232,7 +245,7 @@ class TrainerWorker:
                 dtype=self.config.wire_dtype,
                 sparse=self.config.sparse_push,
             )
-        return self.publisher.push(version, buckets=engine.checkpoint_parameters())
+        return self.publisher
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
         """Return what engines need to get at the last push, on rank 0. See `WeightPublisher.offer`."""

@@ -4,12 +4,14 @@ import faulthandler
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
+from typing import TypeVar
 
+T = TypeVar("T")
 STACKS_SIGNAL = signal.SIGUSR2
 """What makes a process that called `show_stacks_on_signal` write its stacks to its standard error."""
 STDERR = 2
@@ -68,6 +70,12 @@ class Heart:
         finally:
             del self._busy[number]
             self.beat()
+
+    def for_each(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items, with a beat before each."""
+        for item in items:
+            self.beat()
+            yield item
 
     def pulse(self) -> Pulse:
         """Say how it stands."""
