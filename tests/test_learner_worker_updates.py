@@ -60,7 +60,9 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     """Two steps of two mini-batches, gone over twice, a checkpoint between them; the second again from it; then others."""
     learner = TrainerWorker(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=3))
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=2 * UPDATES)
-    first = learner.train(own(learner, halves(ranks=2, seed=0)), loss=PPO, epochs=EPOCHS)
+    shares = own(learner, halves(ranks=2, seed=0))
+    first = learner.train(shares, loss=PPO, epochs=EPOCHS)
+    pulse, micro_batches = learner.heart.pulse(), sum(len(share.micro_batches) for share in shares)
     learner.save(f"{folder}/saved")
     second = learner.train(own(learner, halves(ranks=2, seed=1)), loss=PPO, epochs=EPOCHS)
     weights = weights_of(learner)
@@ -75,7 +77,7 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     learner.close()
     return {
         "first": first, "second": second, "weights": weights, "again": again, "done": done, "once": once,
-        "broken": broken, "paid": paid,
+        "broken": broken, "paid": paid, "pulse": pulse, "micro_batches": micro_batches,
     }  # fmt: skip
 
 
@@ -159,6 +161,12 @@ def test_the_schedule_counts_updates_and_a_checkpoint_between_steps_continues_bi
     rates = [OPTIM.learning_rate * (1 - count / (2 * UPDATES - 1)) for count in (UPDATES - 1, 2 * UPDATES - 1)]
     assert [trained[step]["learning_rate"] for step in ("first", "second")] == pytest.approx(rates)
     assert all(torch.equal(tensor, trained["again"][name]) for name, tensor in trained["weights"].items())
+
+
+def test_a_rank_beats_with_every_micro_batch_and_is_idle_after_its_step(trained):
+    passes = trained["micro_batches"] * (1 + EPOCHS)  # once for the old policy
+    assert trained["pulse"].progress == passes + 2  # its beginning and its end
+    assert (trained["pulse"].doing, trained["pulse"].quiet_s) == ("", 0.0)
 
 
 def test_an_update_that_is_skipped_leaves_the_others(trained):
