@@ -15,6 +15,8 @@ from envs.core.setting import running
 
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
+GIVEN_UP_S = 30.0
+"""How long what was given up may take to clean up after itself, in seconds."""
 
 
 class StuckError(RuntimeError):
@@ -98,6 +100,17 @@ async def within(
         return work.result()
     finally:
         work.cancel()
+
+
+async def both(first: Awaitable[object], second: Awaitable[object]) -> None:
+    """Wait for two things at once; where one fails, give the other up before that is raised."""
+    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=GIVEN_UP_S)
 
 
 async def in_thread(function: Callable[[*Arguments], T], *args: *Arguments) -> T:

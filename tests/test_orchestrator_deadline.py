@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, in_thread, within
+from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, both, in_thread, within
 from orchestrator.pipeline.config import load_config
 
 SHORT = Deadline(seconds=0.05, setting="rl.timeout_s")
@@ -96,3 +96,23 @@ def test_a_call_that_hangs_in_its_thread_keeps_neither_the_error_nor_the_end_of_
         asyncio.run(story())
     assert monotonic() - began < 5
     for_ever.set()
+
+
+def test_of_two_things_that_start_at_once_the_other_is_given_up_where_one_fails() -> None:
+    given_up: list[str] = []
+
+    async def starts() -> None:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)  # ends what it has begun
+            given_up.append("engines")
+            raise
+
+    async def fails() -> None:
+        await asyncio.sleep(0.01)
+        raise OSError("a rank died")
+
+    with pytest.raises(OSError, match="a rank died"):
+        asyncio.run(both(starts(), fails()))
+    assert given_up == ["engines"]

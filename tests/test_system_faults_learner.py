@@ -8,7 +8,7 @@ import psutil
 import pytest
 from main_job import command, finish, rows, start, wait_for_step
 
-TWO_RANKS = ["learner.ranks=2", "learner.threads=1", "sft.steps=6", "sft.checkpoint_every=2", "rl.steps=5"]
+TWO_RANKS = ["learner.ranks=2", "learner.threads=1", "sft.steps=40", "sft.checkpoint_every=2", "rl.steps=5"]
 
 
 def ranks(pid: int) -> list[psutil.Process]:
@@ -21,6 +21,7 @@ def ranks(pid: int) -> list[psutil.Process]:
     return sorted(found, key=lambda process: process.create_time())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_whose_ranks_are_killed_in_sft_and_in_rl_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     job = start(command(tmp_path, "stages=[init,sft,rl]", *TWO_RANKS))
@@ -33,10 +34,10 @@ def test_a_run_whose_ranks_are_killed_in_sft_and_in_rl_ends_as_if_nothing_had_ha
         gone += alive
     status, output = finish(job)
     assert status == 0, output
-    assert [row.step for row in rows(tmp_path / "job", "sft")] == [1, 2, 3, 4, 5, 6]
+    assert [row.step for row in rows(tmp_path / "job", "sft")] == [*range(1, 41)]
     assert [row.step for row in rows(tmp_path / "job", "rl")] == [1, 2, 3, 4, 5]
     lines = map(json.loads, (tmp_path / "job" / "metrics.jsonl").read_text().splitlines())
     healed = [(line["stage"], line["step"]) for line in lines if line.get("event", {}).get("kind") == "healed"]
-    assert healed == [("sft", 2), ("rl", 2)]
+    assert [stage for stage, _ in healed] == ["sft", "rl"]
+    assert all(step >= 2 for _, step in healed)
     assert not [process for process in gone if process.is_running()]
-    print(output)

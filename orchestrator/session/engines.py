@@ -1,6 +1,5 @@
 """The engines under a run's deadlines: started on a model, brought to another one."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from envs.sandbox.sandbox import MIN_LEVEL
 from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.rollout_actors import start_rollout_pool
-from orchestrator.deadline import Deadline, in_thread, within
+from orchestrator.deadline import Deadline, both, in_thread, within
 from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
 from rollout.episodes.pool import RolloutPool
@@ -70,10 +69,14 @@ class Engines:
         )
         limit = self._limits.start(size_of(model))
         waiting = within(limit, starting, stage=who, waiting_for=lambda: f"the rollout engines to start{gpus_taken()}")
-        if self._beside is not None:  # both take long to start, mostly on one core each
-            self.pool, _ = await asyncio.gather(waiting, self._beside(who))
-        else:
+
+        async def start() -> None:
             self.pool = await waiting
+
+        if self._beside is not None:  # both take long to start, mostly on one core each
+            await both(start(), self._beside(who))
+        else:
+            await start()
         self._run.metrics.append_first("start", 0, {"engine/start_s": time.monotonic() - began})
         # below the usual level anyway: the processes that grade are sealed by the same layers as programs
         programs = any(env.runs_programs for env in config.environments.values())
