@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.env_commands import add_env_commands
 from orchestrator.cli.serve_command import add_serve_command
+from orchestrator.cli.status_command import add_status_commands
 from orchestrator.run.redaction import blanked
 from orchestrator.stages.registry import HELP
 
@@ -15,6 +16,8 @@ EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml name=mine seed=2 rl.steps=50
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
   python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
+  python -m orchestrator status runs/demo --watch
+  python -m orchestrator scale runs/demo --rollout-workers 3
   python -m orchestrator submit configs/demo.yaml --address http://127.0.0.1:8265
   python -m orchestrator grade --env math --tasks gsm8k.jsonl --responses said.jsonl --out graded.jsonl
   python -m orchestrator serve runs/demo
@@ -84,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     add_env_commands(commands)
     add_compare_command(commands)
     add_serve_command(commands)
+    add_status_commands(commands)
     return root
 
 

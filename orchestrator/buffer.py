@@ -79,6 +79,11 @@ class Buffer:
         """How many groups may be on their way at once."""
         return (self._max_lag + 1) * self._per_step
 
+    @property
+    def slots(self) -> dict[int, tuple[str, SlotState]]:
+        """The slots that are held, by their tickets' numbers: environment and state."""
+        return {number: (slot.draw.env, slot.state) for number, slot in self._slots.items()}
+
     async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
         """Wait for a free slot, and return the right to start the next group; those of a checkpoint come first.
 

@@ -56,6 +56,8 @@ class FailureWatch:
         self._highest = highest_share
         self._setting = setting
         self._windows: dict[str, _Window] = {}
+        self.kinds: Counter[FailureKind] = Counter()
+        """Failures since the beginning, by kind."""
 
     def state(self) -> dict[str, list[dict[str, Any]]]:
         """Return what it counted as plain JSON data, for a checkpoint."""
@@ -77,6 +79,7 @@ class FailureWatch:
         env = group.ticket.task.env.name
         window = self._windows.setdefault(env, _Window())
         window.add(group)
+        self.kinds.update(failure.kind for failure in group.failures)
         if window.played >= WATCHED:
             self._judge(env, window)
 

@@ -2,15 +2,21 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator
-from typing import Any
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar, TypeVarTuple
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from envs.core.pulse import ProcessDied
 from orchestrator.cluster.placement import Gpus, NoRoomError
 from orchestrator.cluster.this_machine import LOOPBACK
+from orchestrator.deadline import in_thread
+
+Arguments = TypeVarTuple("Arguments")
+T = TypeVar("T")
 
 CLOSE_S = 30.0
 PLACE_CHECKS = 5
@@ -46,6 +52,25 @@ async def host_of(actor: Any) -> str:
         return LOOPBACK
     address: str = await actor.__ray_call__.remote(lambda _actor: ray.util.get_node_ip_address())
     return address
+
+
+async def on_host(host: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+    """Run a plain function on a machine of the cluster, by its host name; return or raise what it does.
+
+    Raise `RuntimeError` where the cluster has no such machine any more, or loses it. The caller sets the deadline.
+    """
+    if host == socket.gethostname():
+        return await in_thread(function, *args)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == host]
+    if not nodes:
+        raise RuntimeError(f"the cluster has no machine {host!r} now")
+    there = NodeAffinitySchedulingStrategy(nodes[0], soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
+    try:
+        result: T = await task.remote(*args)
+    except RayError as error:
+        raise RuntimeError(f"{function.__name__} could not run on {host}: {error}") from error
+    return result
 
 
 async def gpu_share(actors: int, *, wanted: int) -> float:

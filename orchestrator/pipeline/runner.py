@@ -92,9 +92,10 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
             tracker.artifact(path)
         await _start_cluster(config, ahead)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
-        for one in ahead:
-            stop.check()
-            await _run_stage(run, one, config)
+        async with run.oversight.watching():
+            for one in ahead:
+                stop.check()
+                await _run_stage(run, one, config)
         ended = Ended.FINISHED
         return 0
     except StopRequested:
@@ -148,6 +149,7 @@ async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
         try:
             return await one.stage.run(run, config.settings(one), one)
         except LearnerDied as death:
+            run.oversight.died("the learner", death)
             await run.trainer.renew(death)
             step = max(steps_in(run.folder.checkpoints(one.name)), default=0)
             run.metrics.event(one.name, step, HEALED, {"learner": str(death)})

@@ -5,11 +5,16 @@ import json
 import math
 import os
 import re
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.run.checkpoint import steps, verify
+
+LOCK_FILE = "driver.lock"
+LOCK_TRIES = 3
+LOCK_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,11 @@ class RunDir:
     def ledger(self) -> Path:
         """The life of every ticket."""
         return self.root / "ledger.jsonl"
+
+    @property
+    def faults(self) -> Path:
+        """What was found where a process hung or died, a file each."""
+        return self.root / "faults"
 
     @property
     def trajectories(self) -> Path:
@@ -107,13 +117,29 @@ class RunDir:
         """Make the folder and take its lock. Raise `RuntimeError` where another driver holds it."""
         for folder in (self.root, self.trajectories, self.evals):
             folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.root / "driver.lock").open("a+")
+        self._lock = (self.root / LOCK_FILE).open("a+")
+        for left in reversed(range(LOCK_TRIES)):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if not left:
+                    raise RuntimeError(
+                        f"another process is working on {self.root}; wait for it or choose another name="
+                    ) from error
+                time.sleep(LOCK_PAUSE_S)  # somebody may just be asking whether it is held
+            else:
+                return
+
+    def is_held(self) -> bool:
+        """Return whether a driver holds the folder now."""
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RuntimeError(
-                f"another process is working on {self.root}; wait for it or choose another name="
-            ) from error
+            with (self.root / LOCK_FILE).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     def close(self) -> None:
         """Give the lock back."""

@@ -101,6 +101,11 @@ class Progress:
         self._stage = StageView(name=name, total=total_steps, began=self._clock())
         self._printed_at = self._clock()
 
+    @property
+    def current(self) -> StageView | None:
+        """The stage that is under way."""
+        return self._stage
+
     def update(self, step: int, metrics: dict[str, float]) -> None:
         """Show that a step of the current stage is done."""
         assert self._stage is not None, "stage() comes before update()"

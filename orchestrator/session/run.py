@@ -9,6 +9,7 @@ from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
 from orchestrator.session.context import RunContext
 from orchestrator.session.engines import Engines
+from orchestrator.session.oversight import Oversight, Place
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
 
@@ -30,8 +31,14 @@ class Run(RunContext):
         super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
         self.trainer = Trainer(self)
         self.engines = Engines(self, beside=self.trainer.start if will_train else None)
+        self.oversight = Oversight(self, places=self._places, resize=lambda workers: False)
 
     async def close(self) -> None:
         """Stop engines, learner and cluster."""
         await asyncio.gather(self.trainer.close(), self.engines.close())
         stop_ray()
+
+    def _places(self) -> list[Place]:
+        """Return the processes as they are now."""
+        restarts = self.trainer.renewals
+        return [Place(name=rank.name, state="serving", member=rank, restarts=restarts) for rank in self.trainer.members]

@@ -27,6 +27,8 @@ class Trainer:
         supervision = run.config.supervision
         self._restarts = RestartLimit(supervision.restarts, window_s=supervision.window_s)
         self.learner: TrainerGroup | None = None
+        self.renewals = 0
+        """How often the ranks died and others took over."""
 
     @property
     def members(self) -> Sequence[TrainerRank]:
@@ -60,6 +62,7 @@ class Trainer:
             self.learner.kill()
             self.learner = None
         self._restarts.count(death)
+        self.renewals += 1
 
     async def begin(
         self,

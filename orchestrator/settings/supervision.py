@@ -14,9 +14,10 @@ class SupervisionConfig:
     """Seconds between two looks at every process, and between two writings of status.json."""
     silent_s: float = running(60.0)
     """Seconds without an answer after which a process counts as hung."""
-    stalled_s: float = running(600.0)
+    stalled_s: float = running(180.0)
     """Seconds after which a process that answers counts as hung, where it is at work and gets nothing done: no pass of the
-    engine, no micro-batch, no call of an environment."""
+    engine, no micro-batch, no call of an environment. Below the deadlines of stages, such as rl.timeout_s: a hang that is
+    found later ends the run."""
     restarts: int = running(3)
     """How often rollout workers, and likewise the learner, are started anew within `window_s`; one more ends the run."""
     window_s: float = running(1800.0)

@@ -14,6 +14,7 @@ from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.run.checkpoint import latest
 from orchestrator.run.ledger import Ledger
+from orchestrator.session.oversight import LoopView
 from orchestrator.session.run import Run
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
@@ -107,6 +108,9 @@ class LoopStage:
             epochs=config.epochs,
         )
         self._version = loop.version
+        run.oversight.shows(
+            LoopView(stage=self._stage, buffer=self._buffer, version=loop.version, failures=self._watch)
+        )
         await loop.run(self._done + 1, config.steps)
         model = run.trainer.trained(self._stage)
         run.engines.hold(model)

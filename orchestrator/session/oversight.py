@@ -1,0 +1,172 @@
+"""The supervisor of a run, wired: whom it watches, where faults go, what `status.json` shows, who hears of `scale`."""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.deadline import StuckError, in_thread
+from orchestrator.failure_watch import FailureWatch
+from orchestrator.session.context import RunContext
+from orchestrator.supervision.diagnosis import Diagnosis, FaultFolder
+from orchestrator.supervision.member import Member
+from orchestrator.supervision.scale import take_request
+from orchestrator.supervision.status import MemberState, MemberStatus, RunStatus, TicketStatus
+from orchestrator.supervision.supervisor import Supervisor
+
+FAULT = "fault"
+"""The kind of the events in metrics.jsonl."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A rollout worker or a rank: watched where it has a `member`, which it has not while it starts."""
+
+    name: str
+    state: MemberState
+    member: Member | None
+    tickets: tuple[int, ...] = ()
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopView:
+    """What a stage that samples shows of itself, for as long as it is the current one."""
+
+    stage: str
+    buffer: Buffer
+    version: VersionCell
+    failures: FailureWatch
+
+
+class Oversight:
+    """Watches the processes of one run."""
+
+    def __init__(
+        self, run: RunContext, *, places: Callable[[], Sequence[Place]], resize: Callable[[int], bool]
+    ) -> None:
+        """`places` are the processes as they are now; `resize` asks for so many rollout workers, False where there are none."""
+        self._run = run
+        self._places = places
+        self._resize = resize
+        self._faults = FaultFolder(run.folder.faults)
+        self._loop: LoopView | None = None
+        self._seen: dict[int, float] = {}  # by ticket, when it was seen first
+        self._unwritten = ""  # why the status could not be written, told once
+        self._supervisor = Supervisor(
+            run.config.supervision, members=self._members, on_fault=self._record, on_look=self._looked
+        )
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch during the block. Where the block waited too long for something, how all processes stand is recorded."""
+        take_request(self._run.folder.root)  # of a run before
+        watching = asyncio.create_task(self._supervisor.run())
+        watching.add_done_callback(self._ended)
+        try:
+            yield
+        except StuckError as error:
+            await self._supervisor.examine_all(str(error))
+            raise
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+    def shows(self, loop: LoopView) -> None:
+        """Show this stage's buffer and failures from now on."""
+        self._loop, self._seen = loop, {}
+
+    def died(self, who: str, error: Exception) -> None:
+        """Record a death that somebody heals: of one process, or of all whose names begin with `who`."""
+        self._supervisor.died(who, error)
+
+    def status(self) -> RunStatus:
+        """Return the state of the run now."""
+        view, loop, places = self._run.progress.current, self._loop, self._places()
+        loop = loop if loop is not None and view is not None and loop.stage == view.name else None
+        members = tuple(self._member(place) for place in places)
+        workers = {number: place.name for place in places for number in place.tickets}
+        slots = {} if loop is None else loop.buffer.slots
+        now = time.monotonic()
+        self._seen = {number: self._seen.get(number, now) for number in slots}
+        return RunStatus(
+            pid=os.getpid(),
+            time=time.time(),
+            stage="" if view is None else view.name,
+            step=0 if view is None else view.step,
+            steps=0 if view is None else view.total,
+            version=self._run.version.step if loop is None else loop.version.value.step,
+            buffer=dict(Counter(state.value for _, state in slots.values())),
+            tickets=tuple(
+                TicketStatus(
+                    number=number,
+                    env=env,
+                    state=state.value,
+                    age_s=round(now - self._seen[number], 1),
+                    worker=workers.get(number),
+                )
+                for number, (env, state) in slots.items()
+            ),
+            members=members,
+            failures={} if loop is None else {kind.value: count for kind, count in loop.failures.kinds.items()},
+            faults=self._faults.count(),
+        )
+
+    def _member(self, place: Place) -> MemberStatus:
+        shown = MemberStatus(name=place.name, state=place.state, restarts=place.restarts, tickets=place.tickets)
+        watch = None if place.member is None else self._supervisor.watch_of(place.member)
+        if watch is None or watch.pulse is None:
+            return shown
+        pulse = watch.pulse
+        return replace(
+            shown,
+            pid=pulse.pid,
+            host=pulse.host,
+            answered_s=round(self._supervisor.silent_s(watch), 1),
+            progress=pulse.progress,
+            doing=pulse.doing,
+            quiet_s=round(pulse.quiet_s, 1),
+        )
+
+    def _members(self) -> list[Member]:
+        return [place.member for place in self._places() if place.member is not None]
+
+    def _record(self, diagnosis: Diagnosis) -> None:
+        """Write a fault into its file, on the screen and among the metrics."""
+        view = self._run.progress.current
+        stage, step = ("start", 0) if view is None else (view.name, view.step)
+        try:
+            where = str(self._faults.write(diagnosis, stage=stage, step=step))
+        except OSError as error:
+            where = f"not written: {error}"
+        self._run.progress.note(f"{diagnosis.line}; {where}")
+        what = {"who": diagnosis.who, "how": diagnosis.kind, "what": diagnosis.what, "evidence": where}
+        self._run.metrics.event(stage, step, FAULT, what)
+
+    async def _looked(self) -> None:
+        """Write the status, and hand on a request for other numbers of workers."""
+        folder = self._run.folder.root
+        status = self.status()
+        try:
+            await in_thread(status.write, folder)
+            wanted = await in_thread(take_request, folder)
+        except OSError as error:
+            if str(error) != self._unwritten:
+                self._run.progress.note(f"status.json can't be written, the run goes on: {error}")
+            self._unwritten = str(error)
+            return
+        if wanted is not None:
+            done = self._resize(wanted)
+            self._run.progress.note(
+                f"scale: {wanted} rollout workers are asked for"
+                + ("" if done else ", but the run has none now; ask again once it has")
+            )
+
+    def _ended(self, watching: "asyncio.Task[None]") -> None:
+        if not watching.cancelled() and (error := watching.exception()):
+            self._run.progress.note(f"the supervision has failed, hung processes are not found: {error!r}")

@@ -1,0 +1,74 @@
+"""What is found where a process is stuck or has died, and where it is written."""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from envs.core.pulse import Pulse
+from orchestrator.cluster.actors import on_host
+from orchestrator.run.folder import write_whole
+from orchestrator.supervision.examination import Examination, ProcessKey, examine
+from orchestrator.supervision.watch import Watch
+
+EXAMINE_S = 60.0
+"""How long the look at a process may take, in seconds."""
+FaultKind = Literal["hung", "died", "looked at"]
+"""A process that was stuck and is ended; one that ended by itself; one of those that may be why the run waited too long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Who is at fault and what is wrong, with the evidence."""
+
+    who: str
+    kind: FaultKind
+    what: str
+    evidence: str
+    pulse: Pulse | None = None
+    processes: tuple[ProcessKey, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The fault in one line."""
+        place = "" if self.pulse is None else f" (process {self.pulse.pid} on {self.pulse.host})"
+        return f"{self.who}{place} {self.kind}: {self.what}"
+
+
+async def diagnose(watch: Watch, what: str, *, kind: FaultKind) -> Diagnosis:
+    """Look at a process, on its own machine; one that can't be looked at is diagnosed all the same."""
+    name, pulse = watch.member.name, watch.pulse
+    if pulse is None:
+        return Diagnosis(who=name, kind=kind, what=what, evidence="it never answered, so its process is not known")
+    try:
+        found = await asyncio.wait_for(on_host(pulse.host, examine, pulse.pid), EXAMINE_S)
+    except (TimeoutError, RuntimeError, OSError) as error:  # its machine may be gone
+        found = Examination(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
+    return Diagnosis(who=name, kind=kind, what=what, evidence=found.text, pulse=pulse, processes=found.processes)
+
+
+class FaultFolder:
+    """The files of the faults of a run, numbered in their order."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def write(self, diagnosis: Diagnosis, *, stage: str, step: int) -> Path:
+        """Write a fault that came after a step of a stage; returns its file."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        path = self._root / f"{self.count() + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
+        pulse = diagnosis.pulse
+        lines = [
+            diagnosis.line,
+            f"when: {datetime.now(UTC).isoformat(timespec='seconds')}, in stage {stage or '-'} after step {step}",
+        ]
+        if pulse is not None:
+            lines.append(f"last answer: progress {pulse.progress}, doing {pulse.doing or 'nothing'}")
+        write_whole(path, "\n".join([*lines, "", diagnosis.evidence, ""]))
+        return path
+
+    def count(self) -> int:
+        """Return how many faults there are."""
+        return len(list(self._root.glob("*.txt")))

@@ -1,0 +1,26 @@
+"""The request for another number of rollout workers: a file in a run's folder, which its driver takes away."""
+
+import json
+from pathlib import Path
+
+from orchestrator.run.folder import write_json
+
+SCALE_FILE = "scale.json"
+
+
+def ask_for_workers(folder: Path, workers: int) -> Path:
+    """Leave the request; returns its file, which is gone once the driver has read it."""
+    write_json(folder / SCALE_FILE, {"rollout_workers": workers})
+    return folder / SCALE_FILE
+
+
+def take_request(folder: Path) -> int | None:
+    """Return how many rollout workers are asked for, once; None where nobody asks."""
+    path = folder / SCALE_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    path.unlink()
+    workers: int = json.loads(text)["rollout_workers"]
+    return workers

@@ -1,0 +1,79 @@
+"""The live state of a run in `status.json`, written by its driver every `supervision.pulse_s` and read without Ray."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+STATUS_FILE = "status.json"
+MemberState = Literal["starting", "serving", "draining"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """A rollout worker or a rank. Ages in seconds; what is not known yet is None.
+
+    `answered_s` is the age of its last pulse; `progress`, `doing` and `quiet_s` are what that said (see `Pulse`).
+    """
+
+    name: str
+    state: MemberState
+    restarts: int
+    tickets: tuple[int, ...]
+    pid: int | None = None
+    host: str | None = None
+    answered_s: float | None = None
+    progress: int | None = None
+    doing: str = ""
+    quiet_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TicketStatus:
+    """A group on its way: `age_s` is the time since it was admitted, `worker` who generates it."""
+
+    number: int
+    env: str
+    state: str
+    age_s: float
+    worker: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """The state of a run at a `time`, in seconds since 1970.
+
+    `buffer` counts groups by state and is empty outside of the loop's stages, as `tickets` are; `failures` counts the
+    failed episodes of the stage by type, `faults` the files in the run's folder `faults`.
+    """
+
+    pid: int
+    time: float
+    stage: str
+    step: int
+    steps: int
+    version: int
+    buffer: dict[str, int]
+    tickets: tuple[TicketStatus, ...]
+    members: tuple[MemberStatus, ...]
+    failures: dict[str, int]
+    faults: int
+
+    def write(self, folder: Path) -> None:
+        """Replace the status of a run's folder. It need not outlast a machine, so nothing waits for the disk."""
+        temporary = folder / f"{STATUS_FILE}.tmp"
+        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        os.replace(temporary, folder / STATUS_FILE)
+
+
+def read_status(folder: Path) -> RunStatus | None:
+    """Return the last status that a run wrote; None where it has not written any. Raise `ValueError` where it is none."""
+    try:
+        data: dict[str, Any] = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{folder / STATUS_FILE} is no status: {error}") from error
+    members = tuple(MemberStatus(**one | {"tickets": tuple(one["tickets"])}) for one in data["members"])
+    return RunStatus(**data | {"members": members, "tickets": tuple(TicketStatus(**one) for one in data["tickets"])})

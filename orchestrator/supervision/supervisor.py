@@ -1,0 +1,98 @@
+"""The task that watches the processes of a run: one that is stuck is looked at and ended; whoever lost it heals.
+
+Its death raises in whoever waits for its work, as any other death does: nobody else needs to know of hangs.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+
+from orchestrator.cluster.actors import on_host
+from orchestrator.settings.supervision import SupervisionConfig
+from orchestrator.supervision.diagnosis import Diagnosis, diagnose
+from orchestrator.supervision.examination import end, tails
+from orchestrator.supervision.member import Member
+from orchestrator.supervision.watch import AwakeClock, Watch
+
+END_S = 20.0
+"""How long it may take to end the children of a process, in seconds."""
+AWAKE_PULSES = 2.0
+"""How many times `pulse_s` may pass between two looks; what is above was a pause of the driver itself."""
+
+
+class Supervisor:
+    """Looks at all members every `pulse_s`."""
+
+    def __init__(
+        self,
+        config: SupervisionConfig,
+        *,
+        members: Callable[[], Sequence[Member]],
+        on_fault: Callable[[Diagnosis], None],
+        on_look: Callable[[], Awaitable[None]],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`members` are those that serve now; `on_fault` records what was found, `on_look` is done after each look."""
+        self._config = config
+        self._members = members
+        self._on_fault = on_fault
+        self._on_look = on_look
+        self._clock = AwakeClock(AWAKE_PULSES * config.pulse_s, clock)
+        self._watches: dict[int, Watch] = {}  # by identity: a newcomer may have the name of the dead one
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            while True:
+                self.look()
+                await self._on_look()
+                await asyncio.sleep(self._config.pulse_s)
+        finally:
+            for watch in self._watches.values():
+                watch.close()
+
+    def look(self) -> None:
+        """Ask all members, and begin to end those that are stuck."""
+        now, members = self._clock.now(), {id(member): member for member in self._members()}
+        for key, watch in list(self._watches.items()):
+            if watch.is_settled and key not in members:
+                self._watches.pop(key).close()
+        for key, member in members.items():
+            watch = self._watches.setdefault(key, Watch(member, now=now))
+            if watch.ending is None and (breach := watch.tick(now, self._config)):
+                watch.ending = asyncio.create_task(self._end(watch, breach))
+
+    def died(self, who: str, error: Exception) -> None:
+        """Record the death of a member, or of all whose names begin like this; that of one that was ended is known."""
+        watches = [watch for watch in self._watches.values() if watch.member.name.startswith(who)]
+        if any(watch.ending for watch in watches):
+            return
+        evidence = (
+            "\n\n".join(tails(path for watch in watches for path in watch.logs)) or "no log of it is on this machine"
+        )
+        self._on_fault(Diagnosis(who=who, kind="died", what=str(error), evidence=evidence))
+
+    async def examine_all(self, what: str) -> None:
+        """Record how all members stand, where the run itself waited too long for something; none is ended."""
+        looks = (diagnose(watch, what, kind="looked at") for watch in list(self._watches.values()))
+        for diagnosis in await asyncio.gather(*looks):
+            self._on_fault(diagnosis)
+
+    def watch_of(self, member: Member) -> Watch | None:
+        """Return what is known of a member."""
+        return self._watches.get(id(member))
+
+    def silent_s(self, watch: Watch) -> float:
+        """Return the seconds since a member answered last."""
+        return self._clock.now() - watch.answered
+
+    async def _end(self, watch: Watch, breach: str) -> None:
+        diagnosis = await diagnose(watch, breach, kind="hung")
+        try:
+            self._on_fault(diagnosis)
+        finally:
+            watch.member.kill()
+        if diagnosis.pulse is not None and diagnosis.processes:  # a stopped process and its children would stay
+            with contextlib.suppress(TimeoutError, RuntimeError):  # a machine that is gone took them along
+                await asyncio.wait_for(on_host(diagnosis.pulse.host, end, diagnosis.processes), END_S)

@@ -1,0 +1,89 @@
+"""What is known of one process under watch, and when it counts as stuck."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from envs.core.pulse import ProcessDied, Pulse
+from orchestrator.settings.supervision import SupervisionConfig
+from orchestrator.supervision.examination import outputs
+from orchestrator.supervision.member import Member
+
+
+class AwakeClock:
+    """Counts the seconds in which this process was awake.
+
+    Where it was stopped, asleep or starved itself, the silence of others says nothing: such a pause counts as `most_s`.
+    """
+
+    def __init__(self, most_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._most_s = most_s
+        self._clock = clock
+        self._last = clock()
+        self._awake_s = 0.0
+
+    def now(self) -> float:
+        """Return the seconds so far; to be asked often."""
+        last, self._last = self._last, self._clock()
+        self._awake_s += min(self._last - last, self._most_s)
+        return self._awake_s
+
+
+class Watch:
+    """Asks one process for its pulse, one question at a time, and judges the answers. Times are of an `AwakeClock`."""
+
+    def __init__(self, member: Member, *, now: float) -> None:
+        self.member = member
+        self.pulse: Pulse | None = None
+        self.answered = now
+        self.logs: list[Path] = []
+        """What it writes to, where that is on this machine."""
+        self.ending: asyncio.Task[None] | None = None
+        """Its end, once it is stuck."""
+        self._moved = now
+        self._asking: asyncio.Task[Pulse] | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing goes on about it. Raises what its end failed with."""
+        if self.ending is None or not self.ending.done():
+            return self.ending is None
+        self.ending.result()
+        return True
+
+    def tick(self, now: float, config: SupervisionConfig) -> str | None:
+        """Take the answer if there is one, ask again, and return what is wrong, with the setting that says so."""
+        self._take(now)
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        silent, stalled = now - self.answered, now - self._moved
+        if silent > config.silent_s:
+            return f"no answer for {silent:.0f} s (supervision.silent_s={config.silent_s:g})"
+        if self.pulse is not None and self.pulse.doing and stalled > config.stalled_s:
+            return f"{self.pulse.doing}: nothing done for {stalled:.0f} s (supervision.stalled_s={config.stalled_s:g})"
+        return None
+
+    def close(self) -> None:
+        """Ask no more."""
+        for task in (self._asking, self.ending):
+            if task is not None:
+                task.cancel()
+
+    async def _ask(self) -> Pulse:
+        return await self.member.pulse()
+
+    def _take(self, now: float) -> None:
+        if self._asking is None or not self._asking.done():
+            return
+        asking, self._asking = self._asking, None
+        try:
+            pulse = asking.result()
+        except ProcessDied:  # who waits for its work hears of it; where nobody does it stays silent, which is a breach
+            return
+        if self.pulse is None and pulse.host == socket.gethostname():
+            self.logs = outputs(pulse.pid)
+        if self.pulse is None or not pulse.doing or pulse.progress != self.pulse.progress:
+            self._moved = now
+        self.pulse, self.answered = pulse, now

@@ -1,0 +1,104 @@
+"""`status` and `scale`, as another terminal sees a run."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrator.__main__ import main
+from orchestrator.cli.status_command import status_table
+from orchestrator.run.folder import RunDir
+from orchestrator.supervision.scale import take_request
+from orchestrator.supervision.status import MemberStatus, RunStatus, TicketStatus, read_status
+
+WORKER = MemberStatus(
+    name="rollout worker 0",
+    state="serving",
+    restarts=1,
+    tickets=(7,),
+    pid=4242,
+    host="node-a",
+    answered_s=0.4,
+    progress=911,
+    doing="a pass of the engine",
+    quiet_s=3.0,
+)
+STARTING = MemberStatus(name="rollout worker 1", state="starting", restarts=0, tickets=())
+STATUS = RunStatus(
+    pid=1,
+    time=1000.0,
+    stage="rl",
+    step=3,
+    steps=60,
+    version=4,
+    buffer={"generating": 1, "ready": 1},
+    tickets=(
+        TicketStatus(number=6, env="math", state="ready", age_s=40.0, worker=None),
+        TicketStatus(number=7, env="code", state="generating", age_s=12.5, worker="rollout worker 0"),
+    ),
+    members=(WORKER, STARTING),
+    failures={"grader": 2},
+    faults=1,
+)
+
+
+def test_a_status_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    assert read_status(tmp_path) is None
+    STATUS.write(tmp_path)
+    assert read_status(tmp_path) == STATUS
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_run_that_goes_on_is_shown_with_its_workers_and_its_oldest_groups_first() -> None:
+    console = Console(width=160)
+    with console.capture() as shown:
+        console.print(status_table(STATUS, running=True, now=1002.0))
+    text = shown.get()
+    for wanted in (
+        "rl 3/60, version 4 (driver 1, 2 s ago)",
+        "generating 1, ready 1",
+        "grader 2",
+        "4242",
+        "node-a",
+        "faults: 1",
+    ):
+        assert wanted in text
+    assert text.index("#6") < text.index("#7")
+
+
+def test_the_state_of_a_run_is_shown_as_json_and_whether_it_is_running(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunDir(tmp_path / "job")
+    folder.open()
+    STATUS.write(folder.root)
+    for running in (True, False):
+        assert main(["status", str(folder.root), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["running"], found["stage"], found["members"][0]["pid"]) == (running, "rl", 4242)
+        folder.close()
+    assert main(["status", str(folder.root)]) == 0
+    assert "not running" in capsys.readouterr().out
+    assert main(["status", str(tmp_path / "none")]) == 2
+
+
+def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunDir(tmp_path / "job")
+    folder.open()
+    taken: list[int] = []
+
+    def driver() -> None:
+        while not taken:
+            taken.extend(filter(None, [take_request(folder.root)]))
+
+    thread = threading.Thread(target=driver)
+    thread.start()
+    assert main(["scale", str(folder.root), "--rollout-workers", "3"]) == 0
+    thread.join(20)
+    assert (taken, take_request(folder.root)) == ([3], None)
+    assert main(["scale", str(folder.root), "--rollout-workers", "0"]) == 2
+    folder.close()
+    assert main(["scale", str(folder.root), "--rollout-workers", "3"]) == 2
+    assert "is not running" in capsys.readouterr().err
