@@ -2,14 +2,17 @@
 CONFIG ?= configs/demo.yaml
 ARGS ?=
 SEED ?= 1
+MINUTES ?= 30
+# Where the tests of faults leave what they saw.
+SEEN := runs/faults
 PY := .venv/bin/python
 PACKAGES := rewards envs rollout learner orchestrator
 # A target for each line of the list of stages.
 STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long check bench bench-growth \
-	bench-envs clean
+.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults soak check bench \
+	bench-growth bench-envs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +52,14 @@ test: setup  ## set up, run the tests, two files at a time: a quarter of an hour
 
 test-long: setup  ## run the tests that take long: every row, every generator, every attack
 	@$(PY) -m pytest -m slow $(ARGS)
+
+test-faults: setup  ## kill, stop and starve real runs, write docs/faults.md: a quarter of an hour
+	@rm -rf $(SEEN) && mkdir -p $(SEEN)
+	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults $(ARGS)
+	@$(if $(ARGS),,$(PY) tests/fault_table.py $(SEEN) docs/faults.md)
+
+soak: setup  ## run the demo's loop under random faults, MINUTES=30 SEED=1, and measure what stays
+	@$(PY) tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 check: setup  ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check .

@@ -1,0 +1,188 @@
+"""A run as a process that is made to suffer: how it is started, watched, killed, and what is left of it afterwards."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from orchestrator.run.metrics_log import MetricsRow, read_metrics
+
+TINY = """
+stages: [init, sft, eval, rl]
+seed: 7
+envs:
+  coin: {kind: faulty_env, thinking: false}
+model: {fresh: {pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}}
+learner: {threads: 1, threads_beside: 1, micro_batch_tokens: 2048}
+sft: {steps: 6, batch_size: 16, checkpoint_every: 2}
+rl: {groups_per_step: 4, group_size: 4, max_drops: 0, checkpoint_every: 2}
+eval: {tasks: 4, samples: 2}
+rollout:
+  limits: {turn_tokens: 32, total_tokens: 512}
+  engine: {max_model_len: 512, max_sequences: 64}
+"""
+"""A tiny model and an environment without a sandbox: a start takes what its processes take to import."""
+SYNCHRONOUS = ["rl.max_lag=0", "rollout.workers=1"]
+START_S = 240.0
+"""How long any one thing may take to be seen, also on a busy machine."""
+GONE_S = 60.0
+"""How long the processes of a killed run may take to go."""
+POLL_S = 0.002
+
+
+@dataclass(kw_only=True)
+class Job:
+    """One start of a run. `known` are all processes of its tree that were ever seen."""
+
+    process: "subprocess.Popen[bytes]"
+    run: Path
+    log: Path
+    began: float = field(default_factory=time.time)
+    known: dict[int, psutil.Process] = field(default_factory=dict)
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the processes below the driver, and remember them."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            below = psutil.Process(self.process.pid).children(recursive=True)
+            self.known.update({one.pid: one for one in below})
+            return below
+        return []
+
+    def actors(self, name: str) -> list[psutil.Process]:
+        """Return the living processes of this name, such as `ray::TrainerWorker` or `VLLM::EngineCore`, the oldest first."""
+        found = []
+        for one in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if title(one).startswith(name):
+                    found.append((one.create_time(), one))
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+    def wait_until(self, seen: Callable[[], bool], what: str, *, limit_s: float = START_S) -> None:
+        """Wait for something to be seen; the job must live until then."""
+        deadline = time.monotonic() + limit_s
+        while not seen():
+            assert self.process.poll() is None, f"ended with {self.process.returncode} before {what}:\n{self.output}"
+            assert time.monotonic() < deadline, f"not seen in {limit_s:.0f} s: {what}\n{self.output}"
+            time.sleep(POLL_S)
+
+    def said(self, text: str) -> Callable[[], bool]:
+        return lambda: text in self.output
+
+    def reached(self, stage: str, step: int) -> Callable[[], bool]:
+        """Return whether this start has measured that step, or a later one."""
+        return lambda: any(row.step >= step and row.time >= self.began for row in rows(self.run, stage))
+
+    def end(self, *, limit_s: float = START_S) -> int:
+        """Return the exit status, once the job has ended by itself, and all its processes with it."""
+        deadline = time.monotonic() + limit_s
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"did not end in {limit_s:.0f} s:\n{self.output}"
+            self.tree()
+            time.sleep(0.1)
+        self.require_gone()
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """Kill the driver, and wait for all its processes to go by themselves."""
+        self.tree()
+        self.process.kill()
+        self.process.wait()
+        self.require_gone()
+
+    def require_gone(self) -> None:
+        """Fail where a process of the run is still there a minute after its driver."""
+        _, alive = psutil.wait_procs(list(self.known.values()), timeout=GONE_S)
+        left = [f"{one.pid} {title(one)}" for one in alive if one.is_running()]
+        for one in alive:  # nothing of a failed test may disturb the next one
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        assert not left, f"left behind: {left}\n{self.output}"
+
+
+def title(process: psutil.Process) -> str:
+    """Return what a process calls itself; empty where it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+        return " ".join(process.cmdline()) or process.name()
+    return ""
+
+
+class Runs:
+    """A folder of runs on a short path, as Ray's sockets need one, and the jobs that work in it."""
+
+    def __init__(self, config: Path | None = None) -> None:
+        """`config` is the configuration of the runs, by default a tiny one."""
+        self.folder = Path(tempfile.mkdtemp(prefix="tf-", dir="/tmp"))
+        self.config = config or self.folder / "tiny.yaml"
+        if config is None:
+            self.config.write_text(TINY, encoding="utf-8")
+        self.jobs: list[Job] = []
+
+    def start(
+        self,
+        name: str,
+        *overrides: str,
+        before: list[str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Job:
+        """Start a run, or let it go on. `before` is a command that runs the driver, and `environment` is added to its own."""
+        log = self.folder / f"{name}-{len(self.jobs)}.log"
+        command = [*(before or []), sys.executable, "-m", "orchestrator", "run", str(self.config)]
+        command += [f"runs_dir={self.folder}", f"name={name}", *overrides]
+        path = os.pathsep.join([str(Path(__file__).parent), str(Path.cwd())])
+        env = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | (environment or {})
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env)
+        job = Job(process=process, run=self.folder / name, log=log)
+        self.jobs.append(job)
+        return job
+
+    def close(self) -> None:
+        """End what still runs, and remove the folder."""
+        for job in self.jobs:
+            for one in [*job.tree(), *job.known.values()]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+            job.process.kill()
+            job.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def runs(config: Path | None = None) -> Iterator[Runs]:
+    """A folder of runs for one test, which is removed after it."""
+    made = Runs(config)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def rows(run: Path, stage: str) -> list[MetricsRow]:
+    """Return the rows of measurements of a stage."""
+    return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage and row.event is None]
+
+
+def wait_a_moment(rng: random.Random, most_s: float) -> float:
+    """Sleep for a random part of so many seconds, which is returned."""
+    seconds = rng.uniform(0.0, most_s)
+    time.sleep(seconds)
+    return seconds
+
+
+def stop(process: psutil.Process) -> None:
+    """Stop a process as a hang would: it is there and answers nothing."""
+    process.send_signal(signal.SIGSTOP)

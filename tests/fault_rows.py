@@ -1,0 +1,248 @@
+"""The rows of the table of faults: what is promised of each, and where users of other projects met it.
+
+`seen` and `held_by` (a file of `tests/` and its test) are given where a fast test of `make test` holds the row; of all others
+`make test-faults` writes down what it saw.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """A thread of another project."""
+
+    name: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One fault."""
+
+    name: str
+    fault: str
+    promised: str
+    threads: tuple[Thread, ...] = ()
+    held_by: str | None = None
+    seen: str = ""
+
+
+REPOSITORIES = {
+    "NeMo-RL": "NVIDIA-NeMo/RL",
+    "SkyRL": "NovaSky-AI/SkyRL",
+    "prime-rl": "PrimeIntellect-ai/prime-rl",
+    "verl": "verl-project/verl",
+    "OpenRLHF": "OpenRLHF/OpenRLHF",
+    "TRL": "huggingface/trl",
+    "open-instruct": "allenai/open-instruct",
+    "SvS": "MasterVito/SvS",
+    "rllm": "rllm-org/rllm",
+}
+
+
+def thread(name: str) -> Thread:
+    """Return the thread of a name such as `SkyRL #1350` or `TRL PR #5911`."""
+    project, *kind, number = name.split()
+    place = "pull" if kind else "issues"
+    return Thread(name=name, url=f"https://github.com/{REPOSITORIES[project]}/{place}/{number.removeprefix('#')}")
+
+
+def threads(*names: str) -> tuple[Thread, ...]:
+    return tuple(thread(name) for name in names)
+
+
+HEALS = "a new one takes its place on the current weights, its groups are issued again with their tickets and seeds"
+LEARNER_HEALS = "the ranks are made again, the stage goes on from its newest checkpoint in the same process"
+SAME = "the same command goes on; no group is trained twice or lost"
+
+ROWS = (
+    Row(
+        name="worker-killed",
+        fault="kill -9 of a rollout worker while it generates",
+        promised=HEALS,
+        threads=threads("NeMo-RL #3488", "SkyRL #1350", "SkyRL PR #1691"),
+    ),
+    Row(
+        name="engine-killed",
+        fault="kill -9 of an engine's process",
+        promised=HEALS,
+        threads=threads("SkyRL #1350", "SkyRL PR #1691"),
+    ),
+    Row(
+        name="worker-stopped",
+        fault="SIGSTOP of a rollout worker",
+        promised=f"diagnosed and killed after supervision.silent_s; {HEALS}",
+        threads=threads("SkyRL #1173", "verl #7180", "verl #3873"),
+    ),
+    Row(
+        name="engine-stopped",
+        fault="SIGSTOP of an engine's process",
+        promised=f"diagnosed and killed after supervision.stalled_s; {HEALS}",
+        threads=threads("SkyRL #1173", "verl #7180"),
+    ),
+    Row(
+        name="rank-killed",
+        fault="kill -9 of a rank of the learner",
+        promised=LEARNER_HEALS,
+        threads=threads("prime-rl #834", "NeMo-RL PR #3403"),
+    ),
+    Row(
+        name="rank-stopped",
+        fault="SIGSTOP of a rank of the learner",
+        promised=f"diagnosed and killed after supervision.silent_s; {LEARNER_HEALS}",
+        threads=threads("verl #7180", "verl #3873"),
+    ),
+    Row(
+        name="driver-killed",
+        fault="kill -9 of the driver at 20 seeded moments: first stage, checkpoint, evaluation, push, step",
+        promised="each time the same command goes on; in the end tickets, tokens, rewards and order are those of an "
+        "undisturbed run (lag 0, one worker), and nothing is left behind",
+        threads=threads("OpenRLHF #1322", "NeMo-RL PR #3599", "NeMo-RL PR #3480", "TRL PR #5911"),
+    ),
+    Row(
+        name="all-terminated",
+        fault="SIGTERM to all processes of a run",
+        promised=f"the run ends and leaves no process; {SAME}",
+        threads=threads("prime-rl PR #3050", "prime-rl #1360"),
+    ),
+    Row(
+        name="interrupted-twice",
+        fault="two SIGINTs",
+        promised=f"the second one ends the run at once; {SAME}",
+        threads=threads("prime-rl #1360"),
+    ),
+    Row(
+        name="head-gone",
+        fault="the head of the cluster gone (kill -9 of its GCS)",
+        promised=f"the run ends by itself; {SAME}",
+        threads=threads("prime-rl PR #3050"),
+    ),
+    Row(
+        name="node-gone",
+        fault="a node of two gone, with a rollout worker on it",
+        promised="the run goes on on the other node",
+        threads=threads("NeMo-RL #3488"),
+    ),
+    Row(
+        name="disk-checkpoint",
+        fault="no space for a checkpoint (full tmpfs)",
+        promised="known before an older one is touched; the run ends, named; with space the same command goes on",
+    ),
+    Row(
+        name="disk-metrics",
+        fault="no space for metrics.jsonl",
+        promised="the run ends cleanly, named; with space the same command goes on, each row once",
+    ),
+    Row(name="disk-trajectories", fault="no space for trajectory files", promised="said; the run goes on"),
+    Row(
+        name="disk-tracker",
+        fault="no space for the tracker's database",
+        promised="said; the run goes on, the rows are sent later",
+    ),
+    Row(
+        name="checkpoint-corrupted",
+        fault="a checkpoint with one byte changed",
+        promised="named, the one before is taken; the steps in between are made again, equal",
+        threads=threads("rllm #59"),
+    ),
+    Row(
+        name="checkpoint-truncated",
+        fault="a checkpoint whose largest file is cut in half",
+        promised="named, the one before is taken; the steps in between are made again, equal",
+    ),
+    Row(
+        name="push-damaged",
+        fault="weights damaged on their way to the engines",
+        promised="noticed before generation pauses and after loading; the engine keeps or gets whole weights",
+        threads=threads("SkyRL PR #1345", "verl #7495"),
+        held_by="test_rollout_weights_push.py::test_whole_weights_that_were_damaged_on_the_way_are_refused",
+        seen="refused by the checksum, by every transport; damaged deltas and an overwritten segment are refused too",
+    ),
+    Row(
+        name="nan-gradient",
+        fault="a loss that is NaN at one step",
+        promised="the update is skipped on all ranks and counted, the weights stay, the run goes on",
+        threads=threads("NeMo-RL PR #1838", "open-instruct #1473"),
+    ),
+    Row(
+        name="nan-for-ever",
+        fault="losses that are NaN from a step on",
+        promised="the stage ends after learner.max_skipped steps in a row, with their trajectories on disk",
+        threads=threads("NeMo-RL PR #1838"),
+        held_by="test_orchestrator_loop.py::"
+        "test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_trajectories_on_disk",
+        seen="the stage ends at the limit, the trajectories lie on disk",
+    ),
+    Row(
+        name="env-raises",
+        fault="an environment that raises",
+        promised="a typed failure of its episode; groups of other environments are trained",
+        threads=threads("prime-rl #3140", "prime-rl PR #1801"),
+    ),
+    Row(
+        name="env-hangs",
+        fault="an environment that hangs",
+        promised="its episode ends at rollout.limits.timeout_s, nobody else waits",
+        threads=threads("NeMo-RL #3238", "SkyRL #1173"),
+    ),
+    Row(
+        name="env-rubbish",
+        fault="an environment that returns rubbish",
+        promised="a typed failure of its episode",
+        threads=threads("prime-rl #3140"),
+    ),
+    Row(
+        name="env-exits",
+        fault="an environment that exits",
+        promised="a typed failure of its episode; the worker lives",
+        threads=threads("prime-rl #3140"),
+    ),
+    Row(
+        name="grader-hangs",
+        fault="answers that a grader hangs on",
+        promised="killed from outside in two seconds, wrong; other answers are judged meanwhile",
+        threads=threads("SvS #3"),
+        held_by="test_envs_mathematics_hostile.py::test_hostile_answers_are_wrong_within_two_seconds",
+        seen="towers of powers, factorials and sums are wrong within two seconds",
+    ),
+    Row(
+        name="tracker-away",
+        fault="the tracking server away, slow, or dying while the run goes on",
+        promised="nothing waits for it; what it missed is sent when it is back, by this process or a later one",
+        held_by="test_orchestrator_run_tracking.py::"
+        "test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_process",
+        seen="calls return at once, a later process sends every row",
+    ),
+    Row(
+        name="tracker-refuses",
+        fault="a tracking server that refuses an artifact",
+        promised="said once; metrics and other files are sent all the same",
+        held_by="test_orchestrator_run_tracking.py::"
+        "test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_once",
+        seen="one line says so, all metrics arrive",
+    ),
+    Row(
+        name="rows-malformed",
+        fault="malformed rows of data",
+        promised="named by file and line, or left out and counted",
+        held_by="test_envs_source.py::test_a_bad_row_is_named_by_file_and_line_or_skipped_and_counted",
+        seen="every kind of bad row is named by its line, or counted",
+    ),
+    Row(
+        name="rows-duplicate",
+        fault="duplicate rows, separators of Unicode, a byte order mark, a line of 100 MB",
+        promised="counted, or no trouble",
+        held_by="test_orchestrator_data_chat_file.py::test_what_is_remarkable_about_rows_is_counted",
+        seen="the counts are those that were planted",
+    ),
+    Row(
+        name="clock-jumps",
+        fault="the wall clock jumps a day ahead and two days back while the run goes on",
+        promised="no deadline passes and none stands still: ages are taken from a clock that can't be set",
+    ),
+    Row(
+        name="same-name",
+        fault="two runs of one name",
+        promised="the second one refuses at once, the first goes on",
+    ),
+)

@@ -1,0 +1,68 @@
+"""Judges every answer by the length of its text, so that groups of a model that knows nothing differ; or fails, as it is told.
+
+`options: {how: ..., pace: ...}`: `how` is what it does in `step`, `judges` or one of the ways in which environments fail;
+`pace` is a file with the seconds that a step takes, which a test may change while the run goes on.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from envs.core.definition import EnvDefinition
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import ParsedTurn
+from envs.task_env import TaskEnv
+from rewards.verdict import verdict
+
+WAYS = ("judges", "raises", "hangs", "rubbish", "exits")
+HANGS_S = 3600.0
+
+
+def generate(rng: random.Random, level: int) -> Task:
+    word = "".join(rng.sample("abcdefghijklmnopqrstuvwxyz", 3 + level))
+    question = {"role": "user", "content": f"Say something about {word}"}
+    return Task(messages=(question,), spec={"answer": word})
+
+
+def demonstrate(task: Task) -> list[Message]:
+    return [{"role": "assistant", "reasoning_content": task.spec["answer"], "content": task.spec["answer"]}]
+
+
+class FaultyEnv(TaskEnv):
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        pace = task.env.options["pace"]
+        if pace is not None:
+            time.sleep(float(Path(pace).read_text(encoding="ascii")))
+        match task.env.options["how"]:
+            case "raises":
+                raise RuntimeError("the environment's own mistake")
+            case "hangs":
+                time.sleep(HANGS_S)
+            case "rubbish":
+                return self.end(replace(verdict(True), evidence={"who": cast(Any, self)}))
+            case "exits":
+                sys.exit(3)
+        return self.end(verdict(len(parsed.answer) % 2 == 0))
+
+
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    given = {"how": "judges", "pace": None} | dict(options)
+    if given["how"] not in WAYS:
+        raise ValueError(f"how={given['how']!r} must be one of {', '.join(WAYS)}")
+    return replace(ENVIRONMENT, options=given)
+
+
+ENVIRONMENT = EnvDefinition(
+    id="faulty_env",
+    entry_point="faulty_env:FaultyEnv",
+    generate=generate,
+    demonstrate=demonstrate,
+    gold=lambda task: [task.spec["answer"]],
+    configure=configure,
+    options={"how": "judges", "pace": None},
+)

@@ -1,0 +1,21 @@
+"""The plain policy loss, which is NaN for one update where the file that FAULTY_LOSS names is there; it removes the file."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from learner.losses.ratios import bounded_exp
+from learner.losses.surrogates import Clip, Surrogate, Tokens
+
+VARIABLE = "FAULTY_LOSS"
+
+
+def nan_once(tokens: Tokens, *, clip: Clip) -> Surrogate:
+    ratio_BT = bounded_exp(tokens.logprobs_BT - tokens.old_BT)
+    loss_BT = -tokens.advantages_BT * ratio_BT
+    wanted = Path(os.environ[VARIABLE])
+    if wanted.exists():
+        wanted.unlink()
+        loss_BT = loss_BT * float("nan")
+    return Surrogate(loss_BT=loss_BT, ratio_BT=ratio_BT.detach(), clipped_BT=torch.zeros_like(tokens.trained_BT))

@@ -1,0 +1,56 @@
+"""Small disks that only the processes of a test see: tmpfs in a mount namespace of their own, held by a process that sleeps."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+NEEDS = ("unshare", "nsenter", "mount")
+
+
+class SmallDisks:
+    """Disks of given sizes at given folders, for the commands that `before` runs."""
+
+    def __init__(self, sizes: dict[Path, str]) -> None:
+        """Mount them, in this order. Raise `OSError` where this user may not, or the tools are missing."""
+        missing = [name for name in NEEDS if shutil.which(name) is None]
+        if missing:
+            raise OSError(f"no {', '.join(missing)}")
+        lines = [f"mkdir -p {path} && mount -t tmpfs -o size={size} tmpfs {path}" for path, size in sizes.items()]
+        script = " && ".join([*lines, "echo mounted", "exec sleep 3600"])
+        command = ["unshare", "-m", "sh", "-c", script]
+        self._holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert self._holder.stdout is not None
+        said = self._holder.stdout.readline().strip()
+        if said != "mounted":
+            self.close()
+            raise OSError(f"no tmpfs can be mounted in a namespace: {said}")
+        self.before = ["nsenter", "-t", str(self._holder.pid), "-m", f"--wd={Path.cwd()}"]
+
+    def seen(self, path: Path) -> Path:
+        """Return where this process finds a path of the namespace."""
+        return Path(f"/proc/{self._holder.pid}/root{path}")
+
+    def fill(self, folder: Path, *, leave: int) -> None:
+        """Fill a disk but for so many bytes."""
+        free = shutil.disk_usage(self.seen(folder)).free
+        with self._filler(folder).open("wb") as file:
+            left = max(0, free - leave)
+            while left > 0:
+                file.write(bytes(min(left, 1 << 20)))
+                left -= 1 << 20
+
+    def free(self, folder: Path) -> None:
+        """Give back what `fill` took."""
+        self._filler(folder).unlink()
+
+    def resize(self, folder: Path, size: str) -> None:
+        """Give a disk another size; what lies there stays."""
+        subprocess.run([*self.before, "mount", "-o", f"remount,size={size}", str(folder)], check=True)
+
+    def close(self) -> None:
+        """Unmount all, with the last process of the namespace."""
+        self._holder.kill()
+        self._holder.wait()
+
+    def _filler(self, folder: Path) -> Path:
+        return self.seen(folder) / "filler"

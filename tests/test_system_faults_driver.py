@@ -1,0 +1,273 @@
+"""One run whose driver is killed again and again, compared with runs that nobody disturbed."""
+
+import contextlib
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+from clock_shim import Clock
+from fault_job import SYNCHRONOUS, Job, Runs, rows, runs, wait_a_moment
+from fault_table import saw
+from same_trajectories import compare_runs, largest_loss_gap
+
+STEPS = 36
+ARGUMENTS = [*SYNCHRONOUS, "sft.steps=60", f"rl.steps={STEPS}"]
+DAY_S = 86_400
+SEED = 15
+OF_TIME = ("time/", "episode/", "engine/", "buffer/", "rollout/tokens_per_s", "train/", "push/")
+"""Metrics that differ from run to run: seconds, and what sums of floats make of the same tokens."""
+GCS = "gcs_server"
+"""The head of a cluster of Ray, by the name of its process."""
+Wait = Callable[[Job, random.Random], float]
+"""Waits for a moment; returns the random delay that it ends with."""
+
+
+def during_init(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.said("init: begins"), "init begins")
+    return wait_a_moment(rng, 0.2)
+
+
+def during_the_first_start(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.said("sft: begins"), "sft begins")
+    return wait_a_moment(rng, 6.0)
+
+
+def during_sft(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.reached("sft", 1), "a step of sft")
+    return wait_a_moment(rng, 0.3)
+
+
+def during_a_checkpoint(stage: str) -> Wait:
+    def wait(job: Job, rng: random.Random) -> float:
+        folder = job.run / "checkpoints" / stage
+        left_over = {path.stat().st_ino for path in folder.glob("*.unfinished")}
+
+        def begins() -> bool:
+            return any(one.stat().st_ino not in left_over for one in folder.glob("*.unfinished") if one.exists())
+
+        job.wait_until(begins, f"a checkpoint of {stage}")
+        return wait_a_moment(rng, 0.1)
+
+    return wait
+
+
+def during_the_start_of_the_engines(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.said("starting 1 rollout engine"), "the engines start")
+    return wait_a_moment(rng, 6.0)
+
+
+def during_an_evaluation(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.reached("start", 0), "the engines have started")
+    return wait_a_moment(rng, 1.0)
+
+
+def during_a_step(job: Job, rng: random.Random) -> float:
+    first = _first_step(job)
+    return wait_a_moment(rng, _seconds(job, first, "step"))
+
+
+def during_a_push(job: Job, rng: random.Random) -> float:
+    """Wait for a step, then for as long as that step took from its beginning to its push."""
+    first = _first_step(job)
+    time.sleep(sum(_seconds(job, first, phase) for phase in ("save", "wait", "batch", "learn")))
+    return wait_a_moment(rng, _seconds(job, first, "publish") + _seconds(job, first, "load"))
+
+
+def _first_step(job: Job) -> int:
+    """Return the first step of rl that this start has made, once it has."""
+    before = max((row.step for row in rows(job.run, "rl") if row.time < job.began), default=0)
+    job.wait_until(lambda: any(row.time >= job.began for row in rows(job.run, "rl")), f"a step of rl after {before}")
+    return next(row.step for row in rows(job.run, "rl") if row.time >= job.began)
+
+
+def _seconds(job: Job, step: int, phase: str) -> float:
+    return next(row.values[f"time/{phase}_s"] for row in rows(job.run, "rl") if row.step == step)
+
+
+def kill(job: Job) -> None:
+    job.kill()
+
+
+def terminate_all(job: Job) -> None:
+    """Send SIGTERM to every process of the run, as a scheduler does."""
+    everyone = [*job.tree(), psutil.Process(job.process.pid)]
+    began = time.monotonic()
+    for one in everyone:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.terminate()
+    status = job.end()
+    assert status in (1, 130), (status, job.output)
+    saw(
+        "all-terminated",
+        f"{len(everyone)} processes: exit status {status} after {time.monotonic() - began:.1f} s, none left",
+    )
+
+
+def interrupt_twice(job: Job) -> None:
+    job.process.send_signal(signal.SIGINT)
+    job.wait_until(job.said("SIGINT: stopping at the next safe point"), "the first SIGINT is noted")
+    began = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    status = job.end()
+    assert status in (130, -signal.SIGINT), (status, job.output)
+    saw("interrupted-twice", f"ended {time.monotonic() - began:.1f} s after the second one, no process left")
+
+
+def lose_the_head(job: Job) -> None:
+    (head,) = job.actors(GCS)
+    began = time.monotonic()
+    head.kill()
+    status = job.end()
+    assert status not in (0, None), job.output
+    saw(
+        "head-gone",
+        f"exit status {status} after {time.monotonic() - began:.0f} s, no process left (Ray was told to wait 5 s)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """How a start of the run ends before its time: `wait` for the moment, then `end` it."""
+
+    during: str
+    wait: Wait
+    end: Callable[[Job], None] = kill
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+KILLS = [
+    Interruption(during="first stage", wait=during_init),
+    *[
+        Interruption(during="first stage", wait=during_the_first_start),
+        Interruption(during="first stage", wait=during_sft),
+    ]
+    * 2,
+    *[Interruption(during="checkpoint", wait=during_a_checkpoint("sft"))] * 3,
+    Interruption(during="start of the engines", wait=during_the_start_of_the_engines),
+    *[Interruption(during="evaluation", wait=during_an_evaluation)] * 2,
+    *[
+        Interruption(during="checkpoint", wait=during_a_checkpoint("rl")),
+        Interruption(during="push", wait=during_a_push),
+        Interruption(during="step", wait=during_a_step),
+    ]
+    * 3,
+]
+OTHERS = [
+    Interruption(during="step", wait=during_a_step, end=terminate_all),
+    Interruption(during="step", wait=during_a_step, end=interrupt_twice),
+    Interruption(
+        during="step",
+        wait=during_a_step,
+        end=lose_the_head,
+        environment={"RAY_gcs_rpc_server_reconnect_timeout_s": "5"},
+    ),
+]
+DAMAGED = {len(KILLS) - 3: "corrupted", len(KILLS) - 1: "truncated"}
+"""After which interruption the newest checkpoint is damaged."""
+
+
+def damage(run: Path, how: str) -> str:
+    """Damage the largest file of the newest checkpoint of rl; returns its name."""
+    newest = max(path for path in (run / "checkpoints" / "rl").iterdir() if path.name.isdecimal())
+    file = max(newest.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    data = bytearray(file.read_bytes())
+    if how == "corrupted":
+        data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data if how == "corrupted" else data[: len(data) // 2])
+    return f"{newest.name}/{file.relative_to(newest)}"
+
+
+def exact(run: Path, stage: str) -> list[tuple[int, dict[str, float]]]:
+    """Return what must be equal in every run: of each step all measures of its tokens and rewards."""
+    return [
+        (row.step, {k: v for k, v in row.values.items() if not k.startswith(OF_TIME) and not k.endswith("/step_s")})
+        for row in rows(run, stage)
+    ]
+
+
+def require_same(one: Path, other: Path) -> float:
+    """Fail where two runs sampled or scored anything differently; returns the largest difference of a loss."""
+    assert [row.key for row in rows(one, "sft")] == [row.key for row in rows(other, "sft")]
+    assert [step for step, _ in exact(one, "rl")] == list(range(1, STEPS + 1))
+    assert exact(one, "rl") == exact(other, "rl")
+    assert exact(one, "eval-sft") == exact(other, "eval-sft")
+    comparisons = list(compare_runs(one, other))
+    assert all(comparison.same and not comparison.only_one for comparison in comparisons), comparisons
+    return largest_loss_gap(one, other)[1]
+
+
+def undisturbed(found: Runs) -> Path:
+    """Return a run that nobody disturbs but by the attempt to start it a second time."""
+    job = found.start("plain", *ARGUMENTS)
+    job.wait_until(lambda: (job.run / "driver.lock").exists(), "the run has its lock")
+    second = found.start("plain", *ARGUMENTS)
+    began = time.monotonic()
+    assert second.end() == 1, second.output
+    assert "another process is working on" in second.output, second.output
+    seconds = time.monotonic() - began
+    assert job.end() == 0, job.output
+    saw("same-name", f"exit status 1 after {seconds:.0f} s: another process is working on it; the first ended with 0")
+    return job.run
+
+
+def under_another_clock(found: Runs, plain: Path) -> float:
+    """Run once more while the clock jumps; returns the largest difference of a loss to the plain run."""
+    clock = Clock(found.folder)
+    job = found.start("clock", *ARGUMENTS, environment=clock.environment)
+    for steps, seconds in ((STEPS // 4, DAY_S), (STEPS // 2, -DAY_S)):
+        job.wait_until(lambda steps=steps: len(rows(job.run, "rl")) >= steps, f"{steps} steps")  # type: ignore[misc]
+        clock.set(seconds)
+    assert job.end() == 0, job.output
+    times = [row.time for row in rows(job.run, "rl")]
+    assert max(times) - min(times) > DAY_S  # it did jump
+    gap = require_same(plain, job.run)
+    saw(
+        "clock-jumps",
+        f"time.time() of every process jumped by +1 day after step {STEPS // 4} and -2 days after step {STEPS // 2}: exit "
+        f"status 0, tickets, tokens and rewards equal to a run without jumps",
+    )
+    return gap
+
+
+def disturbed(found: Runs, rng: random.Random) -> Path:
+    """Return a run that every interruption ends once, and that goes on each time, also from damaged checkpoints."""
+    how = damaged = ""
+    for number, one in enumerate([*KILLS, *OTHERS]):
+        job = found.start("job", *ARGUMENTS, environment=one.environment)
+        delay = one.wait(job, rng)
+        one.end(job)
+        print(
+            f"{number}: {one.during}, {one.end.__name__}, {delay:.2f} s into it, {time.time() - job.began:.0f} s in all"
+        )
+        if damaged:
+            assert "is damaged, trying the one before" in job.output, job.output
+            saw(f"checkpoint-{how}", f"{damaged} was {how} between two starts: said, the one before was taken")
+        how = DAMAGED.get(number, "")
+        damaged = damage(job.run, how) if how else ""
+    last = found.start("job", *ARGUMENTS)
+    assert last.end() == 0, last.output
+    return last.run
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1500)
+def test_a_run_whose_driver_is_killed_at_20_moments_ends_as_one_that_nobody_disturbed() -> None:
+    assert len(KILLS) == 20
+    with runs() as found:
+        plain = undisturbed(found)
+        usual_gap = under_another_clock(found, plain)
+        gap = require_same(plain, disturbed(found, random.Random(SEED)))
+        assert gap <= max(10 * usual_gap, 1e-6)
+    kinds = Counter(one.during for one in KILLS)
+    saw(
+        "driver-killed",
+        f"{len(KILLS)} kills ({', '.join(f'{kind} {count}' for kind, count in kinds.items())}), {STEPS} steps: answers, "
+        f"tokens, rewards and order equal; largest difference of a loss {gap:.1g} (of two undisturbed runs "
+        f"{usual_gap:.1g}); no process left after any of them",
+    )

@@ -1,0 +1,70 @@
+"""One run that loses workers, engines and ranks, by kills and by hangs, and ends as if nothing had been."""
+
+import random
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from fault_job import Job, Runs, rows, runs, stop
+from fault_table import saw
+from healing import ENGINE, RANK, WORKER, audited, heal, steps_done
+
+from orchestrator.run.ledger import read_ledger
+from orchestrator.run.metrics_log import read_metrics
+
+STEPS = 100
+SLOW_S = 0.6
+"""Seconds that an episode takes while the faults go on, so that the run does not end before them."""
+SILENT_S, STALLED_S = 6.0, 10.0
+ARGUMENTS = [
+    f"rl.steps={STEPS}",
+    "rl.max_lag=1",
+    "rl.groups_per_step=8",
+    "rollout.workers=2",
+    "learner.ranks=2",
+    "stages=[init,rl]",
+    "supervision.pulse_s=0.5",
+    f"supervision.silent_s={SILENT_S}",
+    f"supervision.stalled_s={STALLED_S}",
+    "supervision.restarts=10",
+]
+
+
+@pytest.fixture
+def found() -> Iterator[Runs]:
+    with runs() as made:
+        yield made
+
+
+def faults(job: Job) -> int:
+    """How many hangs the run has noticed."""
+    return sum(
+        row.event is not None and row.event["kind"] == "fault" for row in read_metrics(job.run / "metrics.jsonl")
+    )
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_a_run_heals_from_the_kill_and_the_hang_of_each_kind_of_process(found: Runs) -> None:
+    rng = random.Random(8)
+    pace = found.folder / "pace"
+    pace.write_text(str(SLOW_S), encoding="ascii")
+    job = found.start("job", *ARGUMENTS, f"envs.coin.options={{pace: {pace}}}")
+    job.wait_until(lambda: steps_done(job) >= 2, "two steps")
+    seen = {}
+    for name, kind in (("worker", WORKER), ("engine", ENGINE), ("rank", RANK)):
+        seen[f"{name}-killed"] = heal(job, kind, psutil.Process.kill, rng, of=2)
+        seen[f"{name}-stopped"] = heal(job, kind, stop, rng, of=2)
+        print(seen)
+    pace.write_text("0", encoding="ascii")
+    assert job.end() == 0, job.output
+    assert [row.step for row in rows(job.run, "rl")] == list(range(1, STEPS + 1))
+    assert faults(job) >= 3, job.output
+    verdict = audited(job.run)
+    totals = next(row for row in reversed(read_ledger(job.run / "ledger.jsonl")) if row.event == "step").totals
+    sums = (
+        f"{totals.issued} tickets = {totals.trained} trained + {totals.dropped} dropped + {totals.failed} failed "
+        f"+ {totals.in_flight} in flight"
+    )
+    for name, text in seen.items():
+        saw(name, f"{text}; exit status 0, {sums}; audit: {verdict}")
