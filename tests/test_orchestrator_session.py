@@ -238,7 +238,7 @@ def test_a_stage_whose_learner_dies_goes_on_from_its_newest_checkpoint_with_new_
     ]
     assert "rl: the learner's rank 1 died; new ranks go on after step 5" in said
     events = [row.event for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
-    assert [event and event["kind"] for event in events] == ["healed", "healed"]
+    assert [event and event["kind"] for event in events] == ["fault", "healed"] * 2
 
 
 def test_a_learner_that_dies_too_often_ends_the_run_with_the_deaths_named_and_no_rank_left(tmp_path: Path) -> None:
