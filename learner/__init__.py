@@ -8,6 +8,7 @@ From the bottom up; each room imports itself and those above it in this list:
     models        models: loading, log-probabilities of tokens, shared prompts, experts
     engine        the model under training; the home of DeepSpeed
     publisher     the sending side of a weight push
-    training_state, update      what a checkpoint has beside the model; one update of it
+    training_state, saving      what a checkpoint has beside the model; how it is copied and written
+    update        one update of a model
     worker        one rank of the trainer, a plain class; `trainer_group` is all of them as one
 """

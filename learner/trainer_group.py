@@ -42,7 +42,9 @@ class TrainerRank(WeightSender, Protocol):
 
     async def checkpoint_bytes(self) -> int: ...
 
-    async def save(self, directory: str) -> None: ...
+    async def save(self, directory: str, *, beside: bool) -> bool: ...
+
+    async def write(self) -> None: ...
 
     async def restore(self, directory: str) -> None: ...
 
@@ -102,9 +104,17 @@ class TrainerGroup:
         """Return what `save` writes, at the most."""
         return (await self._call_all(lambda rank: rank.checkpoint_bytes()))[0]
 
-    async def save(self, directory: Path) -> None:
-        """Write model and optimiser."""
-        await self._call_all(lambda rank: rank.save(str(directory)))
+    async def save(self, directory: Path) -> bool:
+        """Copy model and optimiser, for `write` to write them while the ranks go on.
+
+        Returns whether there is something left to write: rank 0, which holds all but the random states, writes at once
+        where main memory has no room for the copy.
+        """
+        return (await self._call_all(lambda rank: rank.save(str(directory), beside=True)))[0]
+
+    async def write(self) -> None:
+        """Write what `save` has copied."""
+        await self._call_all(lambda rank: rank.write())
 
     async def restore(self, directory: Path) -> None:
         """Read the optimiser, schedule and random state that `save` wrote."""

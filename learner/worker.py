@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import logging as transformers_logging
 
 from envs.core.pulse import Heart, Pulse
@@ -28,6 +28,7 @@ from learner.models.experts import prepare_routers
 from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer, recompute
 from learner.models.scorer import Scorer
 from learner.publisher import WeightPublisher
+from learner.saving import Unwritten, checkpoint_pieces, has_room, random_file, set_random_states
 from learner.training_state import STATE_FOLDER, CheckpointFacts
 from learner.update import (
     NOTHING_FIXED,
@@ -65,6 +66,7 @@ class TrainerWorker:
         self.config = config
         self.steps = 0  # updates done, which is what the schedule counts
         self.needed_bytes = 0
+        self._unwritten = Unwritten()
         self.engine: DeepSpeedEngine | None = None
         self.replay: ExpertReplay | None = None
         self.reference: FrozenModel | None = None
@@ -184,21 +186,21 @@ class TrainerWorker:
         """Return the bytes that `save` writes, at the most."""
         return self.needed_bytes
 
-    def save(self, directory: str) -> None:
-        """Write a checkpoint: the model and its tokenizer in Hugging Face format, and the state that training needs."""
-        engine = self._engine()
+    def save(self, directory: str, *, beside: bool = False) -> bool:
+        """Write a checkpoint: the model and its tokenizer in Hugging Face format, and the state that training needs.
+
+        With `beside` it is copied to main memory, and `write` writes it while training goes on; where that has no room for
+        the copy it is written at once. Returns whether there is something left to write.
+        """
         target = Path(directory)
-        target.mkdir(parents=True, exist_ok=True)
-        engine.save_model(target, write=self.rank == 0)
-        state = target / STATE_FOLDER
-        state.mkdir(exist_ok=True)
-        engine.save_state(state, write=self.rank == 0)
-        save_file({"cpu": torch.get_rng_state()}, state / f"rng-{self.rank}.safetensors")
-        if self.rank == 0:
-            for name, content in self.tokenizer_files.items():
-                (target / name).write_bytes(content)
-            start = os.path.relpath(self.start_dir, target.parent)
-            CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start).write(target)
+        start = os.path.relpath(self.start_dir, target.parent)
+        facts = CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start)
+        pieces = checkpoint_pieces(self._engine(), target, rank=self.rank, facts=facts, tokenizer=self.tokenizer_files)
+        return self._unwritten.take(pieces, hold=beside and has_room(self.needed_bytes))
+
+    def write(self) -> None:
+        """Write what `save` has copied. May be called from another thread while the model is trained on."""
+        self._unwritten.write()
 
     def restore(self, directory: str) -> int:
         """Continue from a checkpoint of this model; returns the number of updates done. Call `load` before.
@@ -215,9 +217,9 @@ class TrainerWorker:
             self._begin(start, state / ADAPTERS_FILE)
         self.start_dir = start
         self._engine().load_state(state)
-        own = state / f"rng-{self.rank}.safetensors"
+        own = state / random_file(self.rank)
         if own.exists():  # a rank that was not there then keeps its own
-            torch.set_rng_state(load_file(own)["cpu"])
+            set_random_states(load_file(own))
         self.steps = facts.steps
         return self.steps
 

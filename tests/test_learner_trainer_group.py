@@ -37,8 +37,12 @@ class Rank:
         await self._called("train", (loss.objective, epochs, shares))
         return {"loss": float(self.number)}
 
-    async def save(self, directory: str) -> None:
-        await self._called("save", directory)
+    async def save(self, directory: str, *, beside: bool) -> bool:
+        await self._called("save", (directory, beside))
+        return self.number == 0
+
+    async def write(self) -> None:
+        await self._called("write")
 
 
 async def led(breaks: str) -> tuple[dict[str, float], list[list[tuple[str, Any]]]]:
@@ -48,14 +52,15 @@ async def led(breaks: str) -> tuple[dict[str, float], list[list[tuple[str, Any]]
     async with asyncio.timeout(5):
         await group.load(Path("m"), optim=OptimConfig(), loss=LossConfig(objective="nll"), total_steps=7)
         metrics = await group.step(epochs=2)
-        await group.save(Path("c"))
+        assert await group.save(Path("c"))
+        await group.write()
     return metrics, [rank.calls for rank in ranks]
 
 
 def test_every_call_goes_to_all_ranks_at_once_and_the_first_ones_metrics_count() -> None:
     metrics, calls = asyncio.run(led(breaks=""))
     assert metrics == {"loss": 0.0}
-    assert calls == [[("load", ("m", 7, None)), ("train", ("nll", 2, [])), ("save", "c")]] * 2
+    assert calls == [[("load", ("m", 7, None)), ("train", ("nll", 2, [])), ("save", ("c", True)), ("write", None)]] * 2
 
 
 def test_what_one_rank_raises_ends_the_call() -> None:

@@ -76,6 +76,10 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
     """The weights of a run and of the same run continued from its middle, for each kind of optimiser state."""
     found: dict[str, list[dict[str, torch.Tensor] | None]] = {}
     kinds = {
+        "adam": (ADAM, LearnerConfig()),
+        "stage 1": (ADAM, LearnerConfig(zero_stage=1)),
+        "stage 2": (ADAM, LearnerConfig(zero_stage=2)),
+        "stage 3": (ADAM, LearnerConfig(zero_stage=3)),
         "muon": (MUON, LearnerConfig()),
         "bfloat16": (ADAM, LearnerConfig(zero_stage=2, bf16=True)),
         "bfloat16, stage 1": (ADAM, LearnerConfig(zero_stage=1, bf16=True)),
@@ -87,8 +91,9 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
         learner.load(f"{folder}/model", optim=optim, total_steps=STEPS)
         for step in range(STEPS):
             if step == 2:
-                learner.save(checkpoint)
+                assert learner.save(checkpoint, beside=True)
             learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
+        learner.write()  # of what was copied before those steps
         found[name] = [weights_of(learner)]
         learner.load(checkpoint, optim=optim, total_steps=STEPS)
         learner.restore(checkpoint)
@@ -104,7 +109,7 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
     return found
 
 
-def test_muon_and_bfloat16_continue_bit_for_bit(model):
+def test_every_stage_muon_and_bfloat16_continue_bit_for_bit_from_what_was_written_while_training_went_on(model):
     found = in_processes(continued, ranks=1, arguments=(str(model.parent),))[0]
     for name, (straight, resumed) in found.items():
         assert all(torch.equal(tensor, resumed[key]) for key, tensor in straight.items()), name

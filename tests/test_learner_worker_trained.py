@@ -46,9 +46,10 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
         losses = []
         for step in range(STEPS):
             if step == 2:
-                learner.save(f"{folder}/{name}")
-                sizes = size_of(Path(folder) / name), learner.checkpoint_bytes()
+                learner.save(f"{folder}/{name}", beside=True)
             losses.append(learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)["loss"])
+        learner.write()  # of what was copied before those steps
+        sizes = size_of(Path(folder) / name), learner.checkpoint_bytes()
         found[name] = {"losses": losses, "weights": weights_of(learner), "sizes": sizes}
         if config.lora.rank:
             found[name]["logprobs"] = learner.logprobs(policy_sequences(seed=5))

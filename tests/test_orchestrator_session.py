@@ -1,6 +1,7 @@
 """What the stages ask of a learner that keeps its calls or hangs in one: saved once, never waited for without an end."""
 
 import asyncio
+import errno
 import io
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from orchestrator.deadline import StopFlag, StopRequested, StuckError
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.runner import finish, healed
 from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.run.checkpoint import DamagedCheckpointError
+from orchestrator.run.checkpoint import DamagedCheckpointError, place, steps
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
@@ -34,8 +35,12 @@ SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_
 class Learner:
     """A learner group that hangs in one of its calls, or in none; keeps their names."""
 
-    def __init__(self, hangs_in: str = "") -> None:
+    stuck = False
+
+    def __init__(self, hangs_in: str = "", *, breaks: Exception | None = None) -> None:
+        """`breaks` is what the writing of a checkpoint fails with."""
         self.hangs_in = hangs_in
+        self.breaks = breaks
         self.calls: list[str] = []
 
     async def _called(self, name: str) -> None:
@@ -59,9 +64,19 @@ class Learner:
         await self._called("checkpoint_bytes")
         return 1000
 
-    async def save(self, directory: Path) -> None:
+    async def save(self, directory: Path) -> bool:
         await self._called("save")
-        (directory / "model.safetensors").write_bytes(b"weights")
+        self.directory = directory
+        return True
+
+    async def write(self) -> None:
+        await self._called("write")
+        if self.breaks is not None:
+            raise self.breaks
+        (self.directory / "model.safetensors").write_bytes(b"weights")
+
+    async def close(self) -> None:
+        await self._called("close")
 
 
 async def begun(run: Run, loss: LossConfig) -> int:
@@ -113,11 +128,11 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
         assert await begun(run, LossConfig()) == 0
         for _ in range(2):
             await run.trainer.save("rl", 5, {"loop.json": "{}"})
-        assert run.trainer.trained("rl").name == "000005"
+        assert (await run.trainer.trained("rl")).name == "000005"
 
     learner = Learner()
     on_a_run(tmp_path, learner, saved)
-    assert learner.calls == ["use_threads", "load", "checkpoint_bytes", "save"]
+    assert learner.calls == ["use_threads", "load", "checkpoint_bytes", "save", "write"]
     later = Learner()
     near = LossConfig(kl_coefficient=0.1)
     assert on_a_run(tmp_path, later, lambda run: begun(run, near)) == 5
@@ -135,7 +150,7 @@ def test_what_a_continued_stage_is_compared_with_is_verified_too(tmp_path: Path,
         run.trainer.learner = Learner()  # type: ignore[assignment]
         await run.trainer.save("sft", 3, {})
         await run.trainer.save("rl", 5, {})
-        before = run.trainer.trained("sft")
+        before = await run.trainer.trained("sft")
         run.folder.store(replace(run.folder.state(), began={"rl": str(before.relative_to(run.folder.root))}))
         (before / "model.safetensors").write_bytes(b"damaged")
         assert await begun(run, loss) == 5
@@ -154,6 +169,7 @@ def test_what_a_continued_stage_is_compared_with_is_verified_too(tmp_path: Path,
         ("load", "deadlines.files_s"),
         ("load_reference", "deadlines.files_s"),
         ("save", "deadlines.files_s"),
+        ("write", "deadlines.files_s"),
     ],
 )
 def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_named(
@@ -162,6 +178,7 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
     async def work(run: Run) -> None:
         await begun(run, LossConfig(kl_coefficient=0.1))
         await run.trainer.save("rl", 5, {})
+        await run.trainer.written()
 
     with pytest.raises(StuckError, match=f"rl: nothing for 0 s while waiting for .* with a longer {setting}"):
         on_a_run(tmp_path, Learner(call), work, *SHORT)
@@ -171,7 +188,6 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
 class HealthyLearner(Learner):
     """A learner that can be killed."""
 
-    stuck = False
     ranks: tuple[Any, ...] = ()
 
     def kill(self) -> None:
@@ -232,7 +248,7 @@ def test_a_stage_whose_learner_dies_goes_on_from_its_newest_checkpoint_with_new_
     result, calls, said = healed_run(tmp_path, 2, saved=5)
     assert result == Path("[0, 5, 5]")
     assert calls == [
-        ["use_threads", "load", "checkpoint_bytes", "save", "kill"],
+        ["use_threads", "load", "checkpoint_bytes", "save", "write", "kill"],
         ["use_threads", "load", "restore", "kill"],
         ["use_threads", "load", "restore"],
     ]
@@ -262,7 +278,7 @@ def test_what_was_learnt_is_saved_before_a_fault_or_a_stop_ends_the_run(
         await run.trainer.save_before_end("rl", fault, lambda: run.trainer.save("rl", 7, {}))
 
     on_a_run(tmp_path, learner, work)
-    assert learner.calls == (["checkpoint_bytes", "save"] if saves else [])
+    assert learner.calls == (["checkpoint_bytes", "save", "write"] if saves else [])
 
 
 def test_a_learner_that_is_stuck_in_a_call_is_not_asked_to_save(tmp_path: Path) -> None:
@@ -296,6 +312,82 @@ def test_a_fault_is_not_hidden_by_that_of_the_save_after_it_but_a_stop_is(
     else:
         with pytest.raises(raised, match="no space"):
             on_a_run(tmp_path, HealthyLearner(), work)
+
+
+def test_a_checkpoint_is_written_while_the_learner_goes_on_and_waited_for_by_who_reads_it(tmp_path: Path) -> None:
+    learner = Learner()
+    last = asyncio.Event()
+
+    async def slowly() -> None:
+        await last.wait()
+        (learner.directory / "model.safetensors").write_bytes(b"weights")
+
+    learner.write = slowly  # type: ignore[method-assign]
+
+    async def work(run: Run) -> None:
+        await begun(run, LossConfig())
+        await run.trainer.save("rl", 5, {"loop.json": "{}"})
+        assert steps(run.folder.checkpoints("rl")) == []
+        run.trainer.raise_failed()
+        asyncio.get_running_loop().call_later(0.05, last.set)
+        assert await run.trainer.trained("rl") == place(run.folder.checkpoints("rl"), 5)
+        await run.trainer.save("rl", 6, {})
+        assert steps(run.folder.checkpoints("rl")) == [5]
+        await run.trainer.close()
+        assert steps(run.folder.checkpoints("rl")) == [5, 6]
+
+    on_a_run(tmp_path, learner, work)
+
+
+def test_a_checkpoint_that_could_not_be_written_is_told_at_once_and_raised_at_the_next_step(tmp_path: Path) -> None:
+    said = io.StringIO()
+
+    async def work(run: Run) -> None:
+        await begun(run, LossConfig())
+        with Progress(stream=said) as run.progress:
+            run.trainer.learner = Learner(breaks=OSError(errno.ENOSPC, "No space left"))  # type: ignore[assignment]
+            for waits in (run.trainer.written, run.trainer.let_go, lambda: run.trainer.save("rl", 6, {})):
+                await run.trainer.save("rl", 5, {})
+                while "was not written" not in said.getvalue():
+                    await asyncio.sleep(0.001)
+                said.truncate(0)
+                if waits == run.trainer.let_go:
+                    await waits()
+                else:
+                    with pytest.raises(OSError, match="no space for a checkpoint"):
+                        await waits()
+            await run.trainer.save("rl", 5, {})
+            await asyncio.sleep(0.05)
+            with pytest.raises(OSError, match="no space for a checkpoint"):
+                run.trainer.raise_failed()
+        assert steps(run.folder.checkpoints("rl")) == []
+
+    on_a_run(tmp_path, Learner(), work)
+    assert not list((tmp_path / "run").rglob("*.unfinished"))
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "kept"),
+    [
+        (2, "null", [30, 40]),
+        (1, "null", [40]),
+        (1, "train/kl", [20, 40]),
+        (1, "env/math/reward", [10, 40]),
+        (1, "no/such", [40]),
+    ],
+)
+def test_the_last_and_the_best_checkpoints_are_kept(tmp_path: Path, keep: int, best: str, kept: list[int]) -> None:
+    async def work(run: Run) -> None:
+        await begun(run, LossConfig())
+        for step in range(1, 41):
+            near = 1.0 if step <= 10 else 0.5
+            run.metrics.append("rl", step, {"env/math/reward": near, "train/kl": -abs(step - 15.5)})
+            if step % 10 == 0:
+                await run.trainer.save("rl", step, {})
+        await run.trainer.written()
+        assert steps(run.folder.checkpoints("rl")) == kept
+
+    on_a_run(tmp_path, Learner(), work, f"checkpoints.keep={keep}", f"checkpoints.best={best}")
 
 
 class Engines:

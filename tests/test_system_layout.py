@@ -33,6 +33,7 @@ ROOMS = {
         "engine",
         "publisher",
         "training_state",
+        "saving",
         "update",
         "worker",
         "trainer_group",

@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
-from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from learner.config import LearnerConfig, OptimConfig, require_together
 from learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
 from learner.engine.optimizer_state import OptimizerState
+from learner.engine.piece import Piece, copied, file_piece
 from learner.models.adapters import is_adapter, merged, merged_names
 from learner.models.prompt_cache import require_shareable
 from learner.models.scorer import Scorer
@@ -177,26 +178,24 @@ class DeepSpeedEngine:
         meta = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
-    def save_model(self, directory: Path, *, write: bool) -> None:
-        """Write the model in Hugging Face format (safetensors) where `write` is set: on one rank."""
-        if self.zero_stage < 3 and not self.has_adapters:
-            if write:
-                self.model.save_pretrained(directory)
-            return
-        state = _copied(self.parameters(), keep=write)
-        if write:
-            self.model.save_pretrained(directory, state_dict=state | _saved_buffers(self.model))
+    def model_piece(self, *, keep: bool) -> Piece:
+        """Copy the model, to be written in Hugging Face format (safetensors), where `keep` is set: on one rank."""
+        weights = _copied(self.parameters(), keep=keep)
+        if not keep:
+            return lambda directory: None
+        buffers = {name: copied(buffer) for name, buffer in _saved_buffers(self.model).items()}
+        return partial(self.model.save_pretrained, state_dict=weights | buffers)
 
-    def save_state(self, directory: Path, *, write: bool) -> None:
-        """Write the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
-        self._state.save(directory, write=write)
+    def state_pieces(self, *, keep: bool) -> Iterator[Piece]:
+        """Yield the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
+        yield from self._state.pieces(keep=keep)
         adapters = {name: p for name, p in self.model.named_parameters() if is_adapter(name)}
-        whole = _copied(self._gathered(adapters) if adapters else (), keep=write)
+        whole = _copied(self._gathered(adapters) if adapters else (), keep=keep)
         if whole:
-            save_file(whole, directory / ADAPTERS_FILE)
+            yield file_piece(ADAPTERS_FILE, whole)
 
     def load_state(self, directory: Path) -> None:
-        """Read what `save_state` wrote, with any number of ranks and any ZeRO stage."""
+        """Read what `state_pieces` wrote, with any number of ranks and any ZeRO stage."""
         self._state.load(directory)
 
     def close(self) -> None:
@@ -228,7 +227,7 @@ def _copied(buckets: Iterable[dict[str, torch.Tensor]], *, keep: bool) -> dict[s
     whole: dict[str, torch.Tensor] = {}
     for bucket in buckets:
         if keep:
-            whole |= {name: tensor.cpu().clone() for name, tensor in bucket.items()}
+            whole |= {name: copied(tensor) for name, tensor in bucket.items()}
     return whole
 
 

@@ -19,7 +19,8 @@ from deepspeed.utils import (
     safe_set_full_optimizer_state,
 )
 from safetensors import safe_open
-from safetensors.torch import save_file
+
+from learner.engine.piece import Piece, copied, file_piece
 
 SHARD_BYTES = 2**30
 SHARDS = "optimizer-*.safetensors"
@@ -37,21 +38,21 @@ class OptimizerState:
         self._stage = zero_stage
         self._bf16 = bf16
 
-    def save(self, directory: Path, *, write: bool) -> None:
-        """Write the files to a directory where `write` is set: on one rank."""
+    def pieces(self, *, keep: bool) -> Iterator[Piece]:
+        """Yield the files, copied, where `keep` is set: on one rank."""
         self._link()
         shard: dict[str, torch.Tensor] = {STEP: torch.tensor(self._steps())}
         number = size = 0
         for name, tensor in self._tensors():
-            if not write:
+            if not keep:
                 continue
             if size + tensor.nbytes > SHARD_BYTES and size:
-                save_file(shard, _shard(directory, number))
+                yield file_piece(_shard(number), shard)
                 shard, number, size = {}, number + 1, 0
-            shard[name] = tensor.detach().to("cpu", copy=True).contiguous()
+            shard[name] = copied(tensor)
             size += tensor.nbytes
-        if write:
-            save_file(shard, _shard(directory, number))
+        if keep:
+            yield file_piece(_shard(number), shard)
 
     def load(self, directory: Path) -> None:
         """Read the files. Raises `ValueError` where they are not those of this model and optimiser."""
@@ -147,5 +148,5 @@ class OptimizerState:
             state[STEP] = torch.tensor(step) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)
 
 
-def _shard(directory: Path, number: int) -> Path:
-    return directory / SHARDS.replace("*", f"{number:05d}")
+def _shard(number: int) -> str:
+    return SHARDS.replace("*", f"{number:05d}")

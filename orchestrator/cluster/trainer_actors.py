@@ -19,7 +19,9 @@ from rollout.weights.manifest import WeightManifest
 from rollout.weights.transports.transport import Audience
 
 HEALTH = "health"
-"""The group of calls with a thread of its own: a rank answers in it while its only other thread computes."""
+"""The group of calls with a thread of its own: a rank answers in it while its other thread computes."""
+FILES = "files"
+"""Likewise, for calls that write files."""
 
 
 async def start_trainer_group(config: LearnerConfig, *, actors: int) -> TrainerGroup:
@@ -28,7 +30,8 @@ async def start_trainer_group(config: LearnerConfig, *, actors: int) -> TrainerG
     `actors`: see `start_rollout_pool`.
     """
     share = await gpu_share(actors, wanted=config.ranks)
-    as_actor = ray.remote(num_cpus=0, num_gpus=share, max_restarts=0, concurrency_groups={HEALTH: 1})
+    groups = {HEALTH: 1, FILES: 1}
+    as_actor = ray.remote(num_cpus=0, num_gpus=share, max_restarts=0, concurrency_groups=groups)
     actor = as_actor(TrainerWorker)
     port = free_port()
     started = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
@@ -90,9 +93,14 @@ class TrainerActor:
         needed: int = await self._answer(self._actor.checkpoint_bytes.remote())
         return needed
 
-    async def save(self, directory: str) -> None:
-        """Write model and optimiser."""
-        await self._answer(self._actor.save.remote(directory))
+    async def save(self, directory: str, *, beside: bool) -> bool:
+        """Copy model and optimiser, or write them; returns whether there is something left to write."""
+        copied: bool = await self._answer(self._actor.save.remote(directory, beside=beside))
+        return copied
+
+    async def write(self) -> None:
+        """Write what was copied, beside whatever else the rank does."""
+        await self._answer(self._actor.write.options(concurrency_group=FILES).remote())
 
     async def restore(self, directory: str) -> None:
         """Read what `save` wrote."""

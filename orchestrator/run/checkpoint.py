@@ -10,15 +10,19 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from orchestrator.run.retention import Retention
 
 MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished"
 """Suffix of a checkpoint that is being written. One that is left over was interrupted: moved in if whole, else removed."""
-KEPT = 2
-"""Whole checkpoints of a stage that are kept: the latest, and the one before in case that is damaged."""
+
+LAST_TWO = Retention(last=2)
+"""The newest checkpoint, and the one before in case that is damaged."""
+NO_TEXTS: Mapping[str, str] = {}
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +53,13 @@ def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
     return directory
 
 
-def commit(directory: Path) -> Path:
+def commit(directory: Path, *, texts: Mapping[str, str] = NO_TEXTS, retention: Retention = LAST_TWO) -> Path:
     """Describe the files of a directory from `begin`, flush them to disk, and move it to its place, which is returned.
 
-    Older checkpoints than the last two whole ones are removed after that.
+    `texts` are written beside them by name. Older checkpoints that are not to be kept are removed after that.
     """
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
     files = _files(directory)
     entries = {name: {"bytes": path.stat().st_size, "sha256": _flush(path)} for name, path in files.items()}
     (directory / MANIFEST).write_text(json.dumps({"files": entries}, indent=1), encoding="ascii")
@@ -62,7 +68,7 @@ def commit(directory: Path) -> Path:
         _sync_folder(folder)
     final = _move_in(directory)
     _verdicts[final] = (_facts(final), "")  # hashed just now
-    _remove_old(final.parent)
+    _remove_old(final.parent, retention)
     return final
 
 
@@ -125,7 +131,11 @@ def _problem(directory: Path) -> str:
         size = path.stat().st_size
         if size != expected[name]["bytes"]:
             return f"{path} has {size} bytes, not {expected[name]['bytes']}"
-        if file_sha256(path) != expected[name]["sha256"]:
+        try:
+            digest = file_sha256(path)
+        except OSError as error:
+            return f"{path} can't be read ({error})"
+        if digest != expected[name]["sha256"]:
             return f"{path} has changed: its SHA-256 is not that of {MANIFEST}"
     return ""
 
@@ -190,21 +200,29 @@ def _move_in(directory: Path) -> Path:
     """Rename a whole directory to its place, whose former content is removed after that."""
     final = directory.with_name(directory.name.removesuffix(UNFINISHED))
     condemned = _condemned(final) if final.exists() else None
-    directory.rename(final)
+    try:
+        directory.rename(final)
+    except OSError:
+        if condemned is not None:
+            condemned.rename(final)
+        raise
     _sync_folder(final.parent)
     if condemned is not None:
         shutil.rmtree(condemned)
     return final
 
 
-def _remove_old(stage_dir: Path) -> None:
-    kept = 0
-    for step in reversed(steps(stage_dir)):
-        directory = place(stage_dir, step)
-        if kept == KEPT:
-            shutil.rmtree(_condemned(directory))
-        elif is_whole(directory):
-            kept += 1
+def _remove_old(stage_dir: Path, retention: Retention) -> None:
+    """Remove what is older than the newest whole checkpoints that are kept, and is not the best one.
+
+    A best one that can't be read now stays too, beside the best of those that can.
+    """
+    found = steps(stage_dir)
+    whole = [step for step in found if is_whole(place(stage_dir, step))]
+    oldest, kept = whole[-retention.last :][0], retention.kept(whole) | retention.kept(found)
+    for step in found:
+        if step < oldest and step not in kept:
+            shutil.rmtree(_condemned(place(stage_dir, step)))
 
 
 def _condemned(directory: Path) -> Path:

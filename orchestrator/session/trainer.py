@@ -13,9 +13,15 @@ from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import StopRequested, in_thread, within
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
+from orchestrator.run.metrics_log import read_metrics
+from orchestrator.run.retention import Retention
+from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
 from orchestrator.session.context import RunContext
 from rollout.episodes.restarts import RestartLimit
 from rollout.tokenizer import load_tokenizer, pad_id
+
+STUCK_S = 30.0
+"""How long a checkpoint may still take to be written where a rank may hang, in seconds."""
 
 
 class Trainer:
@@ -29,6 +35,8 @@ class Trainer:
         self.learner: TrainerGroup | None = None
         self.renewals = 0
         """How often the ranks died and others took over."""
+        self._writer = CheckpointWriter(lambda text: run.progress.note(text))
+        self._unscored: set[str] = set()
 
     @property
     def members(self) -> Sequence[TrainerRank]:
@@ -58,6 +66,7 @@ class Trainer:
 
         Raise `TooManyRestarts` where that happened too often.
         """
+        await self.let_go()
         if self.learner is not None:
             self.learner.kill()
             self.learner = None
@@ -80,6 +89,7 @@ class Trainer:
         A loss that compares with frozen weights takes those of `teacher`, without one those that the stage began with.
         """
         learner, config = await self.start(name), self._run.config.learner
+        await self.written()
         threads = config.threads_beside if beside_engines else config.threads
         await within(
             self._limits.start(), learner.use_threads(threads), stage=name, waiting_for=lambda: "the learner's ranks"
@@ -108,11 +118,13 @@ class Trainer:
         await within(limit, reading, stage=name, waiting_for=lambda: f"the learner to read {directory}")
 
     async def save(self, name: str, step: int, files: dict[str, str]) -> None:
-        """Commit the learner's state as checkpoint `step` of an instance, with further text files by name.
+        """Copy the learner's state, which is committed as checkpoint `step` of an instance while the learner goes on.
 
-        Raise `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
+        `files` are further text files by name. See `written`. Raise what the writing of the checkpoint before failed with,
+        and `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
         """
         assert self.learner is not None
+        await self.written()
         folder = self._run.folder.checkpoints(name)
         if await in_thread(is_whole, place(folder, step)):
             return  # saved already, and nothing was trained since
@@ -123,10 +135,16 @@ class Trainer:
             waiting_for=lambda: "the learner's ranks",
         )
         directory = await in_thread(partial(begin, folder, step, needed_bytes=needed))
+        limit, what = self._limits.files(needed), f"checkpoint {directory}"
         with discarded_on_failure(directory, needed_bytes=needed):
-            writing = self._write(self.learner, directory, files)
-            limit = self._limits.files(needed)
-            await within(limit, writing, stage=name, waiting_for=lambda: f"checkpoint {directory} to be written")
+            copying = self.learner.save(directory)
+            held = await within(limit, copying, stage=name, waiting_for=lambda: f"{what} to be copied")
+        if not held:
+            self._run.progress.note(
+                f"{name}: main memory has no room for a copy of step {step}; it was written meanwhile"
+            )
+        writing = self._write(self.learner, directory, files, needed=needed, name=name)
+        self._writer.start(within(limit, writing, stage=name, waiting_for=lambda: f"{what} to be written"), what=what)
 
     async def save_before_end(self, name: str, fault: Exception, save: Callable[[], Awaitable[None]]) -> None:
         """Save what was learnt before `fault`, which may be a stop, ends an instance, where the ranks are able to.
@@ -135,8 +153,10 @@ class Trainer:
         """
         if isinstance(fault, LearnerDied) or self.learner is None or self.learner.stuck:
             return
+        await self.let_go()
         try:
             await save()
+            await self.written()
         except LearnerDied:
             raise
         except Exception as error:
@@ -144,19 +164,52 @@ class Trainer:
                 raise
             self._run.progress.note(f"{name}: its last steps could not be saved: {error}")
 
-    async def _write(self, learner: TrainerGroup, directory: Path, files: dict[str, str]) -> None:
-        await learner.save(directory)
-        for file, text in files.items():
-            (directory / file).write_text(text, encoding="utf-8")
-        await in_thread(commit, directory)
+    async def _write(
+        self, learner: TrainerGroup, directory: Path, files: dict[str, str], *, needed: int, name: str
+    ) -> None:
+        with discarded_on_failure(directory, needed_bytes=needed):
+            await learner.write()
+        retention = await in_thread(self._retention, name)
+        await in_thread(partial(_commit, directory, files, needed=needed, retention=retention))
 
-    def trained(self, name: str) -> Path:
+    def _retention(self, name: str) -> Retention:
+        """Return which checkpoints of an instance are kept beside the newest one."""
+        config = self._run.config.checkpoints
+        rows = [row for row in read_metrics(self._run.folder.metrics) if row.stage == name] if config.best else []
+        found = scores(rows, config)
+        if config.best and not found and name not in self._unscored:
+            self._unscored.add(name)
+            self._run.progress.note(f"{name} does not measure checkpoints.best={config.best}; its newest ones are kept")
+        return Retention(last=config.keep, scores=found)
+
+    async def written(self) -> None:
+        """Wait until the last checkpoint is committed; raise what that failed with. To be called before any is read."""
+        await self._writer.written()
+
+    def raise_failed(self) -> None:
+        """Raise what the writing of the last checkpoint failed with, if it has by now."""
+        self._writer.raise_failed()
+
+    async def let_go(self) -> None:
+        """Wait like `written`, and raise nothing: the ranks are to be ended, and a failure was told."""
+        stuck = self.learner is not None and self.learner.stuck
+        await self._writer.let_go(at_most_s=STUCK_S if stuck else None)
+
+    async def trained(self, name: str) -> Path:
         """Return the newest checkpoint of an instance that is finished."""
-        model = latest(self._run.folder.checkpoints(name))
+        await self.written()
+        model = await in_thread(latest, self._run.folder.checkpoints(name))
         assert model is not None
         return model
 
     async def close(self) -> None:
-        """Stop the ranks."""
+        """Stop the ranks, after the last checkpoint was written."""
+        await self.let_go()
         if self.learner is not None:
             await self.learner.close()
+
+
+def _commit(directory: Path, files: dict[str, str], *, needed: int, retention: Retention) -> None:
+    """Finish a checkpoint; in a thread from beginning to end, so that nobody removes what is being committed."""
+    with discarded_on_failure(directory, needed_bytes=needed):
+        commit(directory, texts=files, retention=retention)

@@ -10,6 +10,7 @@ from envs.sandbox.sandbox import SandboxConfig
 from learner.config import LearnerConfig
 from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig
+from orchestrator.run.retention import CheckpointConfig
 from orchestrator.settings.supervision import SupervisionConfig
 from rollout.episodes.worker import RolloutConfig
 
@@ -57,6 +58,7 @@ class RunConfig:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
 

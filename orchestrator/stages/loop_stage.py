@@ -112,7 +112,7 @@ class LoopStage:
             LoopView(stage=self._stage, buffer=self._buffer, version=loop.version, failures=self._watch)
         )
         await loop.run(self._done + 1, config.steps)
-        model = run.trainer.trained(self._stage)
+        model = await run.trainer.trained(self._stage)
         run.engines.hold(model)
         return model
 
@@ -140,6 +140,7 @@ class LoopStage:
         self._done, self._report = report.step, report  # only now: a step without its row is not saved
 
     async def _save_when_due(self, step: int) -> None:
+        self._run.trainer.raise_failed()
         if step == self._config.steps or step % self._config.checkpoint_every == 0:
             await self._save(step)
         assert self._report is not None

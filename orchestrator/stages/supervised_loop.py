@@ -48,7 +48,7 @@ async def train_supervised(
     loop = _SupervisedLoop(run, name, config, learner, _Ahead(batch, last=steps), sequences=sequences, done=done)
     await loop.run()
     _tell_left_out(run, name, sequences=steps * sequences)
-    return run.trainer.trained(name)
+    return await run.trainer.trained(name)
 
 
 class _SupervisedLoop:
@@ -82,6 +82,7 @@ class _SupervisedLoop:
                 self._run.stop.check()
                 await self._step(step)
                 self._clock.enter(Phase.SAVE)
+                self._run.trainer.raise_failed()
                 if step % self._config.checkpoint_every == 0 or step == self._config.steps:
                     await self._save()
         except Exception as fault:

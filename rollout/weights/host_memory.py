@@ -26,7 +26,7 @@ def reserve(nbytes: int) -> int:
 
     Raises `OSError` where there is not as much; the kernel itself would kill a process to make room.
     """
-    available = _available_bytes()
+    available, _ = available_bytes()
     if nbytes > available:
         raise OSError(errno.ENOMEM, f"no room for {nbytes} bytes of weights: {available} bytes of memory are available")
     descriptor = os.memfd_create("temper-weights")
@@ -38,11 +38,12 @@ def reserve(nbytes: int) -> int:
     return descriptor
 
 
-def _available_bytes() -> int:
-    """Return what this machine can still give without taking memory from a process."""
+def available_bytes() -> tuple[int, int]:
+    """Return what this machine can still give without taking memory from a process, and all that it has."""
     with open("/proc/meminfo", encoding="ascii") as file:
         facts = dict(line.split(":") for line in file)
-    return int(facts["MemAvailable"].split()[0]) * 1024
+    available, total = (int(facts[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+    return available, total
 
 
 def map_file(path: str, *, nbytes: int) -> torch.Tensor:

@@ -1,0 +1,29 @@
+"""Pieces of a checkpoint: copies in main memory that are written later, while the model is trained on."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+Piece = Callable[[Path], None]
+"""Writes a part of a checkpoint, from a copy that nothing changes, into the directory that it is given."""
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor in main memory."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def file_piece(name: str, tensors: dict[str, torch.Tensor]) -> Piece:
+    """Return a file of tensors, which are copies already."""
+    return lambda directory: save_file(tensors, directory / name)
+
+
+def bytes_piece(name: str, content: bytes) -> Piece:
+    """Return a file of bytes."""
+
+    def write(directory: Path) -> None:
+        (directory / name).write_bytes(content)
+
+    return write

@@ -1,0 +1,82 @@
+"""The saving of a checkpoint in two parts: copied to main memory while training waits, written while it goes on."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from learner.engine.deepspeed_engine import DeepSpeedEngine
+from learner.engine.piece import Piece, bytes_piece, file_piece
+from learner.training_state import STATE_FOLDER, CheckpointFacts
+from rollout.weights.host_memory import available_bytes
+
+SPARE = 0.1
+"""Share of main memory that stays free beside the copy of a checkpoint: near its end a cluster kills processes."""
+
+
+class Unwritten:
+    """What a rank has copied and not written yet."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[tuple[Piece, Path]] = deque()
+
+    def take(self, pieces: Iterable[tuple[Piece, Path]], *, hold: bool) -> bool:
+        """Take the pieces of a checkpoint, each with its directory: to `hold` them, else each is written as it comes.
+
+        Returns whether any is held. What is left of a checkpoint that was given up is forgotten.
+        """
+        self._pieces.clear()
+        if hold:
+            self._pieces.extend(pieces)
+        else:
+            for piece, directory in pieces:
+                piece(directory)
+        return bool(self._pieces)
+
+    def write(self) -> None:
+        """Write what is held, which frees its memory piece by piece. May be called in another thread than `take`."""
+        while self._pieces:
+            piece, directory = self._pieces.popleft()
+            piece(directory)
+
+
+def checkpoint_pieces(
+    engine: DeepSpeedEngine, target: Path, *, rank: int, facts: CheckpointFacts, tokenizer: dict[str, bytes]
+) -> Iterator[tuple[Piece, Path]]:
+    """Yield a rank's part of the checkpoint `target`, copied, each piece with its directory. Collective over the ranks."""
+    state = target / STATE_FOLDER
+    state.mkdir(parents=True, exist_ok=True)
+    first = rank == 0
+    yield engine.model_piece(keep=first), target
+    for piece in engine.state_pieces(keep=first):
+        yield piece, state
+    yield file_piece(random_file(rank), random_states()), state
+    if first:
+        yield facts.write, target
+        for name, content in tokenizer.items():
+            yield bytes_piece(name, content), target
+
+
+def has_room(nbytes: int) -> bool:
+    """Return whether main memory has room for a copy of so many bytes."""
+    available, total = available_bytes()
+    return available - nbytes > SPARE * total
+
+
+def random_file(rank: int) -> str:
+    """Return the name of the file with a rank's random states."""
+    return f"rng-{rank}.safetensors"
+
+
+def random_states() -> dict[str, torch.Tensor]:
+    """Return the states of torch's random generators: the CPU's, and the device's where there is one."""
+    states = {"cpu": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+
+
+def set_random_states(states: dict[str, torch.Tensor]) -> None:
+    """Go on with random states that were saved; that of a device only where there is one."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

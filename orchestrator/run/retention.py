@@ -1,0 +1,40 @@
+"""Which checkpoints of a stage are kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from envs.core.setting import running
+
+Best = Literal["max", "min"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """Which checkpoints of each stage are kept. One that is damaged does not count."""
+
+    keep: int = running(2)
+    """The newest so many; with 1 there is none to fall back on where that is damaged."""
+    best: str | None = running(None)
+    """A metric of the stage, for example env/math/reward: the checkpoint before which its mean over 10 steps was best is kept
+    beside the newest."""
+    best_is: Best = running("max")
+    """Which value is best: max or min."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ValueError(f"checkpoints.keep={self.keep} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What is kept of one stage's whole checkpoints: the `last` so many, and the one with the highest of `scores` by step."""
+
+    last: int = 2
+    scores: Mapping[int, float] = field(default_factory=dict)
+
+    def kept(self, whole: Sequence[int]) -> set[int]:
+        """Return which of these steps, in order, are kept."""
+        scored = [step for step in whole if step in self.scores]
+        best = max(scored, key=lambda step: (self.scores[step], step), default=None)
+        return {*whole[-self.last :], *([] if best is None else [best])}

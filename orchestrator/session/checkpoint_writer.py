@@ -1,0 +1,69 @@
+"""The writing of checkpoints beside the loop, one at a time."""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterable
+from statistics import fmean
+from typing import Any
+
+from orchestrator.run.metrics_log import MetricsRow
+from orchestrator.run.retention import CheckpointConfig
+
+SCORED_OVER = 10
+"""Steps over whose mean a checkpoint is judged: one step's measure is mostly chance."""
+
+
+class CheckpointWriter:
+    """Keeps the writing that is under way. What it fails with is told at once, and raised to the next who waits for it."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """`say` gets a failure for people."""
+        self._say = say
+        self._writing: asyncio.Task[None] | None = None
+
+    def start(self, writing: Coroutine[Any, Any, None], *, what: str) -> None:
+        """Write beside the loop; `writing` has a deadline of its own, `what` names it in messages."""
+        assert self._writing is None, "wait for the one before"
+        self._writing = asyncio.create_task(writing)
+        self._writing.add_done_callback(lambda task: self._tell(task, what))
+
+    def _tell(self, task: asyncio.Task[None], what: str) -> None:
+        error = "it was given up" if task.cancelled() else task.exception()
+        if error:
+            self._say(f"{what} was not written: {error}")
+
+    async def written(self) -> None:
+        """Wait until nothing is being written; raise what the writing failed with."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})  # who gives up waiting does not end the writing
+            self.raise_failed()
+
+    def raise_failed(self) -> None:
+        """Raise what the writing failed with, if it has ended so by now."""
+        if self._writing is not None and self._writing.done():
+            ended, self._writing = self._writing, None
+            ended.result()
+
+    async def let_go(self, *, at_most_s: float | None = None) -> None:
+        """Wait until nothing is being written, or give it up then; a failure was told, and is not raised."""
+        if self._writing is not None:
+            _, late = await asyncio.wait({self._writing}, timeout=at_most_s)
+            for task in late:
+                task.cancel()
+            self._writing = None
+
+
+def scores(rows: Iterable[MetricsRow], config: CheckpointConfig) -> dict[int, float]:
+    """Return how good the model was at each step of a stage, given its rows: the higher, the better.
+
+    Steps that did not measure `config.best`, or as no finite number, have no score.
+    """
+    if config.best is None:
+        return {}
+    values = {row.step: row.values.get(config.best, math.nan) for row in rows if row.event is None}
+    sign, found = 1 if config.best_is == "max" else -1, {}
+    for step, value in values.items():
+        if math.isfinite(value):
+            near = [values.get(other, math.nan) for other in range(step - SCORED_OVER + 1, step + 1)]
+            found[step] = sign * fmean(one for one in near if math.isfinite(one))
+    return found
