@@ -38,6 +38,14 @@ class Stop(Enum):
     FAILURE = "failure"  # something else outside the model broke: see `Trajectory.failure`
 
 
+class Carried(Enum):
+    """What became of an episode that was in flight when another process played it."""
+
+    NO = "no"  # it was not: one process played it from its first turn to its last
+    ON = "on"  # it went on where it was
+    AGAIN = "again"  # it began again: its environment could not be brought back to where it was
+
+
 TOKEN_LIMITS = (Stop.LENGTH, Stop.EPISODE_LENGTH)
 """The limits on tokens, which cut an answer off where it stands."""
 
@@ -140,6 +148,7 @@ class Trajectory:
     """One episode: its turns, why it ended, and either a reward with the verdict that it comes from or a typed failure.
 
     `seconds` is the whole, `times` says what it went into: the turns, and the making of the environment before them.
+    `carried` says whether several processes played it, one after the other.
     """
 
     task: Task
@@ -150,6 +159,7 @@ class Trajectory:
     failure: Failure | None = None
     seconds: float = 0.0
     times: Times = NO_TIME
+    carried: Carried = Carried.NO
 
     def __post_init__(self) -> None:
         if (self.reward is None) == (self.failure is None):

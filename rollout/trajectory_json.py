@@ -13,6 +13,7 @@ from envs.core.task import Task
 from rewards.verdict import Outcome, Verdict
 from rollout.expert_choices import from_json, to_json
 from rollout.trajectory import (
+    Carried,
     Closed,
     Group,
     Stop,
@@ -86,6 +87,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "failure": None if failure is None else failure_to_json(failure),
         "seconds": round(trajectory.seconds, 4),
         "times": times_to_json(trajectory.times),
+        "carried": trajectory.carried.value,
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
     }
 
@@ -107,6 +109,7 @@ def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
         failure=None if failure is None else failure_from_json(failure),
         seconds=data["seconds"],
         times=Times(**data["times"]),
+        carried=Carried(data["carried"]),
     )
 
 

@@ -24,7 +24,14 @@ class ReplayEngine:
         self._version = WeightVersion(step=0)
 
     async def generate(
-        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        seed: int,
+        limit: ThoughtLimit | None = None,
+        begun: tuple[int, ...] = (),
+        request: str | None = None,
     ) -> Completion:
         """The next completion of this prompt, forced tokens included. `KeyError` for a prompt that was not recorded."""
         completions = self._recording[prompt_ids]
@@ -41,6 +48,10 @@ class ReplayEngine:
         """Take the version, nothing else."""
         self._version = version
         return self._version
+
+    def so_far(self, request: str) -> Completion | None:
+        """Return nothing: a completion comes whole."""
+        return None
 
     def take_stats(self) -> EngineStats:
         """Return nothing: no pass is made."""

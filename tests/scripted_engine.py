@@ -43,7 +43,14 @@ class ScriptedEngine(ReplayEngine):
         self.busy = self.busiest = 0
 
     async def generate(
-        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        seed: int,
+        limit: ThoughtLimit | None = None,
+        begun: tuple[int, ...] = (),
+        request: str | None = None,
     ) -> Completion:
         self.busy += 1
         self.busiest = max(self.busiest, self.busy)

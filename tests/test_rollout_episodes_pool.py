@@ -8,6 +8,7 @@ from pushes import empty_push
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.weights.delivery import Offered
@@ -30,7 +31,10 @@ class Worker:
         if not held:
             self.released.set()
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group:
+    async def partials(self) -> list[BegunGroup]:
+        return []
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
         self.calls.append((samples, attempt))
         self.running += 1
         try:

@@ -31,7 +31,14 @@ class Asked(ReplayEngine):
         self.asked: list[tuple[int, ThoughtLimit | None]] = []
 
     async def generate(
-        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        seed: int,
+        limit: ThoughtLimit | None = None,
+        begun: tuple[int, ...] = (),
+        request: str | None = None,
     ) -> Completion:
         self.asked.append((max_tokens, limit))
         return await super().generate(prompt_ids, max_tokens=max_tokens, seed=seed, limit=limit)

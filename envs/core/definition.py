@@ -45,8 +45,13 @@ class EnvDefinition:
     """Most turns of an episode where the run sets no `envs.NAME.max_turns`; None where the environment does not say."""
     runs_programs: bool = False
     """Whether it executes programs that the model wrote, in the sandbox."""
+    replays: bool = True
+    """Whether the same turns bring a new environment to the same place; without it an episode that a fault interrupts begins
+    again from its first turn."""
 
     def ref(self, name: str = "", settings: EnvSettings | None = None) -> EnvRef:
         """Return the reference that its tasks carry: by default under its own id, with settings of its own."""
         own = settings or EnvSettings(max_turns=self.max_turns)
-        return EnvRef(name=name or self.id, entry_point=self.entry_point, options=self.options, settings=own)
+        return EnvRef(
+            name=name or self.id, entry_point=self.entry_point, options=self.options, settings=own, replays=self.replays
+        )

@@ -45,6 +45,8 @@ class EnvRef:
     options: Mapping[str, Any] = field(default_factory=dict)
     """The member of its family, as its definition says it."""
     settings: EnvSettings = EnvSettings()
+    replays: bool = True
+    """Whether the same turns bring a new environment to the same place."""
 
 
 CHAT = EnvRef(name="chat")

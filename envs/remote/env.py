@@ -182,4 +182,5 @@ ENVIRONMENT = EnvDefinition(
     configure=configure,
     parts=(*PARTS, TOOL_ERRORS),
     max_turns=MAX_TURNS,
+    replays=False,
 )

@@ -10,6 +10,7 @@ import ray
 from envs.core.pulse import Pulse, WorkerDied, show_stacks_on_signal
 from orchestrator.cluster.actors import await_actor, close_actor, ended_on_failure, gpu_share
 from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
 from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -57,11 +58,16 @@ class RolloutActor:
         await self._answer(self._actor.__ray_call__.remote(_show_stacks))
         await self._answer(self._actor.start.remote(str(model_dir), version.step, record_experts))
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
         """Return the group; a call that is given up ends in the actor too, else it would go on beside what comes next."""
-        call = self._actor.run_group.remote(ticket, samples, attempt)
+        call = self._actor.run_group.remote(ticket, samples, attempt, begun)
         group: Group = await await_actor(call, self.name, died=WorkerDied, cancels=True)
         return group
+
+    async def partials(self) -> list[BegunGroup]:
+        """Return what there is of the groups in flight."""
+        begun: list[BegunGroup] = await self._answer(self._actor.partials.remote())
+        return begun
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample turns by the engine alone; returns their tokens."""

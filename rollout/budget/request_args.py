@@ -7,7 +7,7 @@ from typing import Any
 
 from rollout.budget.rule import ThoughtLimit
 
-BUDGET, GRACE, CLOSING = "thinking_budget", "thinking_grace", "thinking_closing"
+BUDGET, GRACE, BEGUN, CLOSING = "thinking_budget", "thinking_grace", "thinking_begun", "thinking_closing"
 
 
 class RefusedRequest(ValueError):
@@ -21,17 +21,17 @@ class RefusedRequest(ValueError):
         self.parameter = parameter
 
 
-def extra_args(limit: ThoughtLimit) -> dict[str, Any]:
-    """Return the extra arguments of a request under a limit."""
-    return {BUDGET: limit.tokens, GRACE: limit.grace}
+def extra_args(limit: ThoughtLimit, *, begun: int = 0) -> dict[str, Any]:
+    """Return the extra arguments of a request under a limit, whose turn began with so many tokens of its prompt."""
+    return {BUDGET: limit.tokens, GRACE: limit.grace} | ({BEGUN: begun} if begun else {})
 
 
 def check_extra_args(given: Mapping[str, Any]) -> None:
-    """Raise `RefusedRequest` for a budget or a grace that is no number of tokens, and for a closing.
+    """Raise `RefusedRequest` for what should be a number of tokens and is none, and for a closing.
 
     What closes a thought is the engine's to know: the model has it for its own words.
     """
-    for name in (BUDGET, GRACE):
+    for name in (BUDGET, GRACE, BEGUN):
         value = given.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise RefusedRequest(

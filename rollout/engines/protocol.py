@@ -69,6 +69,17 @@ class Completion:
                 f"{len(self.forced_T)} marks"
             )
 
+    def then(self, rest: "Completion") -> "Completion":
+        """Return these tokens and those that were sampled after them, whose end is the end of the whole."""
+        return Completion(
+            token_ids=(*self.token_ids, *rest.token_ids),
+            logprobs_T=(*self.logprobs_T, *rest.logprobs_T),
+            versions_T=(*self.versions_T, *rest.versions_T),
+            forced_T=(*self.forced_T, *rest.forced_T),
+            experts=rest.experts,  # of prompt and completion, and the tokens before were a part of its prompt
+            finished=rest.finished,
+        )
+
     def first(self, count: int) -> "Completion":
         """Return the first `count` tokens; an end that lay behind them is not there."""
         if count >= len(self.token_ids):
@@ -119,11 +130,27 @@ class Engine(Protocol):
     """Generates from token ids, and takes new weights while it does."""
 
     async def generate(
-        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        seed: int,
+        limit: ThoughtLimit | None = None,
+        begun: tuple[int, ...] = (),
+        request: str | None = None,
     ) -> Completion:
         """Sample at temperature 1 until the end of the turn or `max_tokens`; log-probabilities in nats.
 
-        With a `limit` the thought that the turn begins with is closed by force where it ends at the latest.
+        With a `limit` the thought that the turn begins with is closed by force where it ends at the latest. `begun` are the
+        turn's first tokens, sampled before: the completion is what follows them, and the limit counts them. `request` is
+        the name by which `so_far` knows this call.
+        """
+        ...
+
+    def so_far(self, request: str) -> Completion | None:
+        """Return what the call of this name has sampled, without the tokens before; None where it is not running.
+
+        None too from an engine that records experts: those of a turn are known when it has ended.
         """
         ...
 

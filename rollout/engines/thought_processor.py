@@ -1,7 +1,8 @@
 """The limit of a thought inside vLLM: a logits processor that closes it where `rollout/budget/rule.py` says.
 
 It runs in the engine's process, for rollouts and for the server alike. A request asks for it with the extra arguments
-`thinking_budget` and `thinking_grace` (tokens). The text that closes a thought is the engine's: `thinking_closing` of its
+`thinking_budget` and `thinking_grace` (tokens); `thinking_begun` is how many of the prompt's last tokens are the beginning
+of the turn, which counts. The text that closes a thought is the engine's: `thinking_closing` of its
 `additional_config`.
 """
 
@@ -15,7 +16,7 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 from envs.core.turn_text import CLOSE_THOUGHT
-from rollout.budget.request_args import BUDGET, CLOSING, GRACE, check_extra_args
+from rollout.budget.request_args import BEGUN, BUDGET, CLOSING, GRACE, check_extra_args
 from rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
 from rollout.tokenizer import load_tokenizer
 
@@ -30,7 +31,7 @@ class ThoughtProcessor(AdapterLogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` for a budget or a grace that is no number of tokens, and for a closing."""
+        """Raise `ValueError` for what should be a number of tokens and is none, and for a closing."""
         check_extra_args(sampling_params.extra_args or {})
 
     def is_argmax_invariant(self) -> bool:
@@ -43,7 +44,8 @@ class ThoughtProcessor(AdapterLogitsProcessor):
         if BUDGET not in given:
             return None
         limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
-        return _Request(self._tags if params.structured_outputs is None else self._tags_before_grammar, limit)
+        tags = self._tags if params.structured_outputs is None else self._tags_before_grammar
+        return _Request(tags, limit, begun=given.get(BEGUN, 0))
 
     @cached_property
     def _tags(self) -> ThoughtTags:
@@ -59,15 +61,17 @@ class ThoughtProcessor(AdapterLogitsProcessor):
 class _Request:
     """One request: nothing to do before the limit, a token each step while the closing is inserted, then nothing more."""
 
-    def __init__(self, tags: ThoughtTags, limit: ThoughtLimit) -> None:
+    def __init__(self, tags: ThoughtTags, limit: ThoughtLimit, *, begun: int) -> None:
         self._tags = tags
         self._limit = limit
+        self._begun = begun
         self._over = False
         self._forced_close: ForcedClose | None = None
 
-    def __call__(self, ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        if self._over or len(ids) < self._limit.tokens:
+    def __call__(self, prompt_ids: Sequence[int], new_ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+        if self._over or self._begun + len(new_ids) < self._limit.tokens:
             return logits
+        ids = [*prompt_ids[max(0, len(prompt_ids) - self._begun) :], *new_ids] if self._begun else new_ids
         if self._forced_close is None:
             self._forced_close = self._tags.forced_close(ids, self._limit)
             if self._forced_close is None:

@@ -94,12 +94,20 @@ class VllmEngine:
                 raise ValueError(f"vLLM can't record the experts of this model, which router replay needs: {refusal}")
 
     async def generate(
-        self, prompt_ids: tuple[int, ...], *, max_tokens: int, seed: int, limit: ThoughtLimit | None = None
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        seed: int,
+        limit: ThoughtLimit | None = None,
+        begun: tuple[int, ...] = (),
+        request: str | None = None,
     ) -> Completion:
         """See `Engine.generate`."""
         if limit is not None and self._tags is None:
             raise ValueError("a thought can't be limited: the engine was started without thinking tags")
-        request = f"r{next(self._numbers)}"
+        request = request or f"r{next(self._numbers)}"
+        prompt = (*prompt_ids, *begun)
         params = SamplingParams(
             temperature=1.0,
             max_tokens=max_tokens,
@@ -107,23 +115,37 @@ class VllmEngine:
             logprobs=0 if limit is None else LIKELIEST,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=None if limit is None else extra_args(limit),
+            extra_args=None if limit is None else extra_args(limit, begun=len(begun)),
         )
-        sampled = await self._output(prompt_ids, params, request)
+        sampled = await self._output(prompt, params, request)
         assert sampled.logprobs is not None
         assert sampled.weight_versions is not None
         ids = tuple(sampled.token_ids)
-        forced_T = (False,) * len(ids) if limit is None else forced_marks(sampled.logprobs)
-        logprobs = [entry[token].logprob for entry, token in zip(sampled.logprobs, ids, strict=True)]
-        return Completion(
-            token_ids=ids,
-            logprobs_T=tuple(nan if forced else value for value, forced in zip(logprobs, forced_T, strict=True)),
-            versions_T=tuple(
-                int(span.version) for span in sampled.weight_versions for _ in range(span.start, span.end)
-            ),
-            forced_T=forced_T,
+        return _completion(
+            ids,
+            sampled.logprobs,
+            [(span.version, span.start) for span in sampled.weight_versions],
+            limited=limit is not None,
             finished=sampled.finish_reason == "stop",
-            experts=await self._experts(request, ids=len(prompt_ids) + len(ids)) if self._record_experts else None,
+            experts=await self._experts(request, ids=len(prompt) + len(ids)) if self._record_experts else None,
+        )
+
+    def so_far(self, request: str) -> Completion | None:
+        """See `Engine.so_far`: vLLM's front end has the tokens of a running request, whatever it is to put out."""
+        processor = self._llm.output_processor
+        names = processor.external_req_ids.get(request)
+        state = processor.request_states.get(names[0]) if names else None
+        if state is None or self._record_experts:
+            return None
+        assert state.detokenizer is not None
+        assert state.logprobs_processor is not None
+        assert state.logprobs_processor.logprobs is not None
+        return _completion(
+            tuple(state.detokenizer.output_token_ids),
+            state.logprobs_processor.logprobs,
+            state.weight_version_starts,
+            limited=state.logprobs_processor.num_logprobs == LIKELIEST,
+            finished=False,
         )
 
     async def _output(self, prompt_ids: tuple[int, ...], params: SamplingParams, request: str) -> CompletionOutput:
@@ -187,6 +209,33 @@ class VllmEngine:
         """See `Engine.close`."""
         self._llm.shutdown()
         self._receiver.close()
+
+
+def _completion(
+    ids: tuple[int, ...],
+    likeliest: Sequence[Mapping[int, Logprob]],
+    versions: Sequence[tuple[str, int]],
+    *,
+    limited: bool,
+    finished: bool,
+    experts: Choices | None = None,
+) -> Completion:
+    """Return what vLLM says of tokens; `versions` are those of the weights, each with the first token that it sampled."""
+    forced_T = forced_marks(likeliest) if limited else (False,) * len(ids)
+    logprobs = [entry[token].logprob for entry, token in zip(likeliest, ids, strict=True)]
+    ends = [*(start for _, start in versions[1:]), len(ids)]
+    return Completion(
+        token_ids=ids,
+        logprobs_T=tuple(nan if forced else value for value, forced in zip(logprobs, forced_T, strict=True)),
+        versions_T=tuple(
+            int(version)
+            for (version, start), end in zip(versions, ends[: len(versions)], strict=True)
+            for _ in range(start, end)
+        ),
+        forced_T=forced_T,
+        finished=finished,
+        experts=experts,
+    )
 
 
 def forced_marks(logprobs: Sequence[Mapping[int, Logprob]]) -> tuple[bool, ...]:

@@ -2,17 +2,18 @@
 
 import asyncio
 import hashlib
-import time
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
 
 from envs.catalog import make_env
 from envs.core.clock import Clock
-from envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
+from envs.core.errors import EnvError, EnvironmentFault, EpisodeTimeout, PromptTooLong
 from envs.core.failure import FailureKind, failure_of, in_words
 from envs.core.setting import running, scheduled
 from envs.core.step_result import StepResult
@@ -20,12 +21,14 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn, calls_are_valid, parse_turn
 from envs.play import MakeEnv, Play
 from rollout.engines.protocol import Completion
+from rollout.episodes.begun import BegunEpisode
 from rollout.episodes.env_threads import EnvThreads
+from rollout.episodes.in_flight import Episode
 from rollout.episodes.renderer import Renderer
-from rollout.episodes.stopwatch import Stopwatch
 from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from rollout.trajectory import TOKEN_LIMITS, Stop, Times, Trajectory, Turn, TurnFault
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 LIMITS = {
     Stop.ENV: "",
@@ -57,22 +60,14 @@ class EpisodeLimits:
             raise ValueError(f"rollout.limits.turns={self.turns} must be 1 or more, or null")
 
 
+class NotReplayed(EnvironmentFault):
+    """An environment is not where it was after the same turns."""
+
+
 class EngineFault(EnvError):
     """The engine failed to generate."""
 
     kind = "engine"
-
-
-@dataclass(kw_only=True, slots=True)
-class _Episode:
-    """One episode while it is played."""
-
-    task: Task
-    seed: int
-    play: Play
-    clock: Clock
-    watch: Stopwatch = field(default_factory=Stopwatch)
-    turns: list[Turn] = field(default_factory=list)
 
 
 class EpisodeRunner:
@@ -96,12 +91,23 @@ class EpisodeRunner:
         self._places = asyncio.Semaphore(sequences)
         self._threads = EnvThreads()
         self._make_env = make_env
+        self._numbers = count()
 
     async def run(self, task: Task, *, seed: int) -> Trajectory:
-        """Play one episode to its end. Never raises for a fault outside the model: it becomes a typed failure."""
-        start = time.monotonic()
-        play = Play(task, make=self._make_env)
-        episode = _Episode(task=task, seed=seed, play=play, clock=Clock(self._limits.timeout_s))
+        """Play one episode from its first turn to its end. Never raises, as `play`."""
+        return await self.play(self.episode(task, seed=seed))
+
+    def episode(self, task: Task, *, seed: int, begun: BegunEpisode | None = None) -> Episode:
+        """Return an episode to be played: a new one, or one that goes on where another process left it."""
+        play, clock = Play(task, make=self._make_env), Clock(self._limits.timeout_s)
+        return Episode(task=task, seed=seed, name=f"e{next(self._numbers)}", play=play, clock=clock, begun=begun)
+
+    def so_far(self, episode: Episode) -> BegunEpisode | None:
+        """Return what there is of an episode that is played, for another process to go on; None where there is nothing."""
+        return episode.so_far(self._sampler.so_far)
+
+    async def play(self, episode: Episode) -> Trajectory:
+        """Play an episode to its end. Never raises for a fault outside the model: it becomes a typed failure."""
         result, failure = StepResult(), None
         try:
             stop, result = await self._play(episode)
@@ -109,42 +115,83 @@ class EpisodeRunner:
             failure = failure_of(error)
             stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
         finally:
-            if not play.over:  # nobody waits for the end: a call of the environment may still be under way
-                self._threads.start(play.close)
+            self._leave(episode.play)
         return Trajectory(
-            task=task,
+            task=episode.task,
             turns=tuple(episode.turns),
             stop=stop,
             reward=None if failure is not None else result.reward,
             verdict=result.verdict,
             failure=failure,
-            seconds=time.monotonic() - start,
-            times=episode.watch.times,
+            seconds=episode.seconds,
+            times=episode.times,
+            carried=episode.carried,
         )
 
-    async def _play(self, episode: _Episode) -> tuple[Stop, StepResult]:
+    def _leave(self, play: Play) -> None:
+        """Close an environment that has not come to its end. Nobody waits: a call of it may still be under way."""
+        if not play.over:
+            self._threads.start(play.close)
+
+    async def _play(self, episode: Episode) -> tuple[Stop, StepResult]:
         task, turns = episode.task, episode.turns
-        first = await self._in_thread(episode, episode.play.begin)
-        context = ids = self._prompt_ids(task, first)
+        context, ids = await self._opened(episode)
         episode.watch.lap()
         while True:
             room = self._limits.total_tokens - len(ids)
             if room <= 0:
                 stop = Stop.EPISODE_LENGTH
                 return stop, await self._in_thread(episode, partial(episode.play.cut, LIMITS[stop]))
+            episode.context = context
             sampled = await self._sample(episode, ids, room=room)
+            episode.said = sampled.completion
             if turns:
                 turns[-1] = _processed(turns[-1], context, sampled.completion)
             parsed = parse_turn(self._renderer.text(sampled.completion.token_ids), thinks=task.thinks)
             stop = self._stop(sampled.completion, room, turns=len(turns) + 1)
             result = await self._in_thread(episode, partial(episode.play.turn, parsed, cut=LIMITS[stop]))
-            turns.append(_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
+            episode.end_turn(_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
             if stop in TOKEN_LIMITS:
                 return stop, result
             if result.done:
                 return (Stop.TURNS if result.out_of_turns else Stop.ENV), result
             context = self._renderer.observation_ids(result.messages, thinks=task.thinks)
             ids = (*ids, *sampled.completion.token_ids, *context)
+
+    async def _opened(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Bring the environment to the turn that is next; return the ids that are new in it, and those of the whole."""
+        begun = episode.begun
+        if begun is not None:
+            try:
+                opened = await self._replayed(episode, begun)
+            except Exception as error:  # whatever the environment raises that has played these turns before
+                LOG.warning("an episode of %s begins again: %s", episode.task.label, in_words(error))
+                self._leave(episode.play)
+                episode.begin_again(Play(episode.task, make=self._make_env))
+            else:
+                episode.go_on(begun)
+                return opened
+        ids = self._prompt_ids(episode.task, await self._in_thread(episode, episode.play.begin))
+        return ids, ids
+
+    async def _replayed(self, episode: Episode, begun: BegunEpisode) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Play the turns again that the environment had answered. Raises where it or the renderer has another answer."""
+        task, play = episode.task, episode.play
+        if begun.turns and not task.env.replays:
+            raise NotReplayed("the environment can't play the same turns again")
+        context = ids = self._prompt_ids(task, await self._in_thread(episode, play.begin))
+        for number, turn in enumerate(begun.turns, start=1):
+            if turn.context_ids != context:
+                raise NotReplayed(f"what comes before turn {number} is other than it was")
+            parsed = parse_turn(turn.text, thinks=task.thinks)
+            result = await self._in_thread(episode, partial(play.turn, parsed))
+            if result.done or result.messages != turn.observation:
+                raise NotReplayed(f"the environment answers turn {number} otherwise")
+            context = self._renderer.observation_ids(result.messages, thinks=task.thinks)
+            ids = (*ids, *turn.sampled_ids, *context)
+        if begun.turn is not None and begun.turn.context_ids != context:
+            raise NotReplayed("what comes before the last turn is other than it was")
+        return context, ids
 
     def _prompt_ids(self, task: Task, first: tuple[Message, ...]) -> tuple[int, ...]:
         ids = self._renderer.prompt_ids(task, first)
@@ -154,7 +201,9 @@ class EpisodeRunner:
             )
         return ids
 
-    async def _sample(self, episode: _Episode, ids: tuple[int, ...], *, room: int) -> SampledTurn:
+    async def _sample(self, episode: Episode, ids: tuple[int, ...], *, room: int) -> SampledTurn:
+        if episode.said is not None:  # in a process before
+            return self._sampler.measured(episode.said, episode.task.thinking)
         thought_so_far = sum(turn.thought.tokens for turn in episode.turns)
         seed = _turn_seed(episode.seed, len(episode.turns))
         async with episode.watch.place(self._places):
@@ -162,7 +211,13 @@ class EpisodeRunner:
                 try:
                     async with asyncio.timeout(episode.clock.left_s) as deadline:
                         return await self._sampler.sample(
-                            ids, episode.task.thinking, room=room, thought_so_far=thought_so_far, seed=seed
+                            ids,
+                            episode.task.thinking,
+                            room=room,
+                            thought_so_far=thought_so_far,
+                            seed=seed,
+                            begun=episode.before,
+                            request=episode.request,
                         )
                 except Exception as error:
                     if deadline.expired():
@@ -175,7 +230,7 @@ class EpisodeRunner:
             return Stop.EPISODE_LENGTH if len(completion.token_ids) >= room else Stop.LENGTH
         return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
 
-    async def _in_thread(self, episode: _Episode, function: Callable[[], T]) -> T:
+    async def _in_thread(self, episode: Episode, function: Callable[[], T]) -> T:
         task = episode.task
         at_once = task.env.settings.threads
         return await self._threads.call(

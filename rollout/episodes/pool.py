@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push, WeightTaker
 
@@ -13,7 +15,9 @@ from rollout.weights.delivery import Push, WeightTaker
 class PoolWorker(WeightTaker, Protocol):
     """A rollout worker as the pool sees it, wherever it runs. A call that is cancelled ends its work there too."""
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> Group: ...
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group: ...
+
+    async def partials(self) -> list[BegunGroup]: ...
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int: ...
 
@@ -34,26 +38,43 @@ class RolloutPool:
         self._workers = workers
         self._retries = retries
         self._in_flight = [0] * len(workers)
+        self._begun: dict[int, BegunGroup] = {}
 
-    async def run_group(self, ticket: Ticket, samples: int) -> Group:
-        """Return a group of answers from the least busy worker; try failed ones again, elsewhere where that is possible."""
-        index = self._least_busy(range(len(self._workers)))
-        group = await self._group_from(index, ticket, samples, attempt=0)
-        for attempt in range(1, self._retries + 1):
-            if not group.worth_retrying:
-                break
-            index = self._least_busy([i for i in range(len(self._workers)) if i != index] or [index])
-            again = await self._group_from(index, ticket, group.worth_retrying, attempt=attempt)
-            group = group.merged_with_retry(again)
-        return group
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
+        """Return a group of answers from the least busy worker; try failed ones again, elsewhere where that is possible.
+
+        `begun` is what there is of the group from workers that are gone: it goes on where it was.
+        """
+        begun = begun or BegunGroup(ticket=ticket, attempt=0)
+        index: int | None = None
+        try:
+            while True:
+                self._begun[ticket.number] = begun
+                wanted = samples if begun.before is None else begun.before.worth_retrying
+                index = self._least_busy([i for i in range(len(self._workers)) if i != index] or [0])
+                group = await self._group_from(index, ticket, wanted, begun)
+                if begun.before is not None:
+                    group = begun.before.merged_with_retry(group)
+                if begun.attempt >= self._retries or not group.worth_retrying:
+                    return group
+                begun = BegunGroup(ticket=ticket, attempt=begun.attempt + 1, before=group)
+        finally:
+            self._begun.pop(ticket.number, None)
+
+    async def partials(self) -> list[BegunGroup]:
+        """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
+        of_workers = await asyncio.gather(*(worker.partials() for worker in self._workers))
+        there = {(one.ticket.number, one.attempt): one for of_worker in of_workers for one in of_worker}
+        known = list(self._begun.values())
+        return [replace(there.get((one.ticket.number, one.attempt), one), before=one.before) for one in known]
 
     def _least_busy(self, indices: Sequence[int]) -> int:
         return min(indices, key=lambda index: self._in_flight[index])
 
-    async def _group_from(self, index: int, ticket: Ticket, samples: int, *, attempt: int) -> Group:
+    async def _group_from(self, index: int, ticket: Ticket, samples: int, begun: BegunGroup) -> Group:
         self._in_flight[index] += 1
         try:
-            return await self._workers[index].run_group(ticket, samples, attempt)
+            return await self._workers[index].run_group(ticket, samples, begun.attempt, replace(begun, before=None))
         finally:
             self._in_flight[index] -= 1
 

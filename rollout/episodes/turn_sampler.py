@@ -1,5 +1,6 @@
 """One turn of the model: how many tokens it may think and answer, and what of it was thought."""
 
+import hashlib
 from dataclasses import dataclass
 
 from envs.core.thinking_mode import Thinking
@@ -28,16 +29,25 @@ class TurnSampler:
         self._answer_tokens = config.answer_tokens or turn_tokens
 
     async def sample(
-        self, ids: tuple[int, ...], thinking: Thinking, *, room: int, thought_so_far: int, seed: int
+        self,
+        ids: tuple[int, ...],
+        thinking: Thinking,
+        *,
+        room: int,
+        thought_so_far: int,
+        seed: int,
+        begun: Completion | None = None,
+        request: str | None = None,
     ) -> SampledTurn:
-        """Sample the turn that follows `ids`, of at most `room` tokens.
+        """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `begun` with included.
 
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room does
-        not hold budget, closing and answer, the budget shrinks.
+        not hold budget, closing and answer, the budget shrinks. `request` is the name by which `so_far` knows the turn.
         """
         if thinking.budget is None:
-            free = await self._engine.generate(ids, max_tokens=min(self._turn_tokens, room), seed=seed)
-            return SampledTurn(completion=free, thought=self._measure(free, thinking))
+            most = min(self._turn_tokens, room)
+            free = await self._generate(ids, most=most, seed=seed, limit=None, begun=begun, request=request)
+            return self.measured(free, thinking)
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
@@ -45,15 +55,53 @@ class TurnSampler:
         besides = self._config.grace + closing + self._answer_tokens
         limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
         most = min(limit.tokens + besides, room)
-        completion = await self._engine.generate(ids, max_tokens=most, seed=seed, limit=limit)
-        thought = self._measure(completion, thinking)
-        too_long = thought.answer_tokens - self._answer_tokens
+        completion = await self._generate(ids, most=most, seed=seed, limit=limit, begun=begun, request=request)
+        sampled = self.measured(completion, thinking)
+        too_long = sampled.thought.answer_tokens - self._answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
-            completion = completion.first(len(completion.token_ids) - too_long)
-            thought = self._measure(completion, thinking)
+            return self.measured(completion.first(len(completion.token_ids) - too_long), thinking)
+        return sampled
+
+    def so_far(self, request: str) -> Completion | None:
+        """Return what the engine has sampled of a turn since it was asked; None where it is not at it, or can't say."""
+        return self._engine.so_far(request)
+
+    def measured(self, completion: Completion, thinking: Thinking) -> SampledTurn:
+        """Return a whole turn with the measures of its thought."""
+        if self._tags is None:
+            thought = Thought(tokens=0, answer_tokens=len(completion.token_ids), closed=Closed.NONE)
+        else:
+            thought = self._tags.measure(completion.token_ids, thinks=thinking.on, forced_T=completion.forced_T)
         return SampledTurn(completion=completion, thought=thought)
 
-    def _measure(self, completion: Completion, thinking: Thinking) -> Thought:
-        if self._tags is None:
-            return Thought(tokens=0, answer_tokens=len(completion.token_ids), closed=Closed.NONE)
-        return self._tags.measure(completion.token_ids, thinks=thinking.on, forced_T=completion.forced_T)
+    async def _generate(
+        self,
+        ids: tuple[int, ...],
+        *,
+        most: int,
+        seed: int,
+        limit: ThoughtLimit | None,
+        begun: Completion | None,
+        request: str | None,
+    ) -> Completion:
+        """Return a turn of at most so many tokens; one that has begun goes on, by a seed of its own for the rest."""
+        if begun is None or not begun.token_ids:
+            return await self._engine.generate(ids, max_tokens=most, seed=seed, limit=limit, request=request)
+        left = most - len(begun.token_ids)
+        if left <= 0:  # the limits were higher when it began
+            return begun.first(most)
+        rest = await self._engine.generate(
+            ids,
+            max_tokens=left,
+            seed=_rest_seed(seed, len(begun.token_ids)),
+            limit=limit,
+            begun=begun.token_ids,
+            request=request,
+        )
+        return begun.then(rest)
+
+
+def _rest_seed(seed: int, tokens: int) -> int:
+    """Return the seed of a turn after so many tokens: with the turn's own, the rest would repeat the draws of its beginning."""
+    digest = hashlib.sha256(f"{seed}/{tokens}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")

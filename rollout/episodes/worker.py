@@ -11,6 +11,8 @@ from envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Engine, EngineConfig, EngineStats
+from rollout.episodes.attempt import Attempt
+from rollout.episodes.begun import BegunGroup
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler
@@ -56,6 +58,7 @@ class RolloutWorker:
         shared_sandbox().admit(config.programs)
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
+        self._attempts: list[Attempt] = []
 
     async def start(self, model_dir: str, version: int, record_experts: bool = False) -> float:
         """Start the engine on a model directory, whose weights count as `version`; returns the seconds it took.
@@ -89,17 +92,24 @@ class RolloutWorker:
             sampler=sampler, renderer=renderer, limits=config.limits, sequences=config.engine.max_sequences
         )
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0) -> Group:
-        """Return `samples` answers to the ticket's task, made concurrently; a later attempt samples others."""
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0, begun: BegunGroup | None = None) -> Group:
+        """Return `samples` answers to the ticket's task, made concurrently; a later attempt samples others.
+
+        `begun` is what there is of this attempt from another process: its episodes go on where they were.
+        """
         if self._runner is None:
             raise RuntimeError("the rollout worker has no engine yet; call start() first")
         seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
-        answers = await asyncio.gather(*(self._runner.run(ticket.task, seed=seed) for seed in seeds))
-        return Group(
-            ticket=ticket,
-            trajectories=tuple(t for t in answers if t.failure is None),
-            failed=tuple(t for t in answers if t.failure is not None),
-        )
+        running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, begun=begun)
+        self._attempts.append(running)
+        try:
+            return await running.play()
+        finally:
+            self._attempts.remove(running)
+
+    async def partials(self) -> list[BegunGroup]:
+        """Return what there is of the groups in flight, for other processes to go on with."""
+        return [running.so_far() for running in self._attempts]
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample one turn for each prompt, without episodes or environments; returns the tokens. For measurement."""

@@ -1,0 +1,83 @@
+"""An engine that says known turns token by token, and can be held at a place inside one of them."""
+
+import asyncio
+from dataclasses import replace
+
+from replay_engine import ReplayEngine
+
+from rollout.budget.rule import ThoughtLimit
+from rollout.engines.protocol import Completion
+from rollout.trajectory import Trajectory
+
+Said = dict[tuple[int, ...], Completion]
+"""The whole turn that follows each prompt."""
+
+
+def said_in(trajectory: Trajectory, *, finished: bool = True) -> Said:
+    """The turns of an episode, by the ids that the engine saw before each; of the last, whether it ended itself."""
+    said: Said = {}
+    seen: tuple[int, ...] = ()
+    for turn in trajectory.turns:
+        seen = (*seen, *turn.context_ids)
+        said[seen] = Completion(
+            token_ids=turn.sampled_ids,
+            logprobs_T=turn.logprobs_T,
+            versions_T=turn.versions_T,
+            forced_T=turn.forced_T,
+            finished=finished or turn is not trajectory.turns[-1],
+            experts=turn.experts,
+        )
+        seen = (*seen, *turn.sampled_ids)
+    return said
+
+
+class HeldEngine(ReplayEngine):
+    """Says the turn that belongs to a prompt, or what is left of it; its call number `hold_at` stops after `tokens` of it.
+
+    What it says has the version `version`. `held` is set where it stands still.
+    """
+
+    def __init__(self, said: Said, *, version: int = 0, hold_at: int | None = None, tokens: int = 0) -> None:
+        super().__init__({})
+        self._said = said
+        self._version_number = version
+        self._hold_at = hold_at
+        self._tokens = tokens
+        self._running: dict[str, Completion] = {}
+        self.held = asyncio.Event()
+        self.asked: list[tuple[int, int, ThoughtLimit | None]] = []
+        """Of each call the tokens that had begun, the seed and the limit."""
+        self.most: list[int] = []
+
+    async def generate(
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        seed: int,
+        limit: ThoughtLimit | None = None,
+        begun: tuple[int, ...] = (),
+        request: str | None = None,
+    ) -> Completion:
+        number = len(self.asked)
+        self.asked.append((len(begun), seed, limit))
+        self.most.append(max_tokens)
+        whole = self._said[prompt_ids]
+        assert whole.token_ids[: len(begun)] == begun
+        rest = replace(
+            whole,
+            token_ids=whole.token_ids[len(begun) :],
+            logprobs_T=whole.logprobs_T[len(begun) :],
+            versions_T=(self._version_number,) * (len(whole.token_ids) - len(begun)),
+            forced_T=whole.forced_T[len(begun) :],
+        )
+        if number == self._hold_at:
+            assert request is not None
+            self._running[request] = rest.first(self._tokens) if self._tokens < len(rest.token_ids) else rest
+            self.held.set()
+            await asyncio.Event().wait()
+        return rest.first(max_tokens)
+
+    def so_far(self, request: str) -> Completion | None:
+        """What it had said of a turn when it stopped."""
+        return self._running.get(request)
