@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.env_commands import add_env_commands
 from orchestrator.cli.serve_command import add_serve_command
@@ -84,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
         "overrides", nargs="+", metavar="key=value", help="the new run's name=, and settings that shall be others"
     )
     fork.set_defaults(execute=_run_command)
+    add_audit_command(commands)
     add_env_commands(commands)
     add_compare_command(commands)
     add_serve_command(commands)

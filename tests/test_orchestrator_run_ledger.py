@@ -80,5 +80,5 @@ def test_a_line_that_a_killed_process_left_half_written_disappears_and_any_other
     with pytest.raises(ValueError, match=r"ledger.jsonl, line 2 is no row of a ledger"):
         read_ledger(path)
     path.write_text(whole.replace("continued", "vanished"), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"line 1: event 'vanished' is none of admitted"):
+    with pytest.raises(ValueError, match=r"line 1 is no row of a ledger: event 'vanished' is none of admitted"):
         read_ledger(path)

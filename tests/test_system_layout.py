@@ -51,6 +51,7 @@ ROOMS = {
         "failure_watch",
         "skip_watch",
         "run",
+        "audit",
         "data",
         "settings",
         "cluster",

@@ -15,6 +15,8 @@ from orchestrator.run.checkpoint import steps, verify
 LOCK_FILE = "driver.lock"
 LOCK_TRIES = 3
 LOCK_PAUSE_S = 0.1
+TRAJECTORIES_EVERY = 10
+"""Steps between trajectory files; the last step always has one, and one that was skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,11 +162,19 @@ def _rows(text: str, path: Path) -> list[tuple[str, LedgerRow]]:
     return [(line, _row(line, path, number)) for number, line in enumerate(text.split("\n")[:-1], 1)]
 
 
-def _row(line: str, path: Path, number: int) -> LedgerRow:
+def parse_row(line: str) -> LedgerRow:
+    """Parse the row of one line. Raise `ValueError` where it is none."""
     try:
         row = LedgerRow(**json.loads(line))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}, line {number} is no row of a ledger: {line[:80]!r}") from error
+        raise ValueError(f"no row of a ledger: {line[:80]!r}") from error
     if row.event not in EVENTS:
-        raise ValueError(f"{path}, line {number}: event {row.event!r} is none of {', '.join(EVENTS)}")
+        raise ValueError(f"no row of a ledger: event {row.event!r} is none of {', '.join(EVENTS)}")
     return row
+
+
+def _row(line: str, path: Path, number: int) -> LedgerRow:
+    try:
+        return parse_row(line)
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number} is {error}") from error

@@ -12,6 +12,8 @@ from orchestrator.run.folder import append_line, write_whole
 
 HEAD = ("stage", "step", "time")
 EVENT = "event"
+UNWRITTEN = "unwritten"
+"""The kind of the event that names a file of trajectories which could not be written, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

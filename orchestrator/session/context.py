@@ -5,15 +5,12 @@ from pathlib import Path
 
 from orchestrator.deadline import StopFlag, in_thread
 from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import MetricsLog
+from orchestrator.run.metrics_log import UNWRITTEN, MetricsLog
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
 from orchestrator.settings.run_config import RunConfig
 from rollout.trajectory import Group, WeightVersion
 from rollout.trajectory_json import write_groups
-
-UNWRITTEN = "unwritten"
-"""The kind of the event that names a file of trajectories which could not be written, and why."""
 
 
 class RunContext:

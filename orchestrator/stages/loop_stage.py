@@ -8,11 +8,12 @@ from typing import Any, Protocol
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.buffer_state import HeldGroup, SavedGroup, saved_groups, state_from_json
+from orchestrator.buffer_state import GROUPS_FILE, STATE_FILE, HeldGroup, SavedGroup, saved_groups, state_from_json
 from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.run.checkpoint import latest
+from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.ledger import Ledger
 from orchestrator.session.oversight import LoopView
 from orchestrator.session.run import Run
@@ -23,12 +24,6 @@ from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.ticket_book import TicketBook
 from rollout.trajectory import Group, WeightVersion
-
-STATE_FILE = "loop.json"
-GROUPS_FILE = "groups.jsonl"
-FULL_TRAJECTORIES_EVERY = 10
-"""Steps between trajectory files; the last step always has one, and one that was skipped."""
-
 
 Saved = tuple[dict[str, Any], list[SavedGroup]]
 """What a checkpoint says of the loop, and the finished groups in it."""
@@ -153,7 +148,7 @@ class LoopStage:
         """Write the trajectories of a step where they are due and not written yet."""
         path = self._run.folder.trajectory_file(self._stage, report.step)
         skipped = report.learner["skipped"] > 0  # the share of its updates
-        due = report.step == self._config.steps or skipped or report.step % FULL_TRAJECTORIES_EVERY == 0
+        due = report.step == self._config.steps or skipped or report.step % TRAJECTORIES_EVERY == 0
         if due and not path.exists():
             await self._run.write_trajectories(path, report.groups, name=self._stage, step=report.step)
 

@@ -1,0 +1,83 @@
+"""The audit of a run: what its ledger, metrics, checkpoints and trajectories say, and where they do not agree."""
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.audit.checkpoint_checks import checkpoint_findings
+from orchestrator.audit.evidence import Evidence, gather
+from orchestrator.audit.finding import Finding
+from orchestrator.audit.metrics_checks import metrics_findings
+from orchestrator.audit.ticket_lives import TicketLives
+from orchestrator.audit.trajectory_checks import trajectory_findings
+from orchestrator.run.folder import RunDir
+from orchestrator.ticket_book import Totals
+
+LOOKS = 3
+PAUSE_S = 1.0
+"""A run that is working may go back to a checkpoint between two looks at its files: only what every look finds is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageAudit:
+    """What one instance has left. `steps` counts its rows of metrics; `tickets` is None where it has none."""
+
+    name: str
+    steps: int
+    tickets: Totals | None
+    trajectories: int
+    """Files."""
+    checkpoints: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What was found. `working` says whether a driver holds the run now."""
+
+    run: str
+    working: bool
+    stages: list[StageAudit]
+    findings: list[Finding]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {"sound": not self.findings} | asdict(self)
+
+
+def audit(folder: RunDir) -> Audit:
+    """Audit a run. Raise `FileNotFoundError` where the folder is that of no run."""
+    working = folder.is_held()
+    found, stages = _look(gather(folder))
+    for _ in range(LOOKS - 1):
+        if not (found and working):
+            break
+        time.sleep(PAUSE_S)
+        again, stages = _look(gather(folder))
+        found = [finding for finding in found if finding in again]
+    return Audit(run=str(folder.root), working=working, stages=stages, findings=found)
+
+
+def _look(evidence: Evidence) -> tuple[list[Finding], list[StageAudit]]:
+    names = list(dict.fromkeys(row.stage for _, row in evidence.ledger))
+    lives = {
+        name: TicketLives(name, [(line, row) for line, row in evidence.ledger if row.stage == name]) for name in names
+    }
+    found = [*evidence.unreadable]
+    for one in lives.values():
+        found += one.findings
+    found += metrics_findings(evidence, lives)
+    for one in lives.values():
+        found += trajectory_findings(evidence, one)
+    found += checkpoint_findings(evidence)
+    return found, [_stage(evidence, name, lives) for name in evidence.stages]
+
+
+def _stage(evidence: Evidence, name: str, lives: dict[str, TicketLives]) -> StageAudit:
+    steps = sum(row.stage == name and row.event is None for _, row in evidence.metrics)
+    return StageAudit(
+        name=name,
+        steps=steps,
+        tickets=lives[name].totals if name in lives else None,
+        trajectories=len(evidence.trajectory_files(name)),
+        checkpoints=evidence.checkpoints.get(name, []),
+    )

@@ -1,0 +1,143 @@
+"""A run's folder with everything that `rl` leaves, made by the loop's own parts in a tenth of a second, without a model."""
+
+import asyncio
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from envs.core.env_ref import EnvRef
+from envs.core.failure import Failure, FailureKind
+from envs.core.task import Task
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.buffer_state import GROUPS_FILE, STATE_FILE, saved_groups, state_from_json
+from orchestrator.loop import StepReport
+from orchestrator.mixture import Mixture
+from orchestrator.run.checkpoint import begin, commit, latest, step_of
+from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.ledger import Ledger
+from orchestrator.run.metrics_log import MetricsLog
+from orchestrator.stages.step_metrics import step_metrics
+from orchestrator.step_times import StepClock
+from rollout.engines.protocol import EngineStats
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
+from rollout.trajectory_json import write_groups
+
+STAGE = "rl"
+EVERY = 5
+"""Steps between checkpoints, and between files of trajectories."""
+LAG = 1
+
+
+class Source:
+    """The tasks of an environment."""
+
+    def __init__(self, env: str) -> None:
+        self._env = env
+
+    def task(self, index: int) -> Task:
+        return Task(env=EnvRef(name=self._env), key=str(index), messages=({"role": "user", "content": "?"},), spec={})
+
+
+def answers(ticket: Ticket, rng: random.Random) -> Group:
+    """A group of three that teaches something, or nothing, or failed for the most part."""
+    task, kind = ticket.task, rng.choice(("mixed", "mixed", "mixed", "equal", "failed"))
+    failure = Failure(kind=FailureKind.TIMEOUT, message="too slow")
+    rewards = {"mixed": [0.0, 1.0, 1.0], "equal": [1.0, 1.0, 1.0], "failed": [1.0]}[kind]
+    return Group(
+        ticket=ticket,
+        trajectories=tuple(Trajectory(task=task, turns=(), stop=Stop.ENV, reward=reward) for reward in rewards),
+        failed=tuple(
+            Trajectory(task=task, turns=(), stop=Stop.FAILURE, failure=failure) for _ in range(3 - len(rewards))
+        ),
+    )
+
+
+class Past:
+    """The stage, from its newest checkpoint on, as one process works on it."""
+
+    def __init__(self, root: Path, *, seed: int = 0) -> None:
+        self.folder = RunDir(root)
+        self._rng = random.Random(seed)
+        self._mixture = Mixture({env: Source(env) for env in ("math", "code")}, {"math": 1.0, "code": 1.0})
+
+    def steps(self, until: int, *, done: bool = False) -> None:
+        """Make the steps up to this one; the stage is done then, or its process killed."""
+        self.folder.open()
+        asyncio.run(self._steps(until))
+        state = replace(self.folder.state(), stages={STAGE: "rl"}, began={STAGE: "model"})
+        self.folder.store(replace(state, done={STAGE: until} if done else {}))
+        self.folder.close()
+
+    async def _steps(self, until: int) -> None:
+        self._metrics, self._ledger = MetricsLog(self.folder.metrics), Ledger(self.folder.ledger, STAGE)
+        self._buffer = Buffer(groups_per_step=3, max_lag=LAG, max_drops=2, book=self._ledger)
+        newest = latest(self.folder.checkpoints(STAGE))
+        first = 1 if newest is None else step_of(newest) + 1
+        version = VersionCell(WeightVersion(step=first - 1))
+        self._restore(newest, version.value)
+        self._metrics.truncate(STAGE, first - 1)
+        producer = asyncio.create_task(self._produce(version))
+        for step in range(first, until + 1):
+            await self._step(step, version)
+        producer.cancel()
+        await asyncio.wait({producer})
+
+    async def _produce(self, version: VersionCell) -> None:
+        while True:
+            ticket = await self._buffer.admit(self._mixture, version)
+            await self._buffer.put(answers(ticket, self._rng))
+
+    async def _step(self, step: int, version: VersionCell) -> None:
+        groups = await self._buffer.take(version.value)
+        self._buffer.trained(step)
+        version.value = WeightVersion(step=step)
+        dropped, occupancy = self._buffer.dropped, self._buffer.occupancy()
+        await self._buffer.release(step)
+        report = StepReport(
+            step=step,
+            groups=groups,
+            dropped=dropped,
+            learner={"loss": 0.5, "skipped": 0.0},
+            lag_max=0,
+            pushed_bytes=0,
+            pushed_share=1.0,
+            times=replace(StepClock().report(), seconds=dict.fromkeys(StepClock().report().seconds, 0.1)),
+            occupancy=occupancy,
+            engine=EngineStats(),
+        )
+        self._metrics.append(STAGE, step, step_metrics(report))
+        if step % EVERY == 0:
+            self._save(step)
+            write_groups(self.folder.trajectory_file(STAGE, step), groups)
+
+    def _save(self, step: int) -> None:
+        state = self._buffer.state()
+        told = {"buffer": state.to_json(), "mixture": self._mixture.state(), "ledger_rows": self._ledger.rows}
+        directory = begin(self.folder.checkpoints(STAGE), step, needed_bytes=0)
+        (directory / STATE_FILE).write_text(json.dumps(told), encoding="utf-8")
+        (directory / GROUPS_FILE).write_text(state.group_lines(), encoding="utf-8")
+        (directory / "model.safetensors").write_bytes(b"weights")
+        commit(directory)
+
+    def _restore(self, checkpoint: Path | None, version: WeightVersion) -> None:
+        if checkpoint is None:
+            return
+        told = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        groups = saved_groups((checkpoint / GROUPS_FILE).read_text(encoding="utf-8"))
+        self._ledger.cut(told["ledger_rows"])
+        self._ledger.continued(step_of(checkpoint))
+        self._mixture.restore(told["mixture"])
+        made = [group.with_task(self._mixture.task(group.draw)) for group in groups]
+        state = state_from_json(told["buffer"], made)
+        self._buffer.restore(state, was=version, now=version, envs=self._mixture.envs)
+
+
+def accounted_run(root: Path) -> RunDir:
+    """A run that was killed after step 8, went on from its checkpoint of step 5, and is done after 20."""
+    folder = RunDir(root)
+    folder.root.mkdir()
+    folder.store(RunState(model="model", label="init"))
+    for until in (8, 20):
+        Past(root, seed=until).steps(until, done=until == 20)
+    return folder
