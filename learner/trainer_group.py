@@ -30,6 +30,8 @@ class TrainerRank(WeightSender, Protocol):
 
     def kill(self) -> None: ...
 
+    async def ready(self) -> None: ...
+
     async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None: ...
 
     async def load_reference(self) -> None: ...
@@ -64,6 +66,10 @@ class TrainerGroup:
         """Whether a rank may be in the middle of a call for ever: it was given up, or has failed in another rank alone."""
         self._loss = LossConfig()
         self._delivery = Delivery(ranks[0])
+
+    async def ready(self) -> None:
+        """Wait until the ranks have joined each other."""
+        await self._call_all(lambda rank: rank.ready())
 
     async def load(
         self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None

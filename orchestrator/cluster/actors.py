@@ -24,7 +24,8 @@ PLACE_CHECKS = 5
 
 
 async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied], cancels: bool = False) -> Any:
-    """Return what an actor answers. Raises `died` with the actor's name where its process has ended.
+    """Return what an actor answers. Raises `died` with the actor's name where its process has ended,
+    and `RuntimeError` where it has ended by what its constructor raised.
 
     With `cancels` the call ends in the actor too where the wait for it is cancelled.
     """
@@ -35,6 +36,8 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
             ray.cancel(call)
         raise
     except RayActorError as error:
+        if error.actor_init_failed:  # which it would again
+            raise RuntimeError(f"{name} could not start ({' '.join(str(error).split())})") from error
         raise died(f"{name} died ({' '.join(str(error).split())})") from error
 
 

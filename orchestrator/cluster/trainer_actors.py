@@ -1,6 +1,5 @@
 """The learner's ranks as actors of Ray, and the group of them that a run starts."""
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -35,10 +34,10 @@ async def start_trainer_group(config: LearnerConfig, *, actors: int) -> TrainerG
     actor = as_actor(TrainerWorker)
     port = free_port()
     started = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
-    ranks = [TrainerActor(one, number=number) for number, one in enumerate(started)]
+    group = TrainerGroup([TrainerActor(one, number=number) for number, one in enumerate(started)])
     with ended_on_failure(started):
-        await asyncio.gather(*(rank.ready() for rank in ranks))
-    return TrainerGroup(ranks)
+        await group.ready()
+    return group
 
 
 class TrainerActor:
