@@ -1,5 +1,7 @@
 """Ends a stage whose steps change nothing, one after the other: never a run that trains to its end in vain."""
 
+from collections.abc import Iterable
+
 
 class NothingTrained(RuntimeError):
     """Step after step was skipped."""
@@ -13,6 +15,12 @@ class SkipWatch:
         self._most = most
         self._stage = stage
         self._skipped: list[int] = []
+
+    def restore(self, steps: Iterable[tuple[int, bool]]) -> None:
+        """Count the steps of a run that goes on, each with whether it was skipped."""
+        self._skipped = []
+        for step, skipped in steps:
+            self._skipped = [*self._skipped, step] if skipped else []
 
     def add(self, step: int, *, skipped: bool, evidence: str) -> None:
         """Count a step; raise `NothingTrained` with the steps and the evidence of it once too many were skipped."""

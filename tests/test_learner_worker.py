@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,13 @@ def broken_batch(*, ranks: int) -> TrainBatch:
         ids=last.ids, trained_T=last.trained_T, advantages_T=last.advantages_T, behaviour_T=(math.nan,) * len(last.ids)
     )
     return make_batch([*whole, lost], ranks=ranks, micro_batch_tokens=70, pad_id=0)
+
+
+def infinite_batch() -> TrainBatch:
+    """A batch whose loss is not finite either."""
+    *whole, last = policy_sequences(seed=9)
+    boundless = replace(last, advantages_T=(math.inf,) * len(last.ids))
+    return make_batch([*whole, boundless], ranks=1, micro_batch_tokens=70, pad_id=0)
 
 
 def few_sequences() -> list[list[TrainingSample]]:
@@ -308,14 +316,24 @@ def first_gradient(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> 
     return {name[8:]: tensor * 10 for name, tensor in state.items() if name.startswith("exp_avg/")}
 
 
-def after_a_broken_batch(rank: int, port: int, folder: str) -> list[float]:
-    """Which steps were skipped, with the optimiser's state in main memory."""
-    learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2, bf16=True, offload="cpu"))
-    learner.load(f"{folder}/llama", optim=OPTIM, total_steps=STEPS)
-    batches = (batch(ranks=1), broken_batch(ranks=1), batch(ranks=1, seed=1))
-    skipped = [learner.train_step(given.share(learner.rank), loss=POLICY)["skipped"] for given in batches]
-    learner.close()
-    return skipped
+def with_broken_batches(rank: int, port: int, folder: str) -> dict[str, Any]:
+    """For each way of keeping the state: which steps were skipped, and the weights of a run with broken steps and without."""
+    kinds = [LearnerConfig(zero_stage=stage) for stage in (0, 1, 2, 3)]
+    kinds += [LearnerConfig(zero_stage=stage, bf16=True) for stage in (1, 2, 3)]
+    kinds += [LearnerConfig(zero_stage=stage, bf16=True, offload="cpu") for stage in (2, 3)]
+    sound = [batch(ranks=1, seed=seed) for seed in range(2)]
+    broken = [sound[0], broken_batch(ranks=1), infinite_batch(), sound[1]]
+    results: dict[str, Any] = {}
+    for config in kinds:
+        learner = TrainerWorker(rank, 1, "127.0.0.1", port, config)
+        runs = []
+        for batches in (broken, sound):
+            learner.load(f"{folder}/llama", optim=OPTIM, total_steps=STEPS)
+            metrics = [learner.train_step(given.share(learner.rank), loss=POLICY) for given in batches]
+            runs.append((metrics, weights_of(learner)))
+        learner.close()
+        results[f"{config.zero_stage}, {config.bf16}, {config.offload}"] = runs
+    return results
 
 
 def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
@@ -337,7 +355,7 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
     results["bf16"] = [half.train_step(batch(ranks=1).share(half.rank), loss=NLL)["loss"] for _ in range(20)]
     half.close()
     results |= {f"float32 sums {stage}": first_gradient(rank, port, folder, stage) for stage in (1, 2, 3)}
-    results["offload"] = after_a_broken_batch(rank, port, folder)
+    results["broken"] = with_broken_batches(rank, port, folder)
     for nothing in (f"{folder}/nowhere", folder):
         with pytest.raises(ValueError, match="is not a model directory"):
             learner.load(nothing, optim=OPTIM, total_steps=1)
@@ -380,8 +398,12 @@ def test_gradients_of_bfloat16_are_added_up_in_float32(accumulated, folder):
     assert error(rough) > 5e-3  # what bfloat16 would lose over as many micro-batches
 
 
-def test_with_offload_too_a_refused_gradient_is_forgotten(accumulated):
-    assert accumulated["offload"] == [0.0, 1.0, 0.0]
+def test_steps_that_are_not_finite_leave_no_trace_whatever_keeps_the_state(accumulated):
+    assert len(accumulated["broken"]) == 9
+    for name, ((broken, weights), (sound, same)) in accumulated["broken"].items():
+        assert [step["skipped"] for step in broken] == [0.0, 1.0, 1.0, 0.0], name
+        assert (broken[0], broken[3]) == tuple(sound), name  # loss, gradient, learning rate
+        assert all(torch.equal(tensor, same[key]) for key, tensor in weights.items()), name
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

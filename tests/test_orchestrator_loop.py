@@ -395,10 +395,12 @@ def test_a_step_says_what_episodes_waited_for_and_what_the_engines_did() -> None
 
 
 class ToldTrainer(Trainer):
-    """Trains with the learner of this file."""
+    """Trains with the learner of this file, which skips every step or none."""
+
+    skips = True
 
     async def begin(self, name: str, **_told: Any) -> Any:
-        return Learner(skipped=True), 0
+        return Learner(skipped=self.skips), 0
 
 
 class ToldEngines(Engines):
@@ -417,15 +419,21 @@ class ToldRun(Run):
         self.engines = ToldEngines(self, beside=None)
 
 
+def told_folder(place: Path) -> RunDir:
+    """The open folder of a run with a model."""
+    byte_tokenizer().save_pretrained(place / "model")
+    (place / "model" / "config.json").write_text("{}", encoding="ascii")
+    folder = RunDir(place / "run")
+    folder.open()
+    folder.store(RunState(model=str(place / "model")))
+    return folder
+
+
 def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_trajectories_on_disk(
     tmp_path: Path,
 ) -> None:
-    byte_tokenizer().save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text("{}", encoding="ascii")
     config = load_config(Path("configs/demo.yaml"), ["rl.groups_per_step=2", "learner.max_skipped=3"])
-    folder = RunDir(tmp_path / "run")
-    folder.open()
-    folder.store(RunState(model=str(tmp_path / "model")))
+    folder = told_folder(tmp_path)
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
         stage = LoopStage(

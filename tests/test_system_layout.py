@@ -50,6 +50,7 @@ ROOMS = {
         "shaping",
         "failure_watch",
         "skip_watch",
+        "band_watch",
         "run",
         "audit",
         "data",

@@ -116,11 +116,16 @@ class RunRecord:
     @property
     def events(self) -> list[Event]:
         """What was done to the run while it was under way, in order."""
-        return [
-            Event(stage=row.stage, step=row.step, kind=str(row.event["kind"]), what=row.event_text)
-            for row in self.rows
-            if row.event is not None
-        ]
+        return [_event(row, row.event) for row in self.rows if row.event is not None and not row.is_alarm]
+
+    @property
+    def alarms(self) -> list[Event]:
+        """Which numbers left their bands, and came back, in order."""
+        return [_event(row, row.event) for row in self.rows if row.event is not None and row.is_alarm]
+
+
+def _event(row: MetricsRow, event: dict[str, Any]) -> Event:
+    return Event(stage=row.stage, step=row.step, kind=str(event["kind"]), what=row.event_text)
 
 
 def read_run(run_dir: Path) -> RunRecord:

@@ -65,6 +65,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "evaluation": tables,
         "accuracy": accuracy_table(record),
         "final_metrics": record.final_metrics(),
+        "alarms": [asdict(alarm) for alarm in record.alarms],
         "events": [asdict(event) for event in record.events],
     }
     if record.budget_curves:

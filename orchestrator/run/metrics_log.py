@@ -14,6 +14,8 @@ HEAD = ("stage", "step", "time")
 EVENT = "event"
 UNWRITTEN = "unwritten"
 """The kind of the event that names a file of trajectories which could not be written, and why."""
+ALARM = "alarm"
+"""The kind of an event that says which numbers left their bands, or came back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,11 @@ class MetricsRow:
     time: float
     values: dict[str, float] = field(default_factory=dict)
     event: dict[str, Any] | None = None
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether this is an event about what was measured."""
+        return self.event is not None and self.event["kind"] == ALARM
 
     @property
     def event_text(self) -> dict[str, str]:
@@ -73,8 +80,11 @@ class MetricsLog:
         self._add(stage, step, {EVENT: {"kind": kind, "what": what}})
 
     def truncate(self, stage: str, after_step: int) -> None:
-        """Forget the rows of `stage` beyond `after_step`: a resumed stage measures those steps again. Events stay."""
-        self._keep(lambda row: row.event is not None or row.stage != stage or row.step <= after_step)
+        """Forget the rows of `stage` beyond `after_step`: a resumed stage measures those steps again.
+
+        Events stay, but for alarms about these rows.
+        """
+        self._keep(lambda row: row.stage != stage or row.step <= after_step or not (row.event is None or row.is_alarm))
 
     def _add(self, stage: str, step: int, fields: dict[str, Any]) -> None:
         line = json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3)} | fields, allow_nan=False)

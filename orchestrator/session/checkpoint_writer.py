@@ -60,7 +60,7 @@ def scores(rows: Iterable[MetricsRow], config: CheckpointConfig) -> dict[int, fl
     """
     if config.best is None:
         return {}
-    values = {row.step: row.values.get(config.best, math.nan) for row in rows if row.event is None}
+    values = {row.step: row.values.get(config.best, math.nan) for row in rows}
     sign, found = 1 if config.best_is == "max" else -1, {}
     for step, value in values.items():
         if math.isfinite(value):

@@ -1,11 +1,11 @@
 """What every stage knows of its run and writes to: no process is behind it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.deadline import StopFlag, in_thread
 from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import UNWRITTEN, MetricsLog
+from orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
 from orchestrator.settings.run_config import RunConfig
@@ -59,3 +59,21 @@ class RunContext:
         """Log one step's metrics of an instance: to `metrics.jsonl`, which the tracker reads, and to the screen."""
         self.metrics.append(name, step, metrics)
         self.progress.update(step, metrics)
+
+    def alarm(self, name: str, step: int, what: dict[str, str]) -> None:
+        """Tell which numbers of an instance left their bands in a step, or came back, where there are any."""
+        if what:
+            self.metrics.event(name, step, ALARM, what)
+            for setting, text in what.items():
+                self.progress.note(f"{name} step {step}: {setting}: {text}")
+
+    def rows(self, name: str) -> list[MetricsRow]:
+        """Return what an instance has measured, by step."""
+        return [row for row in read_metrics(self.folder.metrics) if row.stage == name and row.event is None]
+
+
+def skipped_steps(rows: Iterable[MetricsRow]) -> Iterator[tuple[int, bool]]:
+    """Yield the steps of a training instance, each with whether it was skipped whole."""
+    for row in rows:
+        if (skipped := row.values.get("train/skipped")) is not None:
+            yield row.step, skipped == 1.0

@@ -13,7 +13,6 @@ from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import StopRequested, in_thread, within
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
-from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.retention import Retention
 from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
 from orchestrator.session.context import RunContext
@@ -175,8 +174,7 @@ class Trainer:
     def _retention(self, name: str) -> Retention:
         """Return which checkpoints of an instance are kept beside the newest one."""
         config = self._run.config.checkpoints
-        rows = [row for row in read_metrics(self._run.folder.metrics) if row.stage == name] if config.best else []
-        found = scores(rows, config)
+        found = scores(self._run.rows(name), config) if config.best else {}
         if config.best and not found and name not in self._unscored:
             self._unscored.add(name)
             self._run.progress.note(f"{name} does not measure checkpoints.best={config.best}; its newest ones are kept")

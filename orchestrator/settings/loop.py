@@ -9,6 +9,7 @@ from envs.core.thinking_mode import ThinkingMix
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.losses.own_functions import is_own
+from orchestrator.band_watch import BandsConfig
 from orchestrator.shaping import ShapingConfig
 
 
@@ -42,6 +43,8 @@ class LoopConfig:
     """Steps between checkpoints; the last step always has one."""
     timeout_s: float = running(300.0)
     """Deadline of each wait in the loop, in seconds: for the next group to be finished, or for the learner's step."""
+    bands: BandsConfig = field(default_factory=BandsConfig)
+    """Where some numbers should be; outside there is an alarm."""
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 
@@ -66,6 +69,7 @@ class LoopConfig:
                 f"{stage}.updates_per_step={self.updates_per_step} must lie between 1 and the {self.answers_per_step} answers "
                 f"of a step, epochs={self.epochs} must be at least 1"
             )
+        self.bands.check(f"{stage}.bands", has_reference=self.loss.needs_reference)
         self._require_clips_act()
         if self.max_lag < 0 or self.timeout_s <= 0:
             raise ValueError(f"{stage}.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")

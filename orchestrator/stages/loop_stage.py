@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
+from orchestrator.band_watch import BandWatch
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import GROUPS_FILE, STATE_FILE, HeldGroup, SavedGroup, saved_groups, state_from_json
 from orchestrator.deadline import Deadline, in_thread, within
@@ -15,6 +16,7 @@ from orchestrator.loop import Loop, StepReport
 from orchestrator.run.checkpoint import latest
 from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.ledger import Ledger
+from orchestrator.session.context import skipped_steps
 from orchestrator.session.oversight import LoopView
 from orchestrator.session.run import Run
 from orchestrator.settings.loop import LoopConfig
@@ -59,6 +61,7 @@ class LoopStage:
         self._builder = run.trainer.batch_builder()
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
+        self._bands = BandWatch(config.bands, setting=f"{name}.bands")
         self._limit = Deadline(seconds=config.timeout_s, setting=f"{name}.timeout_s")
         self._done = 0
         self._report: StepReport | None = None
@@ -83,6 +86,7 @@ class LoopStage:
         pool = await run.engines.serving(base, who=self._stage)
         await self._restore(saved)
         run.cut_back(self._stage, self._done)
+        await in_thread(self._restore_watches)
         run.progress.stage(self._stage, config.steps)
         self._loop = loop = Loop(
             stage=self._stage,
@@ -131,8 +135,10 @@ class LoopStage:
         ]
 
     async def _log(self, report: StepReport) -> None:
-        self._run.log(self._stage, report.step, step_metrics(report))
+        metrics = step_metrics(report)
+        self._run.log(self._stage, report.step, metrics)
         self._done, self._report = report.step, report  # only now: a step without its row is not saved
+        self._run.alarm(self._stage, report.step, self._bands.add(metrics))
 
     async def _save_when_due(self, step: int) -> None:
         self._run.trainer.raise_failed()
@@ -143,6 +149,7 @@ class LoopStage:
         await self._write_trajectories(self._report)
         evidence = f"their trajectories are in {self._run.folder.trajectories}"
         self._skips.add(step, skipped=skipped, evidence=evidence)
+        self._bands.check(step)
 
     async def _write_trajectories(self, report: StepReport) -> None:
         """Write the trajectories of a step where they are due and not written yet."""
@@ -207,6 +214,13 @@ class LoopStage:
             now=self._run.version,
             envs=envs,
         )
+
+    def _restore_watches(self) -> None:
+        """Count what was skipped or out of its band before, as the metrics file has it."""
+        rows = self._run.rows(self._stage)
+        self._skips.restore(skipped_steps(rows))
+        for row in rows:
+            self._bands.add(row.values)
 
     async def _made_again(self, group: SavedGroup) -> HeldGroup:
         """Return a group of a checkpoint, whose task is made again from its draw."""

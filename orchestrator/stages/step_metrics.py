@@ -23,6 +23,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "train/lag_max": float(report.lag_max),
         "rollout/tokens_per_s": sampled / report.times.total,
         "rollout/answers": float(len(trajectories)),
+        **_of_all_groups([*report.groups, *report.dropped.groups]),
         "rollout/dropped_no_signal": float(report.dropped.no_signal),
         "rollout/dropped_failed": float(report.dropped.failed),
         "push/bytes": float(report.pushed_bytes),
@@ -39,6 +40,17 @@ def step_metrics(report: StepReport) -> dict[str, float]:
             measured["reward_trained"] = fmean(rewards)
         metrics |= {f"env/{env}/{name}": value for name, value in measured.items()}
     return metrics
+
+
+def _of_all_groups(groups: list[Group]) -> dict[str, float]:
+    """Return the share of answers that were cut off, and of groups whose rewards differ."""
+    answered = [group for group in groups if group.trajectories]
+    if not answered:
+        return {}
+    return {
+        "rollout/truncated": fmean(t.truncated for group in answered for t in group.trajectories),
+        "rollout/signal": fmean(len(set(group.rewards_G)) > 1 for group in answered),
+    }
 
 
 def _buffer_metrics(occupancy: Occupancy) -> dict[str, float]:

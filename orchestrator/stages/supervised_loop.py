@@ -12,6 +12,7 @@ from learner.trainer_group import TrainerGroup
 from orchestrator.data.row_intake import ROWS, counts_text
 from orchestrator.deadline import in_thread, within
 from orchestrator.run.metrics_log import read_metrics
+from orchestrator.session.context import skipped_steps
 from orchestrator.session.run import Run
 from orchestrator.settings.fitting import Supervised
 from orchestrator.skip_watch import SkipWatch
@@ -77,6 +78,7 @@ class _SupervisedLoop:
 
     async def run(self) -> None:
         """Make the steps; what was learnt is saved where a stop or a fault comes between two of them."""
+        self._skips.restore(skipped_steps(await in_thread(self._run.rows, self._name)))
         try:
             for step in range(self._done + 1, self._config.steps + 1):
                 self._run.stop.check()

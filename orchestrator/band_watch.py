@@ -1,0 +1,129 @@
+"""Watches the numbers that tell whether a model still learns what it should: alarms outside of bands, which may end a stage."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from envs.core.bounds import not_negative
+from envs.core.setting import running
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Where a number should be. Without low and high it is not watched."""
+
+    low: float | None = running(None)
+    """Lowest value without an alarm."""
+    high: float | None = running(None)
+    """Highest value without an alarm."""
+    stop_after: int = running(0)
+    """Steps outside one after the other at which the stage ends, with what it learnt saved; 0: alarms alone."""
+
+    def problem(self, value: float) -> str:
+        """Return what is wrong with a value; "" where it is inside. One that is not finite is outside."""
+        if not math.isfinite(value):
+            return "is not finite"
+        if self.low is not None and value < self.low:
+            return f"is below low={self.low}"
+        if self.high is not None and value > self.high:
+            return f"is above high={self.high}"
+        return ""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether there is a bound."""
+        return self.low is not None or self.high is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandsConfig:
+    """Bands of what a step measures."""
+
+    kl: Band = field(default_factory=Band)
+    """Divergence from the reference or the teacher, train/kl; needs one."""
+    entropy: Band = field(default_factory=Band)
+    """Mean surprise of the sampled tokens in nats, train/entropy."""
+    logprob_gap: Band = field(default_factory=Band)
+    """Mean absolute difference of trainer's and engine's log-probabilities, train/logprob_gap."""
+    truncated: Band = field(default_factory=Band)
+    """Share of the answers that were cut off, rollout/truncated."""
+    signal: Band = field(default_factory=Band)
+    """Share of the groups whose rewards differ, rollout/signal."""
+
+    @property
+    def by_name(self) -> dict[str, Band]:
+        """All bands, as `METRICS` names them."""
+        return {
+            "kl": self.kl,
+            "entropy": self.entropy,
+            "logprob_gap": self.logprob_gap,
+            "truncated": self.truncated,
+            "signal": self.signal,
+        }
+
+    def check(self, setting: str, *, has_reference: bool) -> None:
+        """Raise `ValueError` for a band that nothing can be inside of, or of what is not measured."""
+        for name, band in self.by_name.items():
+            not_negative(f"{setting}.{name}.stop_after", band.stop_after)
+            if band.low is not None and band.high is not None and band.low > band.high:
+                raise ValueError(f"{setting}.{name}.low={band.low} is above high={band.high}; exchange them")
+            if band.stop_after and not band.is_watched:
+                raise ValueError(f"{setting}.{name}.stop_after={band.stop_after} without a bound; give low or high")
+        if self.kl.is_watched and not has_reference:
+            stage = setting.removesuffix(".bands")
+            raise ValueError(
+                f"{setting}.kl: there is no reference to be away from; set {stage}.loss.kl_coefficient above 0, or leave "
+                f"the band out"
+            )
+
+
+METRICS = {
+    "kl": "train/kl",
+    "entropy": "train/entropy",
+    "logprob_gap": "train/logprob_gap",
+    "truncated": "rollout/truncated",
+    "signal": "rollout/signal",
+}
+"""The metric of each band."""
+
+
+class OutOfBand(RuntimeError):
+    """A number has been outside of its band for too long."""
+
+
+class BandWatch:
+    """Counts the steps in a row in which each number was outside. A step that does not measure it counts neither way."""
+
+    def __init__(self, bands: BandsConfig, *, setting: str) -> None:
+        """`setting` is where the bands stand, in messages."""
+        self._bands = {name: band for name, band in bands.by_name.items() if band.is_watched}
+        self._setting = setting
+        self._outside = dict.fromkeys(self._bands, 0)
+        self._last: dict[str, str] = {}
+
+    def add(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """Count a step; returns the alarms by setting: what has left its band in this step, and what came back."""
+        alarms = {}
+        for name, band in self._bands.items():
+            value = metrics.get(METRICS[name])
+            if value is None:
+                continue
+            shown, problem = f"{METRICS[name]} {value:.4g}", band.problem(value)
+            before = self._outside[name]
+            self._outside[name] = before + 1 if problem else 0
+            self._last[name] = f"{shown} {problem}"
+            if problem and not before:
+                alarms[f"{self._setting}.{name}"] = f"{shown} {problem}"
+            elif before and not problem:
+                alarms[f"{self._setting}.{name}"] = f"{shown} is inside again after {before} steps"
+        return alarms
+
+    def check(self, step: int) -> None:
+        """Raise `OutOfBand` where a number was outside for as many steps as end the stage."""
+        for name, band in self._bands.items():
+            if band.stop_after and self._outside[name] >= band.stop_after:
+                raise OutOfBand(
+                    f"{self._setting}.{name}: {self._last[name]}, as in {self._outside[name]} steps up to {step} "
+                    f"(stop_after={band.stop_after}); what was learnt is saved, and the same command goes on with another "
+                    f"bound or stop_after"
+                )
