@@ -44,14 +44,14 @@ def test_what_is_measured_again_stands_once_and_an_event_stays_beside_it(tmp_pat
     path = tmp_path / "metrics.jsonl"
     for start_s in (10.0, 20.0):  # two starts of one run: each opens the file anew
         log = MetricsLog(path)
-        log.append_first("start", 0, {"engine/start_s": start_s})
+        log.append_next("start", {"engine/start_s": start_s})
         log.append("eval-rl", 0, {"math/avg_at_k": start_s})
         log.event("rl", 3, "changed", {"rl.steps": ["5", "9"]})
         log.append("rl", 3, {"x": 1.0})
         log.truncate("rl", 2)
     rows = read_metrics(path)
-    assert [(r.stage, r.step) for r in rows if r.event is None] == [("start", 0), ("eval-rl", 0)]
-    assert [list(r.values.values()) for r in rows if r.event is None] == [[10.0], [20.0]]
+    assert [(r.stage, r.step) for r in rows if r.event is None] == [("start", 0), ("start", 1), ("eval-rl", 0)]
+    assert [list(r.values.values()) for r in rows if r.event is None] == [[10.0], [20.0], [20.0]]
     assert [(r.key, r.values, r.event) for r in rows if r.event] == [
         (("rl", 3), {}, {"kind": "changed", "what": {"rl.steps": ["5", "9"]}})
     ] * 2

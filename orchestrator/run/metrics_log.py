@@ -70,10 +70,9 @@ class MetricsLog:
         self._add(stage, step, values)
         self._keys.add((stage, step))
 
-    def append_first(self, stage: str, step: int, metrics: dict[str, float]) -> None:
-        """Add the row of what every start of a run measures, unless an earlier start has: its row stays."""
-        if (stage, step) not in self._keys:
-            self.append(stage, step, metrics)
+    def append_next(self, stage: str, metrics: dict[str, float]) -> None:
+        """Add a row of what is measured at every start of a run; its step is how many such rows there were."""
+        self.append(stage, sum(name == stage for name, _ in self._keys), metrics)
 
     def event(self, stage: str, step: int, kind: str, what: dict[str, Any]) -> None:
         """Add what was done to the run after a step of a stage: its `kind` in a word, and `what` exactly."""

@@ -77,7 +77,7 @@ class Engines:
             await both(start(), self._beside(who))
         else:
             await start()
-        self._run.metrics.append_first("start", 0, {"engine/start_s": time.monotonic() - began})
+        self._run.metrics.append_next("start", {"engine/start_s": time.monotonic() - began})
         # below the usual level anyway: the processes that grade are sealed by the same layers as programs
         programs = any(env.runs_programs for env in config.environments.values())
         if programs or config.sandbox.min_level < MIN_LEVEL:
