@@ -82,7 +82,7 @@ class Oversight:
         self._loop, self._seen = loop, {}
 
     def died(self, who: str, error: Exception) -> None:
-        """Record a death that somebody heals: of one process, or of all whose names begin with `who`."""
+        """Record a death that somebody heals: of a rollout worker by its name, or of the learner."""
         self._supervisor.died(who, error)
 
     def status(self) -> RunStatus:

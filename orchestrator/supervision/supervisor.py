@@ -64,8 +64,8 @@ class Supervisor:
                 watch.ending = asyncio.create_task(self._end(watch, breach))
 
     def died(self, who: str, error: Exception) -> None:
-        """Record the death of a member, or of all whose names begin like this; that of one that was ended is known."""
-        watches = [watch for watch in self._watches.values() if watch.member.name.startswith(who)]
+        """Record the death of a member, or of all that belong to it; that of one that was ended here is known."""
+        watches = [w for w in self._watches.values() if w.member.name == who or w.member.name.startswith(f"{who}'s ")]
         if any(watch.ending for watch in watches):
             return
         evidence = (
