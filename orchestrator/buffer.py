@@ -84,6 +84,11 @@ class Buffer:
         """The slots that are held, by their tickets' numbers: environment and state."""
         return {number: (slot.draw.env, slot.state) for number, slot in self._slots.items()}
 
+    @property
+    def unfinished(self) -> set[int]:
+        """The tickets that hold a slot and have no group yet."""
+        return {number for number, slot in self._slots.items() if slot.group is None}
+
     async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
         """Wait for a free slot, and return the right to start the next group; those of a checkpoint come first.
 

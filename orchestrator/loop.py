@@ -36,6 +36,7 @@ from orchestrator.mixture import Mixture
 from orchestrator.slots import Dropped, Occupancy
 from orchestrator.step_times import Phase, StepClock, StepTimes
 from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -47,7 +48,9 @@ END_S = 30.0
 class Rollouts(Protocol):
     """The rollout workers, seen as one."""
 
-    async def run_group(self, ticket: Ticket, samples: int) -> Group: ...
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group: ...
+
+    async def partials(self) -> list[BegunGroup]: ...
 
     async def load_weights(self, push: Push) -> WeightVersion: ...
 
@@ -110,6 +113,8 @@ class Loop:
     limit: Deadline
     push_limit: Callable[[int], Deadline]
     epochs: int = 1
+    begun: Callable[[Ticket], BegunGroup | None] = lambda _: None
+    """Gives what there is of a ticket's group from before; None where it begins anew."""
     learning: int = 0
     """The step that the learner began last. Until that is reported, the learner's state is of no use to a checkpoint."""
 
@@ -134,7 +139,7 @@ class Loop:
                 groups.create_task(self._one_group(ticket))
 
     async def _one_group(self, ticket: Ticket) -> None:
-        group = await self.rollouts.run_group(ticket, self.group_size)
+        group = await self.rollouts.run_group(ticket, self.group_size, self.begun(ticket))
         await self.buffer.put(self.on_group(group))
 
     async def _steps(self, first: int, last: int, producer: asyncio.Task[None]) -> None:

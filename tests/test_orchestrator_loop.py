@@ -39,6 +39,7 @@ from orchestrator.stages.self_sft import SelfSftConfig
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase
 from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -77,7 +78,7 @@ class Rollouts:
         self.started = self.running = self.cancelled = 0
         self.passes = 1000  # before the loop, for whoever sampled then
 
-    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
         self.passes += 3
         self.started += 1
         self.running += 1
@@ -93,6 +94,9 @@ class Rollouts:
             for reward in (0.0, 1.0)
         )
         return Group(ticket=ticket, trajectories=tuple(answers))
+
+    async def partials(self) -> list[BegunGroup]:
+        return []
 
     async def load_weights(self, push: Push) -> WeightVersion:
         return push.manifest.weight_version
@@ -176,11 +180,11 @@ class BreakingRollouts(Rollouts):
         self.group, self.push, self.after = group, push, after
         self.learning = asyncio.Event()
 
-    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
         if self.group is not None and ticket.number >= 2 * self.after:
             await self.learning.wait()
             raise self.group
-        return await super().run_group(ticket, samples)
+        return await super().run_group(ticket, samples, begun)
 
     async def load_weights(self, push: Push) -> WeightVersion:
         if self.push is not None and push.manifest.version > self.after:
@@ -308,9 +312,9 @@ TAKES_S = {
 class TimedRollouts(Rollouts):
     """Answers after a while, and loads weights as long as `TAKES_S` says."""
 
-    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
         await asyncio.sleep(0.15)  # longer than log and save, beside which the next groups are generated
-        return await super().run_group(ticket, samples)
+        return await super().run_group(ticket, samples, begun)
 
     async def load_weights(self, push: Push) -> WeightVersion:
         await asyncio.sleep(TAKES_S[Phase.LOAD])

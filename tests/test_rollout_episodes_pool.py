@@ -6,15 +6,17 @@ from pathlib import Path
 from pushes import empty_push
 
 from envs.core.env_ref import EnvRef
+from envs.core.pulse import WorkerDied
 from envs.core.task import Task
 from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
+from rollout.episodes.begun import BegunEpisode, BegunGroup
 from rollout.episodes.pool import RolloutPool
-from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from rollout.trajectory import NO_TIME, Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
+NOTHING = BegunEpisode(turns=(), turn=None, seconds=0.0, times=NO_TIME)
 TICKET = Ticket(number=3, task=TASK, admitted=WeightVersion(step=0))
 
 
@@ -94,6 +96,64 @@ def test_what_fails_everywhere_stays_a_failure_and_never_a_zero() -> None:
     group, calls = run([4, 4], retries=2)
     assert calls == [[(4, 0), (4, 2)], [(4, 1)]]
     assert (group.rewards_G, len(group.failed), len(group.retried)) == ([], 4, 8)
+
+
+class Interrupted(Worker):
+    """Says of its attempt what a worker would say, and keeps with what it was asked to go on."""
+
+    def __init__(self, failures: int = 0, *, held: bool = False, finished: int = 0) -> None:
+        super().__init__(failures, held=held)
+        self.finished = finished
+        self.begun: list[BegunGroup | None] = []
+
+    async def partials(self) -> list[BegunGroup]:
+        finished = {n: Trajectory(task=TASK, turns=(), stop=Stop.ENV, reward=0.5) for n in range(self.finished)}
+        _, attempt = self.calls[-1]
+        return [BegunGroup(ticket=TICKET, attempt=attempt, finished=finished)]
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+        self.begun.append(begun)
+        return await super().run_group(ticket, samples, attempt, begun)
+
+
+def test_a_group_goes_on_in_its_second_attempt_with_what_the_first_left() -> None:
+    async def story() -> tuple[BegunGroup, Group, Interrupted]:
+        pool = RolloutPool([Interrupted(3), Interrupted(held=True, finished=1)], retries=1)
+        playing = asyncio.create_task(pool.run_group(TICKET, 4))
+        await settle()
+        (left,) = await pool.partials()
+        playing.cancel()
+        await asyncio.wait([playing])
+        worker = Interrupted()
+        return left, await RolloutPool([worker], retries=1).run_group(TICKET, 4, left), worker
+
+    left, group, worker = asyncio.run(story())
+    assert left.before is not None
+    assert (left.attempt, left.finished[0].reward, len(left.before.trajectories)) == (1, 0.5, 1)
+    assert worker.calls == [(3, 1)]
+    (handed,) = worker.begun
+    assert handed is not None
+    assert handed.finished == left.finished
+    assert (len(group.trajectories), len(group.failed), len(group.retried)) == (4, 0, 3)
+
+
+def test_a_worker_that_died_leaves_what_was_known_of_its_groups() -> None:
+    class Dead(Interrupted):
+        async def partials(self) -> list[BegunGroup]:
+            raise WorkerDied("killed")
+
+    async def story() -> tuple[BegunGroup, BegunGroup]:
+        given = BegunGroup(ticket=TICKET, attempt=0, unfinished={2: NOTHING})
+        pool = RolloutPool([Dead(held=True)], retries=1)
+        playing = asyncio.create_task(pool.run_group(TICKET, 4, given))
+        await settle()
+        (left,) = await pool.partials()
+        playing.cancel()
+        await asyncio.wait([playing])
+        return given, left
+
+    given, left = asyncio.run(story())
+    assert left == given
 
 
 def test_without_retries_a_failure_is_final() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,13 +23,15 @@ from orchestrator.session.run import Run
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
+from orchestrator.stages.begun_groups import BegunGroups, in_words, saved_rows
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.ticket_book import TicketBook
 from rollout.trajectory import Group, WeightVersion
 
-Saved = tuple[dict[str, Any], list[SavedGroup]]
-"""What a checkpoint says of the loop, and the finished groups in it."""
+EPISODES_FILE = "episodes.jsonl"
+Saved = tuple[dict[str, Any], list[SavedGroup], str]
+"""What a checkpoint says of the loop, the finished groups in it, and the lines of those in flight."""
 
 
 class MakeBuffer(Protocol):
@@ -63,6 +66,7 @@ class LoopStage:
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
         self._bands = BandWatch(config.bands, setting=f"{name}.bands")
         self._limit = Deadline(seconds=config.timeout_s, setting=f"{name}.timeout_s")
+        self._begun = BegunGroups(note=run.progress.note)
         self._done = 0
         self._report: StepReport | None = None
         """What the last step of this process did."""
@@ -105,6 +109,7 @@ class LoopStage:
             limit=self._limit,
             push_limit=run.engines.push_limit,
             epochs=config.epochs,
+            begun=self._begun.take,
         )
         self._version = loop.version
         run.oversight.shows(
@@ -171,7 +176,10 @@ class LoopStage:
     async def _save(self, step: int) -> None:
         if step == 0:
             return
-        buffer, version = self._buffer.state(), self._version.value.step
+        # At lag 0 sampling again repeats what was sampled, so nothing is carried over; else what runs is asked before the
+        # buffer, in which some of it may be finished by then.
+        running = [] if self._config.max_lag == 0 else await self._loop.rollouts.partials()
+        buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._version.value.step
         state = {
             "buffer": buffer.to_json(),
             "mixture": self._mixture.state(),
@@ -180,7 +188,11 @@ class LoopStage:
             "ledger_rows": self._ledger.rows,
         }
         await in_thread(self._ledger.sync)
-        files = {STATE_FILE: json.dumps(state), GROUPS_FILE: await in_thread(buffer.group_lines)}
+        files = {
+            STATE_FILE: json.dumps(state),
+            GROUPS_FILE: await in_thread(buffer.group_lines),
+            EPISODES_FILE: await in_thread(partial(self._begun.lines, running, unfinished=unfinished)),
+        }
         self._run.folder.store(replace(self._run.folder.state(), version=version))
         await self._run.trainer.save(self._stage, step, files)
 
@@ -190,15 +202,16 @@ class LoopStage:
             return None
         saved = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
         groups = saved_groups((checkpoint / GROUPS_FILE).read_text(encoding="utf-8"))
+        episodes = (checkpoint / EPISODES_FILE).read_text(encoding="utf-8")
         self._run.folder.store(replace(self._run.folder.state(), version=saved["version"]))
-        return saved, groups
+        return saved, groups, episodes
 
     async def _restore(self, saved: Saved | None) -> None:
         """Go on as the checkpoint says, with the ledger cut back to it."""
         if saved is None:
             await in_thread(self._ledger.cut, 0)
             return
-        state, saved_groups = saved
+        state, saved_groups, episodes = saved
         if missing := await in_thread(self._ledger.cut, state["ledger_rows"]):
             self._run.progress.note(
                 f"{self._stage}: {missing} rows of its past are missing in {self._run.folder.ledger}"
@@ -208,12 +221,16 @@ class LoopStage:
         self._watch.restore(state["failures"])
         envs = self._mixture.envs
         groups = [await self._made_again(group) for group in saved_groups if group.draw.env in envs]
-        self._buffer.restore(
+        go_on = self._buffer.restore(
             state_from_json(state["buffer"], groups),
             was=WeightVersion(step=state["version"]),
             now=self._run.version,
             envs=envs,
         )
+        rows = await in_thread(partial(saved_rows, episodes, go_on=go_on & self._buffer.unfinished))
+        self._begun = BegunGroups(rows, note=self._run.progress.note)
+        if rows:
+            self._run.progress.note(f"{self._stage}: {in_words(rows)}")
 
     def _restore_watches(self) -> None:
         """Count what was skipped or out of its band before, as the metrics file has it."""

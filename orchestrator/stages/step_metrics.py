@@ -7,7 +7,7 @@ from statistics import fmean
 from orchestrator.loop import StepReport
 from orchestrator.slots import Occupancy
 from rewards.verdict import Outcome
-from rollout.trajectory import Group, well_formed_share
+from rollout.trajectory import Carried, Group, well_formed_share
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
@@ -17,6 +17,8 @@ def step_metrics(report: StepReport) -> dict[str, float]:
     nor all wrong, would show a reward near the middle whatever the model can do. `reward_trained` is over those.
     """
     trajectories = [t for group in report.groups for t in group.trajectories]
+    everything = [*report.groups, *report.dropped.groups]
+    carried = Counter(t.carried for group in everything for t in (*group.trajectories, *group.failed))
     sampled = sum(t.sampled_tokens for t in trajectories)
     metrics = {f"train/{name}": value for name, value in report.learner.items()}
     metrics |= {
@@ -26,10 +28,11 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         **_of_all_groups([*report.groups, *report.dropped.groups]),
         "rollout/dropped_no_signal": float(report.dropped.no_signal),
         "rollout/dropped_failed": float(report.dropped.failed),
+        "rollout/episodes_carried_on": float(carried[Carried.ON]),
+        "rollout/episodes_begun_again": float(carried[Carried.AGAIN]),
         "push/bytes": float(report.pushed_bytes),
         "push/share": report.pushed_share,
     }
-    everything = [*report.groups, *report.dropped.groups]
     metrics |= report.times.metrics() | _buffer_metrics(report.occupancy) | _episode_metrics(everything)
     metrics |= {f"engine/{name}": float(value) for name, value in asdict(report.engine).items()}
     trained, answered = _by_env(report.groups), _by_env(everything)

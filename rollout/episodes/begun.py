@@ -49,3 +49,8 @@ class BegunGroup:
     finished: Mapping[int, Trajectory] = field(default_factory=dict)
     unfinished: Mapping[int, BegunEpisode] = field(default_factory=dict)
     before: Group | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has nothing that would be lost."""
+        return not (self.finished or self.unfinished or self.before)

@@ -1,6 +1,7 @@
 """A group in flight as plain JSON data: a line of a checkpoint."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from rollout.engines.protocol import Completion
@@ -45,7 +46,7 @@ def begun_from_json(data: dict[str, Any], ticket: Ticket) -> BegunGroup:
         attempt=data["attempt"],
         finished={int(sample): trajectory_from_json(one, task) for sample, one in data["finished"].items()},
         unfinished={int(sample): _episode_from_json(one) for sample, one in data["unfinished"].items()},
-        before=None if data["before"] is None else group_from_json(data["before"], task),
+        before=None if data["before"] is None else replace(group_from_json(data["before"], task), ticket=ticket),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
+from rollout.episodes.partials import newest
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push, WeightTaker
 
@@ -63,10 +64,7 @@ class RolloutPool:
 
     async def partials(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
-        of_workers = await asyncio.gather(*(worker.partials() for worker in self._workers))
-        there = {(one.ticket.number, one.attempt): one for of_worker in of_workers for one in of_worker}
-        known = list(self._begun.values())
-        return [replace(there.get((one.ticket.number, one.attempt), one), before=one.before) for one in known]
+        return await newest(self._begun.values(), self._workers)
 
     def _least_busy(self, indices: Sequence[int]) -> int:
         return min(indices, key=lambda index: self._in_flight[index])
