@@ -1,8 +1,10 @@
 """A trajectory as one line of JSON: what people read, what a run leaves in `trajectories/`."""
 
+import errno
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -150,12 +152,17 @@ def group_lines(group: Group) -> list[str]:
     return [json.dumps(head | trajectory_to_json(t)) for t in (*group.trajectories, *group.failed)]
 
 
-def write_groups(path: Path, groups: Iterable[Group]) -> None:
-    """Write the trajectories of the groups to a JSONL file, whole or not at all: where it fails, nothing is at `path`."""
-    lines = [line for group in groups for line in group_lines(group)]
+def write_groups(path: Path, groups: Iterable[Group], *, leave: int = 0) -> None:
+    """Write the trajectories of the groups to a JSONL file, whole or not at all: where it fails, nothing is at `path`.
+
+    `leave` is how many bytes of the disk stay free for others, or it fails as on a full one.
+    """
+    text = "".join(line + "\n" for group in groups for line in group_lines(group))
     temporary = path.with_name(path.name + ".tmp")
     try:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if leave and shutil.disk_usage(path.parent).free < leave + len(text):
+            raise OSError(errno.ENOSPC, f"{leave} bytes are kept for a checkpoint")
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     except OSError:
         for part in (temporary, path):  # an older file of that name would be of other groups

@@ -72,6 +72,11 @@ def test_trajectories_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with no_file_above(100), pytest.raises(OSError, match="File too large"):
         write_groups(path, [group(2)])
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="bytes are kept for a checkpoint"):
+        write_groups(path, [group(1)], leave=2**60)
+    assert list(tmp_path.iterdir()) == []
+    write_groups(path, [group(1)], leave=1)
+    assert len(path.read_text().splitlines()) == 2
 
 
 def test_trajectories_that_can_not_be_written_are_told_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,6 +85,12 @@ class MetricsLog:
         Events stay, but for alarms about these rows.
         """
         self._keep(lambda row: row.stage != stage or row.step <= after_step or not (row.event is None or row.is_alarm))
+
+    def sync(self) -> None:
+        """Force what was written to disk."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def _add(self, stage: str, step: int, fields: dict[str, Any]) -> None:
         line = json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3)} | fields, allow_nan=False)

@@ -20,10 +20,17 @@ class CheckpointWriter:
         """`say` gets a failure for people."""
         self._say = say
         self._writing: asyncio.Task[None] | None = None
+        self._needed = 0
 
-    def start(self, writing: Coroutine[Any, Any, None], *, what: str) -> None:
-        """Write beside the loop; `writing` has a deadline of its own, `what` names it in messages."""
+    @property
+    def needs(self) -> int:
+        """How many bytes the checkpoint that is being written may still take; 0 where there is none."""
+        return 0 if self._writing is None or self._writing.done() else self._needed
+
+    def start(self, writing: Coroutine[Any, Any, None], *, what: str, needed: int) -> None:
+        """Write beside the loop; `writing` has a deadline of its own and takes up to `needed` bytes, `what` names it."""
         assert self._writing is None, "wait for the one before"
+        self._needed = needed
         self._writing = asyncio.create_task(writing)
         self._writing.add_done_callback(lambda task: self._tell(task, what))
 

@@ -1,6 +1,7 @@
 """What every stage knows of its run and writes to: no process is behind it."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from orchestrator.deadline import StopFlag, in_thread
@@ -46,10 +47,15 @@ class RunContext:
             if abandoned > step:
                 path.unlink()
 
-    async def write_trajectories(self, path: Path, groups: Iterable[Group], *, name: str, step: int) -> None:
-        """Write a file of trajectories, which is for people: where it can't be written that is told, and the run goes on."""
+    async def write_trajectories(
+        self, path: Path, groups: Iterable[Group], *, name: str, step: int, leave: int = 0
+    ) -> None:
+        """Write a file of trajectories, which is for people: where it can't be written that is told, and the run goes on.
+
+        `leave` is how many bytes of the disk a checkpoint needs, which comes first.
+        """
         try:
-            await in_thread(write_groups, path, groups)
+            await in_thread(partial(write_groups, path, groups, leave=leave))
         except OSError as error:
             why = error.strerror or str(error)
             self.progress.note(f"{name}: no trajectories in {path}, which can't be written ({why}); the run goes on")

@@ -143,7 +143,15 @@ class Trainer:
                 f"{name}: main memory has no room for a copy of step {step}; it was written meanwhile"
             )
         writing = self._write(self.learner, directory, files, needed=needed, name=name)
-        self._writer.start(within(limit, writing, stage=name, waiting_for=lambda: f"{what} to be written"), what=what)
+        waiting = within(limit, writing, stage=name, waiting_for=lambda: f"{what} to be written")
+        self._writer.start(waiting, what=what, needed=needed)
+
+    def reserved(self, folder: Path) -> int:
+        """Return how many bytes of a folder's disk the checkpoint that is being written may still take."""
+        place = self._run.folder.root / "checkpoints"
+        if not self._writer.needs or folder.stat().st_dev != place.stat().st_dev:
+            return 0
+        return self._writer.needs
 
     async def save_before_end(self, name: str, fault: Exception, save: Callable[[], Awaitable[None]]) -> None:
         """Save what was learnt before `fault`, which may be a stop, ends an instance, where the ranks are able to.
@@ -168,6 +176,7 @@ class Trainer:
     ) -> None:
         with discarded_on_failure(directory, needed_bytes=needed):
             await learner.write()
+        await in_thread(self._run.metrics.sync)  # no checkpoint without the rows of its steps, also after a power cut
         retention = await in_thread(self._retention, name)
         await in_thread(partial(_commit, directory, files, needed=needed, retention=retention))
 

@@ -162,7 +162,8 @@ class LoopStage:
         skipped = report.learner["skipped"] > 0  # the share of its updates
         due = report.step == self._config.steps or skipped or report.step % TRAJECTORIES_EVERY == 0
         if due and not path.exists():
-            await self._run.write_trajectories(path, report.groups, name=self._stage, step=report.step)
+            leave, groups = self._run.trainer.reserved(path.parent), report.groups
+            await self._run.write_trajectories(path, groups, name=self._stage, step=report.step, leave=leave)
 
     async def _save_at_fault(self, fault: Exception) -> None:
         """Save before a stop or a fault ends the stage, unless it came in the middle of the learner's step."""
