@@ -105,6 +105,9 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
     other.load(f"{folder}/bfloat16", optim=ADAM, total_steps=STEPS)
     with pytest.raises(ValueError, match=r"was written with learner\.bf16=true"):
         other.restore(f"{folder}/bfloat16")
+    other.needed_bytes = 2**60  # more than any main memory has room for
+    assert not other.save(f"{folder}/at once", beside=True)
+    assert optimizer_state(f"{folder}/at once")
     other.close()
     return found
 
