@@ -26,7 +26,7 @@ class Unwritten:
 
         Returns whether any is held. What is left of a checkpoint that was given up is forgotten.
         """
-        self._pieces.clear()
+        self._pieces = deque()
         if hold:
             self._pieces.extend(pieces)
         else:
@@ -36,8 +36,9 @@ class Unwritten:
 
     def write(self) -> None:
         """Write what is held, which frees its memory piece by piece. May be called in another thread than `take`."""
-        while self._pieces:
-            piece, directory = self._pieces.popleft()
+        pieces, self._pieces = self._pieces, deque()
+        while pieces:
+            piece, directory = pieces.popleft()
             piece(directory)
 
 

@@ -15,6 +15,7 @@ from orchestrator.buffer import Buffer
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.reporting.record import Event, read_run
+from orchestrator.reporting.report import write_report
 from orchestrator.run.metrics_log import ALARM, MetricsLog, read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.session.context import skipped_steps
@@ -117,3 +118,6 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     assert record.alarms == [Event(stage="rl", step=1, kind=ALARM, what={"rl.bands.truncated": text})]
     assert f"rl step 1: rl.bands.truncated: {text}" in said.getvalue()
     assert [row.step for row in record.rows if row.event is None] == [1, 2]
+    page = write_report(folder.root, {}).html.read_text(encoding="utf-8")
+    assert "<h2>Alarms</h2>" in page
+    assert "<h2>Events</h2>" not in page
