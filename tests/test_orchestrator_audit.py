@@ -281,16 +281,33 @@ def damage_a_checkpoint(folder: RunDir) -> Planted:
     return "damaged", "checkpoints/rl/000015", {"step": 15}
 
 
+def sealed(directory: Path, name: str, text: str) -> None:
+    """Write a file of a checkpoint so that its manifest agrees."""
+    file = directory / name
+    file.write_text(text)
+    manifest = json.loads((directory / MANIFEST).read_text())
+    manifest["files"][name] = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+    (directory / MANIFEST).write_text(json.dumps(manifest))
+
+
 def with_state(folder: RunDir, change_it: Callable[[dict[str, Any]], None]) -> None:
-    """Change what the checkpoint of step 15 says of the loop, and its manifest with it."""
+    """Change what the checkpoint of step 15 says of the loop."""
     directory = folder.checkpoints("rl") / "000015"
     state = json.loads((directory / "loop.json").read_text())
     change_it(state)
-    (directory / "loop.json").write_text(json.dumps(state))
-    manifest = json.loads((directory / MANIFEST).read_text())
-    size, sha256 = (directory / "loop.json").stat().st_size, file_sha256(directory / "loop.json")
-    manifest["files"]["loop.json"] = {"bytes": size, "sha256": sha256}
-    (directory / MANIFEST).write_text(json.dumps(manifest))
+    sealed(directory, "loop.json", json.dumps(state))
+
+
+def put_a_group_that_is_not_finished_into_a_checkpoint(folder: RunDir) -> Planted:
+    state = json.loads((folder.checkpoints("rl") / "000015" / "loop.json").read_text())
+    open_ticket = state["buffer"]["tickets"][0]["number"]
+    sealed(folder.checkpoints("rl") / "000015", "groups.jsonl", json.dumps({"ticket": open_ticket}) + "\n")
+    return "differs", "checkpoints/rl/000015/groups.jsonl", {"line": 1, "step": 15, "ticket": open_ticket}
+
+
+def put_episodes_of_a_trained_ticket_into_a_checkpoint(folder: RunDir) -> Planted:
+    sealed(folder.checkpoints("rl") / "000015", "episodes.jsonl", json.dumps({"ticket": 0}) + "\n")
+    return "differs", "checkpoints/rl/000015/episodes.jsonl", {"line": 1, "step": 15, "ticket": 0}
 
 
 def lose_a_ticket_of_a_checkpoint(folder: RunDir) -> Planted:
@@ -355,6 +372,8 @@ PLANTS = [
     give_a_checkpoint_more_rows_than_there_are,
     give_a_checkpoint_the_rows_of_another_step,
     leave_a_checkpoint_of_no_step,
+    put_a_group_that_is_not_finished_into_a_checkpoint,
+    put_episodes_of_a_trained_ticket_into_a_checkpoint,
 ]
 
 

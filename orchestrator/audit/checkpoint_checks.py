@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.audit.evidence import Evidence, Numbered, name_in, parse_object
 from orchestrator.audit.finding import Finding, Kind
 from orchestrator.audit.ticket_lives import TicketLives, listed
-from orchestrator.buffer_state import GROUPS_FILE, STATE_FILE
+from orchestrator.buffer_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE
 from orchestrator.run.checkpoint import DamagedCheckpointError, place, verify
 from orchestrator.run.ledger import LedgerRow
 
@@ -75,14 +75,25 @@ class _Checkpoint:
         self._check_groups(lives)
 
     def _check_groups(self, lives: TicketLives) -> None:
-        """Find groups that wait in the checkpoint though the ledger knows nothing of their end."""
-        file = self._path / GROUPS_FILE
-        for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            data = parse_object(text)
-            number = int(str(data["ticket"]))
+        """Find groups that wait here though they are not finished, and groups that go on here though they are not in flight."""
+        for number, line in self._tickets(GROUPS_FILE):
             life = lives.lives.get(number)
             if life is None or life.finished is None:
-                self._find("differs", f"ticket {number} has a group here and is not finished", file, number, line)
+                text = f"ticket {number} has a group here and is not finished in ledger.jsonl"
+                self._find("differs", text, self._path / GROUPS_FILE, number, line)
+        for number, line in self._tickets(EPISODES_FILE):
+            life = lives.lives.get(number)
+            if life is None or life.end is not None or (life.finished is not None and not life.again):
+                text = f"ticket {number} has begun episodes here and none is open in ledger.jsonl"
+                self._find("differs", text, self._path / EPISODES_FILE, number, line)
+
+    def _tickets(self, name: str) -> list[tuple[int, int]]:
+        """Return the tickets of a file of groups, each with its line; none where there is no file."""
+        file = self._path / name
+        if not file.exists():
+            return []
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return [(int(str(parse_object(text)["ticket"])), line) for line, text in enumerate(lines, 1)]
 
     def _is_of_another_run(self) -> bool:
         """Return whether it came with a fork whose ledger does not reach back to it."""

@@ -10,7 +10,15 @@ from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
 from orchestrator.band_watch import BandWatch
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.buffer_state import GROUPS_FILE, STATE_FILE, HeldGroup, SavedGroup, saved_groups, state_from_json
+from orchestrator.buffer_state import (
+    EPISODES_FILE,
+    GROUPS_FILE,
+    STATE_FILE,
+    HeldGroup,
+    SavedGroup,
+    saved_groups,
+    state_from_json,
+)
 from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
@@ -29,7 +37,6 @@ from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.ticket_book import TicketBook
 from rollout.trajectory import Group, WeightVersion
 
-EPISODES_FILE = "episodes.jsonl"
 Saved = tuple[dict[str, Any], list[SavedGroup], str]
 """What a checkpoint says of the loop, the finished groups in it, and the lines of those in flight."""
 
