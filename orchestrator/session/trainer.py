@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 from envs.core.pulse import LearnerDied
 from learner.batches.builder import BatchBuilder
@@ -19,6 +20,8 @@ from orchestrator.session.context import RunContext
 from rollout.episodes.restarts import RestartLimit
 from rollout.tokenizer import load_tokenizer, pad_id
 
+SLOW_S = 5.0
+"""How long a checkpoint may wait for the one before without a word, in seconds."""
 STUCK_S = 30.0
 """How long a checkpoint may still take to be written where a rank may hang, in seconds."""
 
@@ -123,7 +126,13 @@ class Trainer:
         and `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
         """
         assert self.learner is not None
+        began = monotonic()
         await self.written()
+        if (waited := monotonic() - began) > SLOW_S:
+            self._run.progress.note(
+                f"{name} step {step}: waited {waited:.0f} s for the checkpoint before to be written; save less often, or to a "
+                f"faster disk"
+            )
         folder = self._run.folder.checkpoints(name)
         if await in_thread(is_whole, place(folder, step)):
             return  # saved already, and nothing was trained since
