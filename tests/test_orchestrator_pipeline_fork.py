@@ -1,12 +1,14 @@
 """A fork: a new run that begins at a checkpoint of another one."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.__main__ import main
+from orchestrator.buffer_state import GROUPS_FILE, STATE_FILE
 from orchestrator.pipeline.config import load_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.pipeline.fork import fork
@@ -15,6 +17,7 @@ from orchestrator.reporting.record import read_run
 from orchestrator.reporting.report import summary
 from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.run.folder import RunDir
+from orchestrator.run.ledger import Ledger, read_ledger
 from orchestrator.stages.sft import SftConfig
 
 DEMO = Path("configs/demo.yaml")
@@ -164,3 +167,25 @@ def test_the_command_line_names_what_a_fork_lacks(source: Path, capsys: pytest.C
     assert "give it a name=" in capsys.readouterr().err
     assert main(["fork", str(source.parent), "--from", "rl/150", "name=new"]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changed", "kept"), [("rl.optim.learning_rate=1e-6", "a group"), ("rollout.limits.turn_tokens=64", "")]
+)
+def test_a_fork_takes_the_ledger_of_its_stages_along_and_groups_that_its_settings_would_make_too(
+    source: Path, changed: str, kept: str
+) -> None:
+    folder = RunDir(source)
+    for name, rows in (("distill", 1), ("rl", 5)):
+        ledger = Ledger(folder.ledger, name)
+        for number in range(rows):
+            ledger.dropped(number, why="no_signal")
+    directory = begin(folder.checkpoints("rl"), 150, needed_bytes=0)
+    shutil.copytree(folder.checkpoints("rl") / "000150", directory, dirs_exist_ok=True)
+    (directory / STATE_FILE).write_text('{"ledger_rows": 3}')
+    (directory / GROUPS_FILE).write_text("a group")
+    commit(directory)
+    fork(source, "rl/150", ["name=new", changed])
+    new = RunDir(source.parent / "new")
+    assert [(row.stage, row.ticket) for row in read_ledger(new.ledger)] == [("rl", 0), ("rl", 1), ("rl", 2)]
+    assert (new.checkpoints("rl") / "000150" / GROUPS_FILE).read_text() == kept

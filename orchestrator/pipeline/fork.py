@@ -1,6 +1,7 @@
 """`fork`: a new run that begins at a checkpoint of another one, with other settings."""
 
 import hashlib
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -8,10 +9,12 @@ from pathlib import Path
 
 from envs.core.setting import Kind
 from learner.training_state import CheckpointFacts
+from orchestrator.buffer_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE
 from orchestrator.pipeline.config import Config, load_config, save_config
 from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
 from orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.ledger import copy_ledger
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.stages.stage import Role, StageInstance, all_stages
 
@@ -28,7 +31,8 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
 
     It has the source's settings, with overrides on top, of which `name` must be one. The stage goes on from there where
     `steps` says so, with its optimiser, else the next stage begins with this model. Answers that it trains on are sampled
-    anew, by this model, where what they are sampled with changed. Returns the new configuration.
+    anew, by this model, where what they are sampled with changed. The ledger of its stages goes along up to there.
+    Returns the new configuration.
     Raise `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` where the checkpoint is not as it was saved.
     """
     if not (source / "config.yaml").is_file() or not (source / "manifest.json").is_file():
@@ -106,7 +110,10 @@ def _make(
     done = {name: state.done[name] for name in before}
     target.open()
     try:
-        copy = _copied(checkpoint, given, target)
+        copy = _copied(checkpoint, given, target, keeps_answers=keeps_answers)
+        tickets = checkpoint / STATE_FILE
+        rows = json.loads(tickets.read_text(encoding="utf-8"))["ledger_rows"] if tickets.exists() else 0
+        copy_ledger(given.ledger, target.ledger, rows=dict.fromkeys(before) | {instance.name: rows})
         for label in (name.removeprefix("eval-") for name in before if _evaluates(state.stages[name])):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
         if goes_on and keeps_answers and given.sampled(instance.name).is_file():
@@ -137,8 +144,11 @@ def _evaluates(stage: str) -> bool:
     return all_stages()[stage].role is Role.EVALUATE
 
 
-def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:
-    """Copy a checkpoint and the model that its stage began with, which the copy names at its new place."""
+def _copied(checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool) -> Path:
+    """Copy a checkpoint and the model that its stage began with, which the copy names at its new place.
+
+    Without `keeps_answers` the groups that wait in it are sampled again by their tickets: the settings would make others.
+    """
     facts = CheckpointFacts.read(checkpoint)
     start = (checkpoint.parent / facts.start).resolve()
     if start.is_relative_to(given.root):
@@ -149,5 +159,8 @@ def _copied(checkpoint: Path, given: RunDir, target: RunDir) -> Path:
     stage_dir = target.checkpoints(checkpoint.parent.name)
     directory = begin(stage_dir, step_of(checkpoint), needed_bytes=size_of(checkpoint))
     shutil.copytree(checkpoint, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
+    for answers in (directory / GROUPS_FILE, directory / EPISODES_FILE):
+        if answers.exists() and not keeps_answers:
+            answers.write_text("", encoding="utf-8")
     replace(facts, start=os.path.relpath(start, stage_dir)).write(directory)
     return commit(directory)

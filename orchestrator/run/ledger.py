@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
@@ -147,6 +147,19 @@ class Ledger:
         self.rows = sum(wanted(place) for place in range(nth))
         if (whole := "".join(line + "\n" for line in kept)) != text:
             write_whole(self._path, whole)
+
+
+def copy_ledger(source: Path, target: Path, *, rows: Mapping[str, int | None]) -> None:
+    """Copy the rows of some stages to another run: of each the first so many, or all of them where that is None."""
+    copied: Counter[str] = Counter()
+    kept: list[str] = []
+    for line, row in _rows(source.read_text(encoding="utf-8"), source) if source.exists() else []:
+        most = rows.get(row.stage, 0)
+        if most is None or copied[row.stage] < most:
+            kept.append(line + "\n")
+        copied[row.stage] += 1
+    if kept:
+        write_whole(target, "".join(kept))
 
 
 def read_ledger(path: Path) -> list[LedgerRow]:
