@@ -46,6 +46,7 @@ from orchestrator.stages import rl
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import StageInstance
 from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -175,16 +176,26 @@ class Rollouts:
 
     def __init__(self, life: Life, weights: Weights, serves: list[str]) -> None:
         self.life, self.weights, self.serves = life, weights, serves
+        self.running: dict[int, BegunGroup] = {}
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: object = None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
         served = tuple(self.serves)
+        self.running[ticket.number] = begun or BegunGroup(
+            ticket=ticket, attempt=0, finished={0: self.answer(ticket, 1.0, served)}
+        )
         await self.life.some_time()
+        begun = self.running.pop(ticket.number)
         if ticket.number % 7 == 5:
             broken = Failure(kind=FailureKind.ENVIRONMENT, message="down")
             failed = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=broken)
             return Group(ticket=ticket, trajectories=(), failed=(failed,) * samples)
         right = (1.0, 1.0) if ticket.number % 3 == 1 else (0.0, 1.0)
-        return Group(ticket=ticket, trajectories=tuple(self.answer(ticket, reward, served) for reward in right))
+        others = (self.answer(ticket, reward, served) for reward in right[:-1])
+        return Group(ticket=ticket, trajectories=(*others, begun.finished[0]))
+
+    async def partials(self) -> list[BegunGroup]:
+        await self.life.some_time()
+        return list(self.running.values())
 
     def answer(self, ticket: Ticket, reward: float, served: tuple[str, ...]) -> Trajectory:
         tokens = hashlib.sha256(f"{ticket.number}/{reward}/{served}".encode()).digest()[:3]

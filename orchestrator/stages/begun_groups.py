@@ -20,6 +20,10 @@ class BegunGroups:
         self._rows = {int(row["ticket"]): row for row in rows}
         self._note = note
 
+    def copy(self) -> "BegunGroups":
+        """Return what is there now, for a checkpoint: groups are handed out while it is written."""
+        return BegunGroups(self._rows.values(), note=self._note)
+
     def take(self, ticket: Ticket) -> BegunGroup | None:
         """Return what there is of a ticket's group, once; None where it begins anew."""
         row = self._rows.pop(ticket.number, None)

@@ -35,6 +35,7 @@ from orchestrator.stages.begun_groups import BegunGroups, in_words, saved_rows
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.ticket_book import TicketBook
+from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, WeightVersion
 
 Saved = tuple[dict[str, Any], list[SavedGroup], str]
@@ -184,9 +185,10 @@ class LoopStage:
     async def _save(self, step: int) -> None:
         if step == 0:
             return
-        # At lag 0 sampling again repeats what was sampled, so nothing is carried over; else what runs is asked before the
-        # buffer, in which some of it may be finished by then.
-        running = [] if self._config.max_lag == 0 else await self._loop.rollouts.partials()
+        held, running = (
+            self._begun.copy(),
+            await self._running(),
+        )  # before the buffer: some of it may be finished by then
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._version.value.step
         state = {
             "buffer": buffer.to_json(),
@@ -199,10 +201,17 @@ class LoopStage:
         files = {
             STATE_FILE: json.dumps(state),
             GROUPS_FILE: await in_thread(buffer.group_lines),
-            EPISODES_FILE: await in_thread(partial(self._begun.lines, running, unfinished=unfinished)),
+            EPISODES_FILE: await in_thread(partial(held.lines, running, unfinished=unfinished)),
         }
         self._run.folder.store(replace(self._run.folder.state(), version=version))
         await self._run.trainer.save(self._stage, step, files)
+
+    async def _running(self) -> list[BegunGroup]:
+        """Return what there is of the groups in flight; at lag 0 nothing, as sampling again repeats what was sampled."""
+        if self._config.max_lag == 0:
+            return []
+        asking = self._loop.rollouts.partials()
+        return await within(self._limit, asking, stage=self._stage, waiting_for=lambda: "the episodes in flight")
 
     def _saved(self, checkpoint: Path) -> Saved | None:
         """Read what the checkpoint says of the loop, and go back to its version; None where no step is done."""
