@@ -187,5 +187,6 @@ async def story(model_dir: Path, say: pytest.CaptureFixture[str]) -> None:
         await second.close()
 
 
+@pytest.mark.faults
 def test_groups_in_flight_go_on_in_another_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(story(tiny_models.qwen3(tmp_path / "model"), capsys))
