@@ -16,6 +16,7 @@ from learner.batches.samples import samples_from_groups
 from learner.losses.config import LossConfig
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
+from orchestrator.bench.accounts import bench_accounts
 from orchestrator.bench.envs import bench_steps
 from orchestrator.bench.loop import bench_loop
 from orchestrator.bench.rollout import bench_rollout, same_length
@@ -64,6 +65,8 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
         await learner.use_threads(config.learner.threads_beside)
         figures |= await bench_loop(pool, learner, mixture, config, pad_id=pad, version=REPEATS)
+        step_s = rl.answers_per_step / figures["loop/samples_per_s_lag_1"]
+        figures |= await bench_accounts(pool, learner, mixture, config, groups, folder=folder, step_s=step_s)
         await learner.close()
         await pool.close()
         cores = (time.monotonic() - began) * (os.cpu_count() or 1)

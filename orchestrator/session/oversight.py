@@ -77,6 +77,10 @@ class Oversight:
             with suppress(asyncio.CancelledError):
                 await watching
 
+    async def once(self) -> None:
+        """Look at all processes and write the status, as is done every `supervision.pulse_s` while it watches."""
+        await self._supervisor.once()
+
     def shows(self, loop: LoopView) -> None:
         """Show this stage's buffer and failures from now on."""
         self._loop, self._seen = loop, {}

@@ -1,7 +1,9 @@
 """One run in progress, as its stages see it."""
 
 import asyncio
+from collections.abc import Sequence
 
+from learner.trainer_group import TrainerRank
 from orchestrator.cluster.ray_cluster import stop_ray
 from orchestrator.deadline import StopFlag
 from orchestrator.run.folder import RunDir
@@ -12,6 +14,7 @@ from orchestrator.session.engines import Engines
 from orchestrator.session.oversight import Oversight, Place
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
+from rollout.episodes.pool import RolloutPool
 
 
 class Run(RunContext):
@@ -39,6 +42,9 @@ class Run(RunContext):
         stop_ray()
 
     def _places(self) -> list[Place]:
-        """Return the processes as they are now."""
-        restarts = self.trainer.renewals
-        return [Place(name=rank.name, state="serving", member=rank, restarts=restarts) for rank in self.trainer.members]
+        return places_of(self.engines.pool, self.trainer.members, renewals=self.trainer.renewals)
+
+
+def places_of(pool: RolloutPool | None, ranks: Sequence[TrainerRank], *, renewals: int) -> list[Place]:
+    """Return the rollout workers and the ranks as they are now; the ranks were renewed so often."""
+    return [Place(name=rank.name, state="serving", member=rank, restarts=renewals) for rank in ranks]

@@ -45,12 +45,16 @@ class Supervisor:
         """Watch until cancelled."""
         try:
             while True:
-                self.look()
-                await self._on_look()
+                await self.once()
                 await asyncio.sleep(self._config.pulse_s)
         finally:
             for watch in self._watches.values():
                 watch.close()
+
+    async def once(self) -> None:
+        """Look at all members, and do what is done after each look."""
+        self.look()
+        await self._on_look()
 
     def look(self) -> None:
         """Ask all members, and begin to end those that are stuck."""

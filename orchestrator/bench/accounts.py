@@ -1,0 +1,118 @@
+"""`bench`, what supervision and accounts cost: looks at the processes, the ledger's rows, the states of episodes in flight."""
+
+import asyncio
+import io
+import time
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+
+import psutil
+
+from learner.trainer_group import TrainerGroup
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.deadline import StopFlag
+from orchestrator.failure_watch import FailureWatch
+from orchestrator.mixture import Mixture
+from orchestrator.pipeline.config import Config
+from orchestrator.run.folder import RunDir
+from orchestrator.run.ledger import Ledger
+from orchestrator.run.progress import Progress
+from orchestrator.run.tracking import Ended
+from orchestrator.session.context import RunContext
+from orchestrator.session.oversight import LoopView, Oversight
+from orchestrator.session.run import places_of
+from orchestrator.settings.loop import RlConfig
+from orchestrator.ticket_book import Totals
+from rollout.episodes.pool import RolloutPool
+from rollout.trajectory import Group, WeightVersion
+
+LOOKS = 150
+BETWEEN_S = 0.03
+"""Seconds between two looks, in which the answers come."""
+STEPS = 20
+"""Steps whose rows of the ledger are written."""
+
+
+async def bench_accounts(
+    pool: RolloutPool,
+    learner: TrainerGroup,
+    mixture: Mixture,
+    config: Config,
+    groups: Sequence[Group],
+    *,
+    folder: Path,
+    step_s: float,
+) -> dict[str, float]:
+    """Measure the parts, and all of them as a share of a step of `step_s` seconds.
+
+    A look counts with the CPU time of the driver and of all that answer. It is taken as if nothing else could use that
+    core meanwhile, so the share is the most that they can cost.
+    """
+    root = folder / "accounts"
+    RunDir(root).open()
+    look_s = await _look_s(pool, learner, mixture, config, root)
+    ledger_s = await asyncio.to_thread(_ledger_s, config, groups, root / "ledger.jsonl")
+    share = look_s / config.supervision.pulse_s + ledger_s / step_s
+    return {"accounts/look_s": look_s, "accounts/ledger_s_per_step": ledger_s, "accounts/share_of_step": share}
+
+
+async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, config: Config, root: Path) -> float:
+    """Return the CPU seconds of a look at all processes with its status.json, a full buffer in it."""
+    rl, version = config.section(RlConfig), VersionCell(WeightVersion(step=0))
+    progress = Progress(stream=io.StringIO())
+    run = RunContext(config, folder=RunDir(root), tracker=_NoTracker(), progress=progress, stop=StopFlag())
+    oversight = Oversight(run, places=lambda: places_of(pool, learner.ranks, renewals=0), resize=lambda workers: False)
+    buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=rl.max_lag, max_drops=0)
+    for _ in range(buffer.capacity):
+        await buffer.admit(mixture, version)
+    progress.stage("bench", 1)
+    failures = FailureWatch(rl.max_failures, setting="rl.max_failures")
+    oversight.shows(LoopView(stage="bench", buffer=buffer, version=version, failures=failures))
+    await _looks(oversight, 3)  # the first answers say who answers
+    pids = [member.pid for member in oversight.status().members if member.pid is not None]
+    idle = await _cpu_s(pids, asyncio.sleep(LOOKS * BETWEEN_S))
+    busy = await _cpu_s(pids, _looks(oversight, LOOKS))
+    return max(busy - idle, 0.0) / LOOKS
+
+
+async def _looks(oversight: Oversight, count: int) -> None:
+    for _ in range(count):
+        await oversight.once()
+        await asyncio.sleep(BETWEEN_S)
+
+
+async def _cpu_s(pids: Sequence[int], work: Awaitable[None]) -> float:
+    """Return the CPU seconds that this process and others use while something is done."""
+    before = _used_s(pids)
+    await work
+    return _used_s(pids) - before
+
+
+def _used_s(pids: Sequence[int]) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return time.process_time() + sum(one.user + one.system for one in times)
+
+
+def _ledger_s(config: Config, groups: Sequence[Group], path: Path) -> float:
+    """Return the seconds that a step's rows of the ledger take, forced to disk once as for a checkpoint."""
+    ledger, number = Ledger(path, "bench"), config.section(RlConfig).groups_per_step
+    drawn = [groups[place % len(groups)] for place in range(number)]
+    began = time.perf_counter()
+    for step in range(1, STEPS + 1):
+        for group in drawn:
+            ledger.finished(group)
+            ledger.trained(group.ticket, step=step)
+            ledger.reissued(group.ticket.number, why="in the place of its admission")
+        ledger.step(step, Totals(issued=number * step, trained=number * step))
+        ledger.sync()
+    return (time.perf_counter() - began) / STEPS
+
+
+class _NoTracker:
+    """A tracker to which nothing is reported."""
+
+    def params(self, values: dict[str, str]) -> None: ...
+
+    def artifact(self, path: Path) -> None: ...
+
+    def close(self, ended: Ended) -> None: ...
