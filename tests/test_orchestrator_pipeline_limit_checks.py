@@ -9,7 +9,7 @@ from scripted_engine import TOKENIZER
 
 from envs.binding import EnvConfig, bind_all
 from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.limit_checks import prompt_notes, turn_notes
+from orchestrator.pipeline.limit_checks import hang_notes, prompt_notes, turn_notes
 from orchestrator.pipeline.runner import processes
 from orchestrator.pipeline.start_checks import check_before
 from orchestrator.stages.dpo import DpoConfig
@@ -92,3 +92,11 @@ def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     assert prompts.endswith("their episodes fail as prompt_too_long")
     assert check_before(config, [one for one in config.instances if one.name == "sft"], folder) == []
     assert not folder.exists()
+
+
+def test_a_stage_that_gives_up_before_a_hang_is_found_says_so() -> None:
+    short = load_config(DEMO, ["supervision.stalled_s=180", "rl.timeout_s=120"])
+    (note,) = hang_notes(short, short.instances)
+    assert note.startswith("rl.timeout_s=120 is not above supervision.stalled_s=180")
+    usual = load_config(DEMO, [])
+    assert hang_notes(usual, usual.instances) == []

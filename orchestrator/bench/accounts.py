@@ -2,13 +2,16 @@
 
 import asyncio
 import io
+import json
 import time
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
+from statistics import median
 
 import psutil
 
 from learner.trainer_group import TrainerGroup
+from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StopFlag
 from orchestrator.failure_watch import FailureWatch
@@ -23,12 +26,16 @@ from orchestrator.session.oversight import LoopView, Oversight
 from orchestrator.session.run import places_of
 from orchestrator.settings.loop import RlConfig
 from orchestrator.ticket_book import Totals
+from rollout.episodes.begun_json import begun_to_json
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
 
 LOOKS = 150
 BETWEEN_S = 0.03
 """Seconds between two looks, in which the answers come."""
+REPEATS = 3
+UNDER_WAY_S = 0.5
+"""Seconds after which the states of episodes are taken."""
 STEPS = 20
 """Steps whose rows of the ledger are written."""
 
@@ -52,8 +59,15 @@ async def bench_accounts(
     RunDir(root).open()
     look_s = await _look_s(pool, learner, mixture, config, root)
     ledger_s = await asyncio.to_thread(_ledger_s, config, groups, root / "ledger.jsonl")
-    share = look_s / config.supervision.pulse_s + ledger_s / step_s
-    return {"accounts/look_s": look_s, "accounts/ledger_s_per_step": ledger_s, "accounts/share_of_step": share}
+    partials_s = await _partials_s(pool, mixture, config, root / "episodes.jsonl")
+    share = look_s / config.supervision.pulse_s
+    share += (ledger_s + partials_s / config.section(RlConfig).checkpoint_every) / step_s
+    return {
+        "accounts/look_s": look_s,
+        "accounts/ledger_s_per_step": ledger_s,
+        "accounts/episodes_in_flight_s_per_checkpoint": partials_s,
+        "accounts/share_of_step": share,
+    }
 
 
 async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, config: Config, root: Path) -> float:
@@ -106,6 +120,23 @@ def _ledger_s(config: Config, groups: Sequence[Group], path: Path) -> float:
         ledger.step(step, Totals(issued=number * step, trained=number * step))
         ledger.sync()
     return (time.perf_counter() - began) / STEPS
+
+
+async def _partials_s(pool: RolloutPool, mixture: Mixture, config: Config, path: Path) -> float:
+    """Return the seconds, in the median, that the states of a full buffer's episodes take, from the engines into a file."""
+    rl, seconds = config.section(RlConfig), []
+    number = (rl.max_lag + 1) * rl.groups_per_step
+    for repeat in range(REPEATS):
+        tasks = [mixture.task(mixture.draw()) for _ in range(number)]
+        first = 2 * 10**6 + repeat * number
+        sampling = asyncio.create_task(sample_groups(pool, tasks, answers=rl.group_size, first=first))
+        await asyncio.sleep(UNDER_WAY_S)
+        began = time.perf_counter()
+        begun = await pool.partials()
+        path.write_text("".join(json.dumps(begun_to_json(one)) + "\n" for one in begun), encoding="utf-8")
+        seconds.append(time.perf_counter() - began)
+        await sampling
+    return median(seconds)
 
 
 class _NoTracker:

@@ -9,6 +9,7 @@ from envs.binding import BoundEnv
 from envs.core.task import Task
 from envs.source import file_tasks
 from orchestrator.pipeline.config import Config
+from orchestrator.settings.loop import LoopConfig
 from orchestrator.stages.stage import StageInstance
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
@@ -28,6 +29,19 @@ def limit_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTraine
     return [
         *turn_notes(config.environments, config.rollout.limits),
         *prompt_notes(config.environments, config.rollout, tokenizer),
+    ]
+
+
+def hang_notes(config: Config, ahead: list[StageInstance]) -> list[str]:
+    """Return a line for each stage that would give up waiting before a hung process is found."""
+    stalled = config.supervision.stalled_s
+    told = [(one.name, config.settings(one)) for one in ahead]
+    waits = {name: settings.timeout_s for name, settings in told if isinstance(settings, LoopConfig)}
+    return [
+        f"{name}.timeout_s={waited:g} is not above supervision.stalled_s={stalled:g}: a process that hangs while it answers "
+        f"ends the run instead of being replaced"
+        for name, waited in waits.items()
+        if waited <= stalled
     ]
 
 

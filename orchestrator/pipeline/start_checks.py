@@ -7,7 +7,7 @@ from envs.catalog import env_class
 from learner.models.fresh import byte_tokenizer, parameter_count
 from learner.models.loading import longest_sequence
 from orchestrator.pipeline.config import Config
-from orchestrator.pipeline.limit_checks import limit_notes
+from orchestrator.pipeline.limit_checks import hang_notes, limit_notes
 from orchestrator.settings.model_checks import check_pushable, check_thoughts
 from orchestrator.stages.stage import Role, StageInstance, StartCheck
 from rollout.tokenizer import load_tokenizer
@@ -35,7 +35,7 @@ def check_before(config: Config, ahead: list[StageInstance], root: Path, reached
     _check_entry_points(config)
     tokenizer = byte_tokenizer() if model is None else load_tokenizer(model)
     longest = config.model.fresh.max_positions if model is None else longest_sequence(model)
-    notes = limit_notes(config, ahead, tokenizer)
+    notes = [*limit_notes(config, ahead, tokenizer), *hang_notes(config, ahead)]
     for one in ahead:
         start = StartCheck(config=config, name=one.name, tokenizer=tokenizer, longest=longest)
         one.stage.check(config.settings(one), start)
