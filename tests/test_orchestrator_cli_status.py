@@ -102,3 +102,11 @@ def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.Capt
     folder.close()
     assert main(["scale", str(folder.root), "--rollout-workers", "3"]) == 2
     assert "is not running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rollout_workers": "many"}', '{"rollout_workers": 0}'])
+def test_what_is_no_request_is_refused_and_taken_away(tmp_path: Path, text: str) -> None:
+    (tmp_path / "scale.json").write_text(text)
+    with pytest.raises(ValueError, match="scale.json"):
+        take_request(tmp_path)
+    assert take_request(tmp_path) is None

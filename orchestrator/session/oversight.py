@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from orchestrator.buffer import Buffer, VersionCell
@@ -15,11 +15,11 @@ from orchestrator.session.context import RunContext
 from orchestrator.supervision.diagnosis import Diagnosis, FaultFolder
 from orchestrator.supervision.member import Member
 from orchestrator.supervision.scale import take_request
-from orchestrator.supervision.status import MemberState, MemberStatus, RunStatus, TicketStatus
+from orchestrator.supervision.status import STATUS_FILE, MemberState, MemberStatus, RunStatus, TicketStatus
 from orchestrator.supervision.supervisor import Supervisor
 
-FAULT = "fault"
-"""The kind of the events in metrics.jsonl."""
+FAULT, SCALED = "fault", "scaled"
+"""The kinds of the events in metrics.jsonl."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,8 @@ class Oversight:
         self._faults = FaultFolder(run.folder.faults)
         self._loop: LoopView | None = None
         self._seen: dict[int, float] = {}  # by ticket, when it was seen first
-        self._unwritten = ""  # why the status could not be written, told once
+        self._files: asyncio.Task[int | None] | None = None
+        self._trouble = ""  # with these files, told once
         self._supervisor = Supervisor(
             run.config.supervision, members=self._members, on_fault=self._record, on_look=self._looked
         )
@@ -74,8 +75,9 @@ class Oversight:
             raise
         finally:
             watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            await asyncio.wait({watching})  # one that failed has been told
+            if self._files is not None:
+                self._files.cancel()
 
     async def once(self) -> None:
         """Look at all processes and write the status, as is done every `supervision.pulse_s` while it watches."""
@@ -145,31 +147,47 @@ class Oversight:
         view = self._run.progress.current
         stage, step = ("start", 0) if view is None else (view.name, view.step)
         try:
-            where = str(self._faults.write(diagnosis, stage=stage, step=step))
+            where = str(self._faults.write(diagnosis, stage=stage, step=step).relative_to(self._run.folder.root))
         except OSError as error:
             where = f"not written: {error}"
         self._run.progress.note(f"{diagnosis.line}; {where}")
-        what = {"who": diagnosis.who, "how": diagnosis.kind, "what": diagnosis.what, "evidence": where}
-        self._run.metrics.event(stage, step, FAULT, what)
+        self._event(FAULT, {"who": diagnosis.who, "how": diagnosis.kind, "what": diagnosis.what, "evidence": where})
+
+    def _event(self, kind: str, what: dict[str, str]) -> None:
+        """Add an event after the step that was done last. That it can't be written ends the run elsewhere, not the watch."""
+        view = self._run.progress.current
+        stage, step = ("start", 0) if view is None else (view.name, view.step)
+        try:
+            self._run.metrics.event(stage, step, kind, what)
+        except OSError as error:
+            self._run.progress.note(f"metrics.jsonl lacks an event {kind}: {error}")
 
     async def _looked(self) -> None:
-        """Write the status, and hand on a request for other numbers of workers."""
-        folder = self._run.folder.root
-        status = self.status()
+        """Have the status written and requests read, beside the watch: a disk that hangs must not hold it up."""
+        if self._files is not None:
+            if not self._files.done():
+                return
+            self._told(self._files)
+        self._files = asyncio.create_task(in_thread(self._exchange, self.status()))
+
+    def _exchange(self, status: RunStatus) -> int | None:
+        """Write the status; return how many rollout workers are asked for."""
+        status.write(self._run.folder.root)
+        return take_request(self._run.folder.root)
+
+    def _told(self, files: "asyncio.Task[int | None]") -> None:
+        """Hand on a request for another number of workers, and say once why files can't be written or read."""
         try:
-            await in_thread(status.write, folder)
-            wanted = await in_thread(take_request, folder)
-        except OSError as error:
-            if str(error) != self._unwritten:
-                self._run.progress.note(f"status.json can't be written, the run goes on: {error}")
-            self._unwritten = str(error)
+            wanted = files.result()
+        except (OSError, ValueError) as error:
+            if str(error) != self._trouble:
+                self._run.progress.note(f"the run goes on without {STATUS_FILE} or a request: {error}")
+            self._trouble = str(error)
             return
         if wanted is not None:
-            done = self._resize(wanted)
-            self._run.progress.note(
-                f"scale: {wanted} rollout workers are asked for"
-                + ("" if done else ", but the run has none now; ask again once it has")
-            )
+            none = "" if self._resize(wanted) else ", but the run has none now; ask again once it has"
+            self._run.progress.note(f"scale: {wanted} rollout workers are asked for{none}")
+            self._event(SCALED, {"rollout_workers": f"{wanted}{none}"})
 
     def _ended(self, watching: "asyncio.Task[None]") -> None:
         if not watching.cancelled() and (error := watching.exception()):

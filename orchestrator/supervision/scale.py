@@ -15,12 +15,20 @@ def ask_for_workers(folder: Path, workers: int) -> Path:
 
 
 def take_request(folder: Path) -> int | None:
-    """Return how many rollout workers are asked for, once; None where nobody asks."""
+    """Return how many rollout workers are asked for, once; None where nobody asks.
+
+    Raise `ValueError` for what is no request.
+    """
     path = folder / SCALE_FILE
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     path.unlink()
-    workers: int = json.loads(text)["rollout_workers"]
+    try:
+        workers = int(json.loads(text)["rollout_workers"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} held no request such as {{'rollout_workers': 2}}: {text[:80]!r}") from error
+    if workers < 1:
+        raise ValueError(f"{path} asked for {workers} rollout workers; a run needs at least 1")
     return workers

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from envs.core.pulse import ProcessDied, Pulse
+from envs.core.pulse import Pulse
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.supervision.examination import outputs
 from orchestrator.supervision.member import Member
@@ -43,6 +43,7 @@ class Watch:
         self.ending: asyncio.Task[None] | None = None
         """Its end, once it is stuck."""
         self._moved = now
+        self._refused = ""
         self._asking: asyncio.Task[Pulse] | None = None
 
     @property
@@ -60,7 +61,7 @@ class Watch:
             self._asking = asyncio.create_task(self._ask())
         silent, stalled = now - self.answered, now - self._moved
         if silent > config.silent_s:
-            return f"no answer for {silent:.0f} s (supervision.silent_s={config.silent_s:g})"
+            return f"no answer for {silent:.0f} s (supervision.silent_s={config.silent_s:g}){self._refused}"
         if self.pulse is not None and self.pulse.doing and stalled > config.stalled_s:
             return f"{self.pulse.doing}: nothing done for {stalled:.0f} s (supervision.stalled_s={config.stalled_s:g})"
         return None
@@ -80,10 +81,11 @@ class Watch:
         asking, self._asking = self._asking, None
         try:
             pulse = asking.result()
-        except ProcessDied:  # who waits for its work hears of it; where nobody does it stays silent, which is a breach
+        except Exception as error:  # who waits for its work hears of it; where nobody does it stays silent: a breach
+            self._refused = f"; its last answer was {type(error).__name__}: {error}"
             return
         if self.pulse is None and pulse.host == socket.gethostname():
             self.logs = outputs(pulse.pid)
         if self.pulse is None or not pulse.doing or pulse.progress != self.pulse.progress:
             self._moved = now
-        self.pulse, self.answered = pulse, now
+        self.pulse, self.answered, self._refused = pulse, now, ""

@@ -1,0 +1,156 @@
+"""The supervisor of a run, wired: what it writes into the run's folder, and whom it tells."""
+
+import asyncio
+import io
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from envs.core.pulse import ProcessDied, Pulse
+from orchestrator.deadline import StopFlag, StuckError
+from orchestrator.pipeline.config import load_config
+from orchestrator.run.folder import RunDir
+from orchestrator.run.metrics_log import read_metrics
+from orchestrator.run.progress import Progress
+from orchestrator.run.tracking import Ended
+from orchestrator.session.context import RunContext
+from orchestrator.session.oversight import Oversight, Place
+from orchestrator.supervision.scale import ask_for_workers
+from orchestrator.supervision.status import read_status
+
+
+class Untracked:
+    """A tracker to which nothing is reported."""
+
+    def params(self, values: dict[str, str]) -> None: ...
+
+    def artifact(self, path: Path) -> None: ...
+
+    def close(self, ended: Ended) -> None: ...
+
+
+class Worker:
+    """A member that answers at once, in the name of this process."""
+
+    name = "rollout worker 0"
+
+    async def pulse(self) -> Pulse:
+        return Pulse(pid=os.getpid(), host=socket.gethostname(), progress=5, doing="a group", quiet_s=1.5)
+
+    def kill(self) -> None: ...
+
+
+class Desk:
+    """A run's folder, the watch over one worker and another that starts, and what was said and asked."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder, self.said, self.asked = RunDir(root / "job"), io.StringIO(), [0]
+        self.folder.open()
+        config = load_config(Path("configs/demo.yaml"), ["supervision.pulse_s=0.01"])
+        progress = Progress(stream=self.said)
+        self.run = RunContext(config, folder=self.folder, tracker=Untracked(), progress=progress, stop=StopFlag())
+        progress.stage("rl", 9)
+        places = [
+            Place(name="rollout worker 0", state="serving", member=Worker(), tickets=(3,), restarts=1),
+            Place(name="rollout worker 1", state="starting", member=None),
+        ]
+        self.oversight = Oversight(self.run, places=lambda: places, resize=self.resize)
+
+    def resize(self, workers: int) -> bool:
+        self.asked.append(workers)
+        return True
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not ready():
+                await asyncio.sleep(0.01)
+
+    def events(self) -> list[dict[str, object]]:
+        return [row.event for row in read_metrics(self.folder.metrics) if row.event is not None]
+
+
+def watched(root: Path, work: Callable[[Desk], Awaitable[None]]) -> Desk:
+    """Do something under the watch of a desk."""
+
+    async def scene() -> Desk:
+        desk = Desk(root)
+        async with desk.oversight.watching():
+            await work(desk)
+        return desk
+
+    return asyncio.run(scene())
+
+
+def knows_its_worker(desk: Desk) -> bool:
+    status = read_status(desk.folder.root)
+    return status is not None and status.members[0].pid is not None
+
+
+def test_the_status_shows_who_answers_and_who_starts(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.until(lambda: knows_its_worker(desk))
+
+    status = read_status(watched(tmp_path, work).folder.root)
+    assert status is not None
+    serving, starting = status.members
+    assert (status.pid, status.stage, status.step, status.steps) == (os.getpid(), "rl", 0, 9)
+    assert (serving.pid, serving.progress, serving.doing, serving.quiet_s) == (os.getpid(), 5, "a group", 1.5)
+    assert (serving.state, serving.tickets, serving.restarts, serving.host) == (
+        "serving",
+        (3,),
+        1,
+        socket.gethostname(),
+    )
+    assert (starting.state, starting.pid, starting.answered_s) == ("starting", None, None)
+
+
+def test_a_request_for_workers_reaches_the_pool_and_stands_among_the_metrics(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        ask_for_workers(desk.folder.root, 3)
+        await desk.until(lambda: desk.asked[-1] == 3)
+        await desk.until(lambda: bool(desk.events()))
+
+    desk = watched(tmp_path, work)
+    assert desk.events() == [{"kind": "scaled", "what": {"rollout_workers": "3"}}]
+    assert "3 rollout workers are asked for" in desk.said.getvalue()
+
+
+def test_a_death_leaves_a_file_a_line_and_an_event(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.until(lambda: knows_its_worker(desk))
+        desk.oversight.died("rollout worker 0", ProcessDied("rollout worker 0 died (killed)"))
+
+    desk = watched(tmp_path, work)
+    (event,) = desk.events()
+    what = "rollout worker 0 died (killed)"
+    evidence = "faults/001-rollout-worker-0.txt"
+    assert event == {
+        "kind": "fault",
+        "what": {"who": "rollout worker 0", "how": "died", "what": what, "evidence": evidence},
+    }
+    assert (desk.folder.root / evidence).read_text().startswith(f"rollout worker 0 died: {what}")
+    assert evidence in desk.said.getvalue()
+
+
+def test_a_run_that_waited_in_vain_leaves_the_stacks_of_its_processes(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.until(lambda: knows_its_worker(desk))
+        raise StuckError("rl step 3: nothing for 300 s")
+
+    with pytest.raises(StuckError):
+        watched(tmp_path, work)
+    text = (tmp_path / "job" / "faults" / "001-rollout-worker-0.txt").read_text()
+    assert "looked at: rl step 3: nothing for 300 s" in text
+    assert f"process {os.getpid()}" in text
+
+
+def test_a_folder_that_takes_no_status_is_told_once_and_the_watch_goes_on(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        (desk.folder.root / "status.json").mkdir()
+        await desk.until(lambda: "goes on without status.json" in desk.said.getvalue())
+        await asyncio.sleep(0.2)
+
+    assert watched(tmp_path, work).said.getvalue().count("goes on without status.json") == 1
