@@ -10,6 +10,10 @@ from rich.table import Table
 from orchestrator.audit.audit import Audit, audit
 from orchestrator.run.folder import RunDir
 
+COLUMNS = (
+    *("stage", "steps", "issued", "trained", "dropped", "failed"),
+    *("in flight", "trajectories", "checkpoints"),
+)
 SHOWN = 50
 """How many findings are printed; --json has all."""
 EPILOG = """examples:
@@ -35,9 +39,9 @@ def add_audit_command(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
 def print_audit(found: Audit, console: Console) -> None:
     """Print what each stage has left, then what is wrong."""
-    table = Table(
-        "stage", "steps", "issued", "trained", "dropped", "failed", "in flight", "trajectories", "checkpoints"
-    )
+    table = Table(box=None, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name == "stage" else "right", no_wrap=True)
     for one in found.stages:
         tickets = one.tickets
         sums = (

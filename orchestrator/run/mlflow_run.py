@@ -175,7 +175,7 @@ class MlflowRun:
         run = self._run(old)
         if run is not None and run.info.lifecycle_stage != LifecycleStage.DELETED:
             self._client.set_tag(old, REPLACED_BY, self._id)
-            self._client.set_terminated(old, status="KILLED")
+            self._client.update_run(old, status="KILLED")
             self._client.delete_run(old)
 
     def _remembered(self) -> Remembered:
