@@ -11,7 +11,7 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
 from learner.worker import TrainerWorker
-from orchestrator.cluster.actors import await_actor, close_actor, ended_on_failure, gpu_share, host_of
+from orchestrator.cluster.actors import await_actor, close_actor, cluster_gpus, ended_on_failure, gpu_share, host_of
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest
@@ -23,12 +23,12 @@ FILES = "files"
 """Likewise, for calls that write files."""
 
 
-async def start_trainer_group(config: LearnerConfig, *, actors: int) -> TrainerGroup:
+async def start_trainer_group(config: LearnerConfig, *, actors: int, again: bool = False) -> TrainerGroup:
     """Start one actor per rank, and wait until they have joined each other on loopback.
 
-    `actors`: see `start_rollout_pool`.
+    `actors`: see `start_rollout_pool`. Where ranks start `again` they wait for the GPUs of those that died, or for others.
     """
-    share = await gpu_share(actors, wanted=config.ranks)
+    share = cluster_gpus().share(actors) if again else await gpu_share(actors, wanted=config.ranks)
     groups = {HEALTH: 1, FILES: 1}
     as_actor = ray.remote(num_cpus=0, num_gpus=share, max_restarts=0, concurrency_groups=groups)
     actor = as_actor(TrainerWorker)

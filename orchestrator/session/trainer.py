@@ -54,7 +54,7 @@ class Trainer:
         """Return the ranks, which start for the first instance that asks."""
         config = self._run.config
         if self.learner is None:
-            starting = start_trainer_group(config.learner, actors=config.actors)
+            starting = start_trainer_group(config.learner, actors=config.actors, again=self.renewals > 0)
             self.learner = await within(
                 self._limits.start(),
                 starting,
