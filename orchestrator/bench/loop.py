@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 
 from learner.batches.builder import BatchBuilder
@@ -11,12 +10,11 @@ from learner.batches.samples import samples_from_groups
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import Deadline, StopFlag, in_thread
+from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import RlConfig
-from orchestrator.stages.begun_groups import BegunGroups
 from rollout.episodes.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
 
@@ -33,8 +31,7 @@ async def bench_loop(
     """Measure generating and learning alone, then whole steps at lags 0, 1 and 2, as ratios.
 
     `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone; 1
-    would be perfect overlap. `loop/in_flight_s` is what a checkpoint at lag 1 waits for the groups in flight to be told and
-    put into words, and `loop/in_flight_share` that over a step.
+    would be perfect overlap.
     """
     rl, builder = config.section(RlConfig), BatchBuilder(config=config.learner, pad_id=pad_id)
 
@@ -43,8 +40,7 @@ async def bench_loop(
 
     serving = VersionCell(WeightVersion(step=version))
     generate_s, learn_s = await _parts(pool, learner, mixture, config, batch)
-    steps = {lag: await _step_s(pool, learner, mixture, config, batch, version=serving, lag=lag) for lag in LAGS}
-    seconds = {lag: step for lag, (step, _) in steps.items()}
+    seconds = {lag: await _step_s(pool, learner, mixture, config, batch, version=serving, lag=lag) for lag in LAGS}
     again = await _parts(pool, learner, mixture, config, batch)  # on both sides: a shared machine's speed drifts
     generate_s, learn_s = min(generate_s, again[0]), min(learn_s, again[1])
     longer = max(generate_s, learn_s)
@@ -52,8 +48,6 @@ async def bench_loop(
         "loop/generate_alone_s": generate_s,
         "loop/learn_alone_s": learn_s,
         "loop/overlap": seconds[1] / longer,
-        "loop/in_flight_s": steps[1][1],
-        "loop/in_flight_share": steps[1][1] / seconds[1],
     } | {f"loop/samples_per_s_lag_{lag}": rl.answers_per_step / step for lag, step in seconds.items()}
 
 
@@ -66,44 +60,36 @@ async def _step_s(
     *,
     version: VersionCell,
     lag: int,
-) -> tuple[float, float]:
-    """Return the seconds of a step of the loop, once the pipeline is full, and those of telling what is in flight after it."""
+) -> float:
+    """Return the seconds of a step of the loop, once the pipeline is full."""
     rl = config.section(RlConfig)
     limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
     reports: list[StepReport] = []
-    told: list[float] = []
-    buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0)
 
     async def keep(report: StepReport) -> None:
         reports.append(report)
 
-    async def tell(step: int) -> None:
-        began = time.monotonic()
-        running = await pool.partials()
-        await in_thread(partial(BegunGroups(note=print).lines, running, unfinished=buffer.unfinished))
-        told.append(time.monotonic() - began)
-
-    async def nothing(fault: Exception) -> None: ...
+    async def nothing(told: object) -> None: ...
 
     loop = Loop(
         stage="bench",
         rollouts=pool,
         learner=learner,
         mixture=mixture,
-        buffer=buffer,
+        buffer=Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0),
         version=version,
         group_size=rl.group_size,
         make_batches=lambda groups: [batch(groups)],
         on_group=lambda group: group,
         on_step=keep,
-        save=tell,
+        save=nothing,
         on_fault=nothing,
         stop=StopFlag(),
         limit=limit,
         push_limit=lambda nbytes: limit,
     )
     await loop.run(1, STEPS)
-    return median(report.times.total for report in reports[SKIPPED:]), median(told[SKIPPED:])
+    return median(report.times.total for report in reports[SKIPPED:])
 
 
 async def _parts(
