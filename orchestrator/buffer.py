@@ -132,12 +132,12 @@ class Buffer:
         async with self._changed:
             self._measure()
             slot = self._slots[group.ticket.number]
-            slot.group = group
             self._book.finished(group)
             if len(group.trajectories) < self._fewest:
                 self._fail(slot, group)
-            elif self._teaches(group):
-                slot.state = SlotState.READY
+            else:
+                slot.group = group
+                slot.state = SlotState.READY if self._teaches(group) else SlotState.GENERATING
             self._decide()
             self._changed.notify_all()
 
@@ -289,6 +289,7 @@ class Buffer:
         self._slots = {slot.number: slot for slot in places.slots}
         self._again = deque(slot for slot in places.slots if slot.group is None)
         self._later = deque(places.later)
+        self._decide()
         return places.go_on
 
 

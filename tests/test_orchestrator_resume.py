@@ -376,4 +376,4 @@ def test_a_stage_that_is_killed_at_an_await_goes_on_exactly(memory: Path, lag: i
 @pytest.mark.faults
 @pytest.mark.parametrize(("lag", "drops"), CASES)
 def test_a_stage_that_is_killed_at_any_of_its_awaits_goes_on_exactly(memory: Path, lag: int, drops: int) -> None:
-    killed_and_continued(memory, lag=lag, drops=drops, times=100)
+    killed_and_continued(memory, lag=lag, drops=drops, times=40)
