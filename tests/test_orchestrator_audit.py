@@ -405,6 +405,17 @@ def test_a_fork_answers_for_its_own_steps(folder: RunDir) -> None:
     assert [(one.kind, one.step) for one in findings(folder)] == [("gap", 17), ("missing", 16)]
 
 
+def test_a_fork_has_the_ledger_of_the_stages_before_and_none_of_their_rows(folder: RunDir) -> None:
+    folder.metrics.unlink()
+    shutil.rmtree(folder.trajectories)
+    shutil.rmtree(folder.root / "checkpoints")
+    folder.trajectories.mkdir()
+    folder.store(replace(folder.state(), done={"rl": 20}, origin={"from": "rl-2/5"}))
+    assert findings(folder) == []
+    folder.store(replace(folder.state(), done={"rl": 20}, origin={}))
+    assert len(findings(folder)) == 1 + 20
+
+
 def test_the_steps_of_a_supervised_stage_stand_once_each(folder: RunDir) -> None:
     log = MetricsLog(folder.metrics)
     for step in (1, 2, 4):

@@ -20,6 +20,8 @@ def metrics_findings(evidence: Evidence, lives: dict[str, TicketLives]) -> list[
     names = list(dict.fromkeys([*evidence.stages, *evidence.state.done]))
     for stage in names:
         rows = [(line, row) for line, row in evidence.metrics if row.stage == stage and row.event is None]
+        if evidence.came_with_fork(stage) and not rows:
+            continue  # it was measured in the other run
         of = _Stage(evidence, stage, rows)
         if evidence.state.stages.get(stage) == EVAL:
             of.check_evaluation()
@@ -40,6 +42,9 @@ class _Stage:
         self._stage = stage
         self._rows = rows
         self._file = name_in(evidence.folder, evidence.folder.metrics)
+        first = evidence.first_step(stage)
+        self._forked_at = first if first > 1 else None
+        """The first step after the checkpoint of another run."""
 
     def check_steps(self) -> None:
         """Find steps that stand twice, out of their order, or not at all."""
@@ -54,14 +59,14 @@ class _Stage:
                 self._find(kind, f"step {row.step} follows step {newest}", line, row.step)
             seen[row.step] = line
             newest = max(newest, row.step)
-        if newest < last and not self._evidence.came_with_fork(self._stage):
+        if newest < last:
             self._find("missing", f"{last} steps are done and the last row is that of step {newest}", None, last)
 
     def check_evaluation(self) -> None:
         """Hold the row of an evaluation that is done against its file."""
         for line, row in self._rows[1:]:
             self._find("twice", f"its row stands in line {self._rows[0][0]} too", line, row.step)
-        if not self._evidence.is_done(self._stage) or self._evidence.came_with_fork(self._stage):
+        if not self._evidence.is_done(self._stage):
             return
         path = self._evidence.folder.evals / f"{self._stage.removeprefix('eval-')}.json"
         if not path.exists() or not self._rows:
@@ -105,8 +110,9 @@ class _Stage:
             ("rollout/dropped_no_signal", len(tickets.dropped), tickets.dropped),
             ("rollout/dropped_failed", len(tickets.failed), tickets.failed),
             *_by_env(row, "groups_trained", tickets.trained, lives),
-            *_by_env(row, "groups", numbers, lives),
         ]
+        if not tickets.without_task and row.step != self._forked_at:  # else answers of other groups were let go
+            pairs += _by_env(row, "groups", numbers, lives)
         for name, counted, found in pairs:
             told = row.values.get(name, 0.0)
             if told != counted:

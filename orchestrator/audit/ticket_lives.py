@@ -36,6 +36,8 @@ class StepTickets:
     trained: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
+    without_task: list[int] = field(default_factory=list)
+    """Those that were dropped since their environment has no share any more."""
     line: int | None = None
 
 
@@ -143,6 +145,8 @@ class TicketLives:
             self._now.failed.append(life.number)
         elif row.why == NO_SIGNAL:
             self._now.dropped.append(life.number)
+        else:
+            self._now.without_task.append(life.number)
 
     def _end_step(self, line: int, row: LedgerRow) -> None:
         if row.step is None:
