@@ -129,8 +129,10 @@ class Loop:
             await self.on_fault(fault)
             raise
         finally:
-            producer.cancel()  # where it has failed since the last wait for groups, nobody needs it any more
+            producer.cancel()
             await asyncio.wait({producer}, timeout=END_S)
+            if producer.done() and not producer.cancelled():
+                producer.exception()  # of groups that nobody waits for any more: asyncio would tell it as forgotten
 
     async def _produce(self) -> None:
         async with asyncio.TaskGroup() as groups:
