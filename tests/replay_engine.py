@@ -1,5 +1,6 @@
 """An engine that replays given completions, such as those that a run left in its trajectory files."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -56,6 +57,13 @@ class ReplayEngine:
     def take_stats(self) -> EngineStats:
         """Return nothing: no pass is made."""
         return EngineStats()
+
+    async def answers(self) -> None:
+        """Answer: there is no other process."""
+
+    async def died(self) -> None:
+        """Wait: there is no process that dies."""
+        await asyncio.Event().wait()
 
     async def close(self) -> None:
         """Nothing to stop."""

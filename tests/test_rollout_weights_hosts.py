@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -22,6 +23,7 @@ from orchestrator.cluster.this_machine import ROOT
 from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
 from orchestrator.deadline import Deadline, StuckError, within
 from rollout.episodes.pool import RolloutPool
+from rollout.episodes.served_weights import ServedWeights
 from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
@@ -63,6 +65,12 @@ class Receiver:
         assert same(held(arrived), nudged(weights(seed=0), count=manifest.version))
         return arrived.manifest.weight_version
 
+    async def start(self, model_dir: str, version: int, record_experts: bool) -> WeightVersion:
+        return WeightVersion(step=version)
+
+    async def died(self) -> None:
+        await asyncio.Event().wait()
+
     def restart(self) -> None:
         self.receiver.close()
 
@@ -70,15 +78,22 @@ class Receiver:
         return ray.get_runtime_context().get_node_id()
 
 
-def pool_of(engines: list[Any]) -> RolloutPool:
-    return RolloutPool([RolloutActor(engine, number=number) for number, engine in enumerate(engines)], retries=0)
+async def pool_of(engines: list[Any]) -> RolloutPool:
+    pool = RolloutPool(
+        lambda number: RolloutActor(engines[number], number=number),
+        workers=len(engines),
+        weights=ServedWeights(Path("model"), WeightVersion(step=0)),
+        retries=0,
+    )
+    await pool.start()
+    return pool
 
 
 async def pushes_to_another_host() -> None:
     """Three pushes from one host to two engines on another, one of which restarts before the last."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), pool_of(engines)
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), await pool_of(engines)
     for version in (1, 2):
         push = await learner.publish(WeightVersion(step=version))
         assert await pool.load_weights(push) == WeightVersion(step=version)
@@ -94,7 +109,7 @@ async def broadcasts_to_another_host() -> None:
     """Three pushes that two engines get at once."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("broadcast")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), pool_of(engines)
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), await pool_of(engines)
     for version in (1, 2, 3):
         push = await learner.publish(WeightVersion(step=version))
         assert await pool.load_weights(push) == WeightVersion(step=version)
@@ -108,6 +123,12 @@ class Sampler:
 
     def __init__(self) -> None:
         self.running = 0
+
+    async def start(self, model_dir: str, version: int, record_experts: bool) -> WeightVersion:
+        return WeightVersion(step=version)
+
+    async def died(self) -> None:
+        await asyncio.Event().wait()
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> None:
         self.running += 1
@@ -124,7 +145,8 @@ async def a_group_that_nobody_waits_for_ends() -> None:
     worker = ray.remote(Sampler).options(num_cpus=0, max_concurrency=10).remote()
     task = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
     ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
-    waiting = asyncio.gather(*(pool_of([worker]).run_group(ticket, 4) for _ in range(3)))
+    pool = await pool_of([worker])
+    waiting = asyncio.gather(*(pool.run_group(ticket, 4) for _ in range(3)))
     for wanted in (3, 0):
         deadline = monotonic() + 20
         while await worker.count.remote() != wanted:

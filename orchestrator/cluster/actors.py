@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, TypeVarTuple
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from envs.core.failure import in_words
 from envs.core.pulse import ProcessDied
 from orchestrator.cluster.placement import Gpus, NoRoomError
 from orchestrator.cluster.this_machine import LOOPBACK
@@ -24,8 +25,9 @@ PLACE_CHECKS = 5
 
 
 async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied], cancels: bool = False) -> Any:
-    """Return what an actor answers. Raises `died` with the actor's name where its process has ended,
-    and `RuntimeError` where it has ended by what its constructor raised.
+    """Return what an actor answers. Raises `died` with the actor's name where its process has ended, or where it says that
+    it can't go on, `RuntimeError` where it has ended by what its constructor raised, and `ProcessDied` where another one
+    died that should have made what this one was given.
 
     With `cancels` the call ends in the actor too where the wait for it is cancelled.
     """
@@ -34,6 +36,12 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
     except asyncio.CancelledError:
         if cancels:
             ray.cancel(call)
+        raise
+    except RayTaskError as error:
+        if isinstance(error.cause, ProcessDied):
+            raise died(f"{name}: {error.cause}") from error
+        if isinstance(error.cause, RayActorError):
+            raise ProcessDied(f"{name} was given nothing by a process that died ({in_words(error.cause)})") from error
         raise
     except RayActorError as error:
         if error.actor_init_failed:  # which it would again

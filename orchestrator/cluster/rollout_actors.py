@@ -1,17 +1,18 @@
 """The rollout workers as actors of Ray, and the pool of them that a run starts."""
 
-import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from envs.core.pulse import Pulse, WorkerDied, show_stacks_on_signal
-from orchestrator.cluster.actors import await_actor, close_actor, ended_on_failure, gpu_share
+from orchestrator.cluster.actors import await_actor, close_actor, gpu_share
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.pool import RolloutPool
+from rollout.episodes.served_weights import ServedWeights
+from rollout.episodes.slot_keeper import Healing
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Offered
@@ -28,35 +29,51 @@ async def start_rollout_pool(
     seed: int,
     actors: int,
     record_experts: bool = False,
+    healing: Healing | None = None,
+    newest: Callable[[], Path] | None = None,
 ) -> RolloutPool:
     """Start every worker's engine on a model directory, whose weights count as `version`.
 
     `actors` is how many the run has, its learner's included: where there are as many GPUs, each has one. With
-    `record_experts` the engines record the experts that they choose. Raises `ValueError` where they can't, and
-    `NoRoomError` where the cluster has too few GPUs free.
+    `record_experts` the engines record the experts that they choose. `healing` says how dead workers are replaced, and
+    `newest` which model of the same shape there is by then. Raises `ValueError` where experts can't be recorded,
+    `NoRoomError` where the cluster has too few GPUs free, and `TooManyRestarts` where workers die before they serve.
     """
     share = await gpu_share(actors, wanted=config.workers)
     actor = ray.remote(RolloutWorker).options(
         num_cpus=0, num_gpus=share, max_concurrency=CONCURRENT_CALLS, max_restarts=0
     )
-    started = [actor.remote(config, seed=seed) for _ in range(config.workers)]
-    workers = [RolloutActor(one, number=number) for number, one in enumerate(started)]
-    with ended_on_failure(started):
-        await asyncio.gather(*(worker.start(model_dir, version, record_experts=record_experts) for worker in workers))
-    return RolloutPool(workers, retries=config.retries)
+
+    def spawn(number: int) -> RolloutActor:
+        return RolloutActor(actor.remote(config, seed=seed), number=number, record_experts=record_experts)
+
+    weights = ServedWeights(model_dir, version, newest=newest)
+    pool = RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
+    await pool.start()
+    return pool
 
 
 class RolloutActor:
     """One actor, as `rollout/episodes/pool.py` sees a worker."""
 
-    def __init__(self, actor: Any, *, number: int) -> None:
+    def __init__(self, actor: Any, *, number: int, record_experts: bool = False) -> None:
         self._actor = actor
+        self._record_experts = record_experts
         self.name = f"rollout worker {number}"
 
-    async def start(self, model_dir: Path, version: WeightVersion, *, record_experts: bool) -> None:
-        """Start the engine."""
+    async def placed(self) -> None:
+        """Wait until the cluster has room for the actor, and its process runs."""
         await self._answer(self._actor.__ray_call__.remote(_show_stacks))
-        await self._answer(self._actor.start.remote(str(model_dir), version.step, record_experts))
+
+    async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
+        """Start the engine; returns the version that it confirms."""
+        starting = self._actor.start.remote(str(model_dir), version.step, self._record_experts)
+        confirmed: WeightVersion = await self._answer(starting)
+        return confirmed
+
+    async def died(self) -> None:
+        """Wait for as long as actor and engine live."""
+        await self._answer(self._actor.died.remote())
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
         """Return the group; a call that is given up ends in the actor too, else it would go on beside what comes next."""

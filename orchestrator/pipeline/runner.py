@@ -19,11 +19,9 @@ from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker
+from orchestrator.session.oversight import HEALED
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
-
-HEALED = "healed"
-"""The kind of the event that new ranks took over."""
 
 
 async def run_pipeline(config: Config, *, only: str | None = None) -> int:

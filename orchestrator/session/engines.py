@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from envs.sandbox.sandbox import MIN_LEVEL
 from orchestrator.cluster.actors import gpus_taken
@@ -12,16 +13,37 @@ from orchestrator.deadline import Deadline, both, in_thread, within
 from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
 from rollout.episodes.pool import RolloutPool
+from rollout.episodes.restarts import RestartLimit
+from rollout.episodes.slot import SlotStatus
+from rollout.episodes.slot_keeper import Healing
 from rollout.trajectory import WeightVersion
+
+TOGETHER_S = 10.0
+"""Seconds within which deaths of rollout workers count as one."""
+
+
+class HealingRecord(Protocol):
+    """Records that workers die and have successors."""
+
+    def died(self, who: str, error: Exception) -> None: ...
+
+    def healed(self, who: str, what: str) -> None: ...
 
 
 class Engines:
     """The rollout workers, and which model they hold."""
 
-    def __init__(self, run: RunContext, *, beside: Callable[[str], Awaitable[object]] | None) -> None:
-        """`beside` starts what takes as long, at the same time; it is told who asks."""
+    def __init__(
+        self,
+        run: RunContext,
+        *,
+        beside: Callable[[str], Awaitable[object]] | None,
+        healing: HealingRecord | None = None,
+    ) -> None:
+        """`beside` starts what takes as long, at the same time; it is told who asks. `healing` records deaths."""
         self._run = run
         self._beside = beside
+        self._healing = healing
         self._limits = run.config.deadlines
         self._served: Path | None = None
         self._undoing = False
@@ -49,6 +71,18 @@ class Engines:
     def hold(self, model: Path) -> None:
         """Take note that the weights of `model` were pushed to the engines."""
         self._served = model
+        if self.pool is not None:
+            self.pool.hold(model)
+
+    def slots(self) -> list[SlotStatus]:
+        """Return what each worker is doing; nothing before they have started."""
+        return [] if self.pool is None else self.pool.slots()
+
+    def resize(self, workers: int) -> bool:
+        """Have so many workers from now on; returns False where there are none yet."""
+        if self.pool is not None:
+            self.pool.resize(workers)
+        return self.pool is not None
 
     async def close(self) -> None:
         """Stop the workers."""
@@ -66,6 +100,8 @@ class Engines:
             seed=config.seed,
             actors=config.actors,
             record_experts=config.learner.router_replay,
+            healing=self._how_to_heal(model),
+            newest=lambda: self._run.model_dir,
         )
         limit = self._limits.start(size_of(model))
         waiting = within(limit, starting, stage=who, waiting_for=lambda: f"the rollout engines to start{gpus_taken()}")
@@ -82,6 +118,15 @@ class Engines:
         programs = any(env.runs_programs for env in config.environments.values())
         if programs or config.sandbox.min_level < MIN_LEVEL:
             await self._show_isolation(who)
+
+    def _how_to_heal(self, model: Path) -> Healing:
+        supervision, record = self._run.config.supervision, self._healing
+        healing = Healing(
+            restarts=RestartLimit(supervision.restarts, window_s=supervision.window_s, together_s=TOGETHER_S),
+            start_s=self._limits.start(size_of(model)).seconds,
+            tell=self._run.progress.note,
+        )
+        return healing if record is None else replace(healing, died=record.died, healed=record.healed)
 
     async def _show_isolation(self, who: str) -> None:
         assert self.pool is not None

@@ -18,7 +18,7 @@ from orchestrator.supervision.scale import take_request
 from orchestrator.supervision.status import STATUS_FILE, MemberState, MemberStatus, RunStatus, TicketStatus
 from orchestrator.supervision.supervisor import Supervisor
 
-FAULT, SCALED = "fault", "scaled"
+FAULT, HEALED, SCALED = "fault", "healed", "scaled"
 """The kinds of the events in metrics.jsonl."""
 
 
@@ -91,6 +91,11 @@ class Oversight:
         """Record a death that somebody heals: of a rollout worker by its name, or of the learner."""
         self._supervisor.died(who, error)
 
+    def healed(self, who: str, what: str) -> None:
+        """Record that a process has a successor."""
+        self._event(HEALED, {"who": who, "what": what})
+        self._run.progress.note(f"{who} {what}")
+
     def status(self) -> RunStatus:
         """Return the state of the run now."""
         view, loop, places = self._run.progress.current, self._loop, self._places()
@@ -144,8 +149,7 @@ class Oversight:
 
     def _record(self, diagnosis: Diagnosis) -> None:
         """Write a fault into its file, on the screen and among the metrics."""
-        view = self._run.progress.current
-        stage, step = ("start", 0) if view is None else (view.name, view.step)
+        stage, step = self._place_now()
         try:
             where = str(self._faults.write(diagnosis, stage=stage, step=step).relative_to(self._run.folder.root))
         except OSError as error:
@@ -155,12 +159,16 @@ class Oversight:
 
     def _event(self, kind: str, what: dict[str, str]) -> None:
         """Add an event after the step that was done last. That it can't be written ends the run elsewhere, not the watch."""
-        view = self._run.progress.current
-        stage, step = ("start", 0) if view is None else (view.name, view.step)
+        stage, step = self._place_now()
         try:
             self._run.metrics.event(stage, step, kind, what)
         except OSError as error:
             self._run.progress.note(f"metrics.jsonl lacks an event {kind}: {error}")
+
+    def _place_now(self) -> tuple[str, int]:
+        """Return the stage that is under way, and its last step."""
+        view = self._run.progress.current
+        return ("start", 0) if view is None else (view.name, view.step)
 
     async def _looked(self) -> None:
         """Have the status written and requests read, beside the watch: a disk that hangs must not hold it up."""

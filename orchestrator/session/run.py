@@ -14,7 +14,7 @@ from orchestrator.session.engines import Engines
 from orchestrator.session.oversight import Oversight, Place
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
-from rollout.episodes.pool import RolloutPool
+from rollout.episodes.slot import SlotStatus
 
 
 class Run(RunContext):
@@ -33,8 +33,9 @@ class Run(RunContext):
         """`will_train` says whether the ranks will be needed, which then start beside the engines."""
         super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
         self.trainer = Trainer(self)
-        self.engines = Engines(self, beside=self.trainer.start if will_train else None)
-        self.oversight = Oversight(self, places=self._places, resize=lambda workers: False)
+        self.oversight = Oversight(self, places=self._places, resize=lambda workers: self.engines.resize(workers))
+        beside = self.trainer.start if will_train else None
+        self.engines = Engines(self, beside=beside, healing=self.oversight)
 
     async def close(self) -> None:
         """Stop engines, learner and cluster."""
@@ -42,9 +43,13 @@ class Run(RunContext):
         stop_ray()
 
     def _places(self) -> list[Place]:
-        return places_of(self.engines.pool, self.trainer.members, renewals=self.trainer.renewals)
+        return places_of(self.engines.slots(), self.trainer.members, renewals=self.trainer.renewals)
 
 
-def places_of(pool: RolloutPool | None, ranks: Sequence[TrainerRank], *, renewals: int) -> list[Place]:
+def places_of(slots: Sequence[SlotStatus], ranks: Sequence[TrainerRank], *, renewals: int) -> list[Place]:
     """Return the rollout workers and the ranks as they are now; the ranks were renewed so often."""
-    return [Place(name=rank.name, state="serving", member=rank, restarts=renewals) for rank in ranks]
+    workers = [
+        Place(name=one.name, state=one.state, member=one.worker, tickets=one.tickets, restarts=one.restarts)
+        for one in slots
+    ]
+    return [*workers, *(Place(name=rank.name, state="serving", member=rank, restarts=renewals) for rank in ranks)]

@@ -169,6 +169,14 @@ class Engine(Protocol):
         """Return what the engine did since the last call."""
         ...
 
+    async def answers(self) -> None:
+        """Return once the engine's process has answered; raise `WorkerDied` where it has died. It answers between passes."""
+        ...
+
+    async def died(self) -> None:
+        """Wait for as long as the engine's process lives, then raise `WorkerDied`."""
+        ...
+
     async def close(self) -> None:
         """Stop the engine and its processes."""
         ...

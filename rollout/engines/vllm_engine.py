@@ -2,15 +2,18 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from envs.core.failure import in_words
+from envs.core.pulse import WorkerDied
 from rollout.budget.request_args import CLOSING, extra_args
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.engines.engine_process import EngineProcess
 from rollout.engines.protocol import Completion, EngineConfig, EngineStats
 from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
@@ -28,6 +31,7 @@ from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_stats import StatsRecorder
@@ -48,15 +52,19 @@ class VllmEngine:
         version: WeightVersion,
         tags: ThoughtTags | None = None,
         record_experts: bool = False,
+        on_pass: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tags` are needed where thoughts are limited. With `record_experts` no graph is compiled or captured."""
+        """`tags` are needed where thoughts are limited. With `record_experts` no graph is compiled or captured.
+
+        `on_pass` is called after each pass of the engine.
+        """
         self._config = config
         self._tags = tags
         self._record_experts = record_experts
         self._initial = version
         self._numbers = itertools.count()
         self._receiver = WeightReceiver()
-        self._stats = StatsRecorder()
+        self._stats = StatsRecorder(on_pass=on_pass)
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
@@ -77,6 +85,7 @@ class VllmEngine:
             stat_loggers=[lambda _config, _index: self._stats],
         )
         assert self._llm.logger_manager is not None
+        self._process = EngineProcess(lambda: self._llm.errored, raised=EngineDeadError)
         # Beside it vLLM puts one that keeps forty figures for Prometheus, which nobody reads.
         self._llm.logger_manager.stat_loggers = self._llm.logger_manager.stat_loggers[:1]
 
@@ -85,6 +94,9 @@ class VllmEngine:
 
         Raises `ValueError` where expert choices should be recorded and can't be.
         """
+        await self._process.answer(self._start())
+
+    async def _start(self) -> None:
         await self._llm.collective_rpc("end_with_parent")
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
@@ -149,10 +161,13 @@ class VllmEngine:
         )
 
     async def _output(self, prompt_ids: tuple[int, ...], params: SamplingParams, request: str) -> CompletionOutput:
-        """Return what vLLM sampled. Raises `RuntimeError` where it ended the request by itself."""
+        """Return what vLLM sampled. Raises `RuntimeError` where it ended the request by itself, `WorkerDied` where it died."""
         final = None
-        async for output in self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, request):
-            final = output
+        try:
+            async for output in self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, request):
+                final = output
+        except EngineDeadError as error:
+            raise WorkerDied("the engine's process died") from error
         if final is None:
             raise RuntimeError(f"vLLM ended request {request} without an output")
         sampled = final.outputs[0]
@@ -161,49 +176,73 @@ class VllmEngine:
         return sampled
 
     async def _experts(self, request: str, *, ids: int) -> Choices:
-        ((shape, data),) = await self._llm.collective_rpc("take_experts", args=(request,))
+        taking = self._llm.collective_rpc("take_experts", args=(request,))
+        ((shape, data),) = await self._process.answer(taking)
         return padded(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)
 
     def take_stats(self) -> EngineStats:
         """See `Engine.take_stats`."""
         return self._stats.take()
 
+    async def answers(self) -> None:
+        """See `Engine.answers`."""
+        await self.version()
+
+    async def died(self) -> None:
+        """See `Engine.died`."""
+        await self._process.died()
+
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
 
         Raises `ValueError` where what arrived is not what was sent, and the old weights stay; `WholeWeightsNeeded` for a
-        delta to weights that it does not hold; `TimeoutError` where the push takes longer than `push_deadline_s`;
-        `RuntimeError` where the engine confirms another version.
+        delta to weights that it does not hold; `WorkerDied` where loading fails half-way, or takes longer than
+        `push_deadline_s`.
         """
         # verified before generation pauses
         arrived = await asyncio.to_thread(self._receiver.accept, manifest, offer, number=number)
-        async with asyncio.timeout(self._config.push_deadline_s(manifest.nbytes)):
-            return await self._update({"segment": arrived.to_json()}, manifest.weight_version)
+        limit = self._config.push_deadline_s(manifest.nbytes)
+        return await self._update({"segment": arrived.to_json()}, manifest.weight_version, limit=limit)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """See `Engine.load_checkpoint`, and `load_weights` for what happens to requests.
 
         Raises `FileNotFoundError` or `ValueError` where the directory does not hold a whole model, and the old weights
-        stay; `RuntimeError` where the engine confirms another version.
+        stay; `WorkerDied` where loading fails half-way.
         """
         await asyncio.to_thread(require_whole, directory)  # before generation pauses
         return await self._update({"checkpoint": str(directory)}, version)
 
-    async def _update(self, source: dict[str, Any], version: WeightVersion) -> WeightVersion:
-        """Let vLLM's worker load what a `WeightSource` names, between two tokens; returns the version that it confirms."""
+    async def _update(
+        self, source: dict[str, Any], version: WeightVersion, *, limit: float | None = None
+    ) -> WeightVersion:
+        """Let vLLM's worker load what a `WeightSource` names, between two tokens; returns the version that it confirms.
+
+        Raises `WorkerDied` where that fails, or takes more than `limit` seconds: an engine with half of the weights can't
+        serve, nor be brought back.
+        """
+        try:
+            async with asyncio.timeout(limit):
+                await self._process.answer(self._load(source, version))
+                confirmed = await self.version()
+        except WorkerDied:
+            raise
+        except Exception as error:
+            raise WorkerDied(f"weight version {version.step} was not loaded whole: {in_words(error)}") from error
+        if confirmed != version:
+            raise WorkerDied(f"loaded weight version {version.step}, the engine confirms {confirmed.step}")
+        return confirmed
+
+    async def _load(self, source: dict[str, Any], version: WeightVersion) -> None:
         await self._llm.pause_generation(mode="keep", clear_cache=False)
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
         await self._llm.finish_weight_update(str(version.step))
         await self._llm.resume_generation()
-        confirmed = await self.version()
-        if confirmed != version:
-            raise RuntimeError(f"loaded weight version {version.step}, the engine confirms {confirmed.step}")
-        return confirmed
 
     async def version(self) -> WeightVersion:
         """Return the version of the weights in use."""
-        return WeightVersion(step=int(await self._llm.get_weight_version()))
+        return WeightVersion(step=int(await self._process.answer(self._llm.get_weight_version())))
 
     async def close(self) -> None:
         """See `Engine.close`."""

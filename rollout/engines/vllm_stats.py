@@ -1,5 +1,6 @@
 """What vLLM counts while it runs, summed up between two looks at it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -12,7 +13,15 @@ from rollout.engines.protocol import EngineStats
 class StatsRecorder(StatLoggerBase):
     """Adds up what vLLM reports after each pass. Called on the event loop of the engine's client."""
 
-    def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
+    def __init__(
+        self,
+        vllm_config: VllmConfig | None = None,
+        engine_index: int = 0,
+        *,
+        on_pass: Callable[[], None] = lambda: None,
+    ) -> None:
+        """The first two are what vLLM gives; `on_pass` is called after each pass."""
+        self._on_pass = on_pass
         self._clear()
 
     def _clear(self) -> None:
@@ -28,6 +37,7 @@ class StatsRecorder(StatLoggerBase):
         engine_idx: int = 0,
     ) -> None:
         """Add what one pass did."""
+        self._on_pass()
         if scheduler_stats is not None:
             self._passes += 1
             self._running += scheduler_stats.num_running_reqs

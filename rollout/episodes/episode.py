@@ -15,6 +15,7 @@ from envs.catalog import make_env
 from envs.core.clock import Clock
 from envs.core.errors import EnvError, EnvironmentFault, EpisodeTimeout, PromptTooLong
 from envs.core.failure import FailureKind, failure_of, in_words
+from envs.core.pulse import WorkerDied
 from envs.core.setting import running, scheduled
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
@@ -84,17 +85,20 @@ class EpisodeRunner:
         limits: EpisodeLimits,
         sequences: int = 256,
         make_env: MakeEnv = make_env,
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_step` is called after each answer of an environment."""
         self._sampler = sampler
         self._renderer = renderer
         self._limits = limits
         self._places = asyncio.Semaphore(sequences)
         self._threads = EnvThreads()
         self._make_env = make_env
+        self._on_step = on_step
         self._numbers = count()
 
     async def run(self, task: Task, *, seed: int) -> Trajectory:
-        """Play one episode from its first turn to its end. Never raises, as `play`."""
+        """Play one episode from its first turn to its end. Raises as `play`."""
         return await self.play(self.episode(task, seed=seed))
 
     def episode(self, task: Task, *, seed: int, begun: BegunEpisode | None = None) -> Episode:
@@ -107,10 +111,12 @@ class EpisodeRunner:
         return episode.so_far(self._sampler.so_far)
 
     async def play(self, episode: Episode) -> Trajectory:
-        """Play an episode to its end. Never raises for a fault outside the model: it becomes a typed failure."""
+        """Play an episode to its end. A fault outside the model becomes a typed failure; only `WorkerDied` is raised."""
         result, failure = StepResult(), None
         try:
             stop, result = await self._play(episode)
+        except WorkerDied:  # another worker plays it from the same seed
+            raise
         except Exception as error:  # a bad episode is data
             failure = failure_of(error)
             stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
@@ -219,6 +225,8 @@ class EpisodeRunner:
                             begun=episode.before,
                             request=episode.request,
                         )
+                except WorkerDied:
+                    raise
                 except Exception as error:
                     if deadline.expired():
                         raise EpisodeTimeout("the deadline of the episode passed while the model generated") from error
@@ -233,9 +241,12 @@ class EpisodeRunner:
     async def _in_thread(self, episode: Episode, function: Callable[[], T]) -> T:
         task = episode.task
         at_once = task.env.settings.threads
-        return await self._threads.call(
-            function, env=task.env.name, at_once=at_once, clock=episode.clock, watch=episode.watch
-        )
+        try:
+            return await self._threads.call(
+                function, env=task.env.name, at_once=at_once, clock=episode.clock, watch=episode.watch
+            )
+        finally:
+            self._on_step()
 
 
 def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:

@@ -1,45 +1,68 @@
-"""The rollout workers, seen as one: which of them samples a group, what is tried again, and what all of them confirm."""
+"""The rollout workers, seen as one: which of them samples a group, what is tried again, and what all of them confirm.
+
+A worker that dies is replaced (`slot_keeper.py`), and what it was doing is done again from the same seeds by another one.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
+from envs.core.pulse import WorkerDied
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.partials import newest
+from rollout.episodes.pool_worker import PoolWorker
+from rollout.episodes.served_weights import Served, ServedWeights
+from rollout.episodes.slot import Slot, SlotState, SlotStatus
+from rollout.episodes.slot_keeper import Healing, SlotKeeper
 from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.delivery import Push, WeightTaker
+from rollout.weights.delivery import Push
 
-
-class PoolWorker(WeightTaker, Protocol):
-    """A rollout worker as the pool sees it, wherever it runs. A call that is cancelled ends its work there too."""
-
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group: ...
-
-    async def partials(self) -> list[BegunGroup]: ...
-
-    async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int: ...
-
-    async def isolation(self) -> str: ...
-
-    async def engine_stats(self) -> EngineStats: ...
-
-    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion: ...
-
-    async def close(self) -> None: ...
+T = TypeVar("T")
+Spawn = Callable[[int], PoolWorker]
+"""Makes the worker of a slot, by its number; what takes time is left to `PoolWorker.placed` and `start`."""
 
 
 class RolloutPool:
-    """Sends each group to the worker with the fewest in flight."""
+    """Sends each group to the worker with the fewest in flight. All methods belong to one event loop."""
 
-    def __init__(self, workers: Sequence[PoolWorker], *, retries: int) -> None:
-        """`retries` is how often failed episodes are tried again."""
-        self._workers = workers
+    def __init__(
+        self, spawn: Spawn, *, workers: int, weights: ServedWeights, retries: int, healing: Healing | None = None
+    ) -> None:
+        """`workers` are wanted, which serve `weights` at first; `retries` is how often failed episodes are tried again."""
+        self._weights = weights
         self._retries = retries
-        self._in_flight = [0] * len(workers)
+        self._wanted = workers
+        self._slots: list[Slot] = []
         self._begun: dict[int, BegunGroup] = {}
+        self._keeper = SlotKeeper(spawn, weights=weights, healing=healing or Healing(), on_leave=self._slots.remove)
+
+    async def start(self) -> None:
+        """Start the workers, and wait until all serve. Ends those that have begun where that fails or is given up."""
+        try:
+            self.resize(self._wanted)
+            await self._keeper.all_serve()
+        except BaseException:
+            await self._keeper.stop(self._slots)
+            raise
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers from now on: further ones are started, those that are too many finish their groups and leave.
+
+        Raises `ValueError` for fewer than one.
+        """
+        if workers < 1:
+            raise ValueError(f"{workers} rollout workers: a run needs at least 1")
+        staying = [slot for slot in self._slots if slot.state is not SlotState.DRAINING]
+        by_use = sorted(staying, key=lambda slot: (slot.state is SlotState.SERVING, len(slot.tickets), -slot.number))
+        for slot in by_use[: max(0, len(staying) - workers)]:
+            self._keeper.let_go(slot)
+        for _ in range(workers - len(staying)):
+            taken = {slot.number for slot in self._slots}
+            number = next(n for n in range(len(taken) + 1) if n not in taken)
+            self._slots.append(self._keeper.keep(number))
 
     async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
         """Return a group of answers from the least busy worker; try failed ones again, elsewhere where that is possible.
@@ -47,13 +70,12 @@ class RolloutPool:
         `begun` is what there is of the group from workers that are gone: it goes on where it was.
         """
         begun = begun or BegunGroup(ticket=ticket, attempt=0)
-        index: int | None = None
+        slot: Slot | None = None
         try:
             while True:
                 self._begun[ticket.number] = begun
                 wanted = samples if begun.before is None else begun.before.worth_retrying
-                index = self._least_busy([i for i in range(len(self._workers)) if i != index] or [0])
-                group = await self._group_from(index, ticket, wanted, begun)
+                group, slot = await self._sampled(ticket, wanted, begun, avoided=slot)
                 if begun.before is not None:
                     group = begun.before.merged_with_retry(group)
                 if begun.attempt >= self._retries or not group.worth_retrying:
@@ -64,51 +86,117 @@ class RolloutPool:
 
     async def partials(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
-        return await newest(self._begun.values(), self._workers)
+        workers = [slot.worker for slot in self._in(SlotState.SERVING, SlotState.DRAINING)]
+        return await newest(self._begun.values(), workers)
 
-    def _least_busy(self, indices: Sequence[int]) -> int:
-        return min(indices, key=lambda index: self._in_flight[index])
+    async def _sampled(
+        self, ticket: Ticket, samples: int, begun: BegunGroup, *, avoided: Slot | None
+    ) -> tuple[Group, Slot]:
+        """Return one attempt's answers, and who gave them; where a worker dies another one gives them, from the same seeds."""
+        own = replace(begun, before=None)
+        while True:
+            slot = await self._free(avoided)
+            with slot.running(ticket.number) as worker:
+                try:
+                    group = await worker.run_group(ticket, samples, begun.attempt, own)
+                except WorkerDied as death:
+                    slot.end(worker, death)
+                    continue
+            slot.learn(worker, group)
+            return group, slot
 
-    async def _group_from(self, index: int, ticket: Ticket, samples: int, begun: BegunGroup) -> Group:
-        self._in_flight[index] += 1
-        try:
-            return await self._workers[index].run_group(ticket, samples, begun.attempt, replace(begun, before=None))
-        finally:
-            self._in_flight[index] -= 1
+    async def _free(self, avoided: Slot | None) -> Slot:
+        """Wait until a worker serves, and return the one with the least to do, another than `avoided` where there is one."""
+        await self._keeper.until(lambda: bool(self._in(SlotState.SERVING)))
+        serving = self._in(SlotState.SERVING)
+        return min([slot for slot in serving if slot is not avoided] or serving, key=lambda slot: slot.load)
+
+    def _in(self, *states: SlotState) -> list[Slot]:
+        return [slot for slot in self._slots if slot.state in states]
+
+    def slots(self) -> list[SlotStatus]:
+        """Return what each worker is doing."""
+        return [slot.status() for slot in self._slots]
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
         """Sample turns by the engines alone, for measurement; returns their tokens."""
-        shares = [prompts[number :: len(self._workers)] for number in range(len(self._workers))]
-        return sum(
-            await asyncio.gather(
-                *(worker.sample_bare(share, max_tokens) for worker, share in zip(self._workers, shares, strict=True))
-            )
-        )
+        workers = [slot.worker for slot in self._in(SlotState.SERVING)]
+        shares = (worker.sample_bare(prompts[n :: len(workers)], max_tokens) for n, worker in enumerate(workers))
+        return sum(await asyncio.gather(*shares))
 
     async def isolation(self) -> set[str]:
         """Return what the workers say about their sandboxes, each line once."""
-        return set(await asyncio.gather(*(worker.isolation() for worker in self._workers)))
+        return set(await self._of_all(lambda worker: worker.isolation()))
 
     async def engine_stats(self) -> EngineStats:
         """Return what the engines did since they were last asked."""
-        return EngineStats.together(await asyncio.gather(*(worker.engine_stats() for worker in self._workers)))
+        return EngineStats.together(await self._of_all(lambda worker: worker.engine_stats()))
+
+    async def _of_all(self, ask: Callable[[PoolWorker], Awaitable[T]]) -> list[T]:
+        """Return what those that serve answer, without those that die meanwhile."""
+        slots = self._in(SlotState.SERVING, SlotState.DRAINING)
+        workers = [slot.worker for slot in slots]
+        answers = await asyncio.gather(*(ask(worker) for worker in workers), return_exceptions=True)
+        return self._without_dead(slots, workers, answers)
+
+    def _without_dead(
+        self, slots: Sequence[Slot], workers: Sequence[PoolWorker], answers: Sequence[T | BaseException]
+    ) -> list[T]:
+        """Return the answers of those that live, in their order. Raises what was no death."""
+        living: list[T] = []
+        for slot, worker, answer in zip(slots, workers, answers, strict=True):
+            if isinstance(answer, WorkerDied):
+                slot.end(worker, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                living.append(answer)
+        return living
+
+    @property
+    def model(self) -> Path | None:
+        """The directory whose weights are served; None once others were pushed."""
+        return self._weights.now.model
+
+    def hold(self, model: Path) -> None:
+        """Take note that the weights that were pushed last are those of a model directory."""
+        self._weights.now = Served(version=self._weights.now.version, model=model)
+        self._keeper.changed()
 
     async def load_weights(self, push: Push) -> WeightVersion:
         """Deliver a push to every worker; returns the version that all of them confirm."""
-        return all_equal(await push.delivery.deliver(push.manifest, self._workers))
+        pushed = Served(version=push.manifest.weight_version, push=push)
+        return await self._load(pushed, lambda workers: push.delivery.deliver(push.manifest, workers))
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """Let every worker read a model directory, whose weights count as `version`; returns what all of them confirm."""
-        return all_equal(
-            await asyncio.gather(*(worker.load_checkpoint(directory, version) for worker in self._workers))
-        )
+
+        async def read(workers: Sequence[PoolWorker]) -> Sequence[WeightVersion | BaseException]:
+            reading = (worker.load_checkpoint(directory, version) for worker in workers)
+            return await asyncio.gather(*reading, return_exceptions=True)
+
+        return await self._load(Served(version=version, model=directory), read)
+
+    async def _load(
+        self,
+        wanted: Served,
+        give: Callable[[Sequence[PoolWorker]], Awaitable[Sequence[WeightVersion | BaseException]]],
+    ) -> WeightVersion:
+        """Give weights to all workers. Those that die meanwhile are followed by others, which take them before they serve."""
+        async with self._weights.lock:
+            self._weights.now = wanted
+            slots = [slot for slot in self._slots if slot.takes_weights]
+            workers = [slot.worker for slot in slots]
+            outcomes = await give(workers) if workers else []
+            confirmed = self._without_dead(slots, workers, outcomes)
+            assert set(confirmed) <= {wanted.version}, confirmed
+            self._keeper.changed()
+            for slot, worker, outcome in zip(slots, workers, outcomes, strict=True):
+                if not isinstance(outcome, WorkerDied):
+                    self._keeper.serves(slot, worker)
+        self._keeper.check()
+        return wanted.version
 
     async def close(self) -> None:
         """Stop the engines and the workers."""
-        await asyncio.gather(*(worker.close() for worker in self._workers))
-
-
-def all_equal(confirmed: Sequence[WeightVersion]) -> WeightVersion:
-    """Return the version that all workers confirmed."""
-    assert len(set(confirmed)) == 1, confirmed
-    return confirmed[0]
+        await self._keeper.stop(self._slots)

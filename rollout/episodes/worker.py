@@ -1,7 +1,8 @@
 """A rollout worker: one engine, many episodes at once. A plain class; the orchestrator makes it a Ray actor."""
 
 import asyncio
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,12 +57,13 @@ class RolloutWorker:
         self._seed = seed
         self._heart = Heart()
         shared_sandbox().admit(config.programs)
+        self._loads = 0
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
         self._attempts: list[Attempt] = []
 
-    async def start(self, model_dir: str, version: int, record_experts: bool = False) -> float:
-        """Start the engine on a model directory, whose weights count as `version`; returns the seconds it took.
+    async def start(self, model_dir: str, version: int, record_experts: bool = False) -> WeightVersion:
+        """Start the engine on a model directory, whose weights count as `version`; returns what it confirms.
 
         With `record_experts` it records the experts that it chooses, or raises `ValueError` where it can't.
         """
@@ -69,7 +71,6 @@ class RolloutWorker:
         # (the driver, a test with another engine) does not need it.
         from rollout.engines.vllm_engine import VllmEngine
 
-        began = time.monotonic()
         tokenizer = load_tokenizer(Path(model_dir))
         tags = ThoughtTags.find(tokenizer, closing=self._config.thought.closing)
         engine = VllmEngine(
@@ -78,10 +79,11 @@ class RolloutWorker:
             version=WeightVersion(step=version),
             tags=tags,
             record_experts=record_experts,
+            on_pass=self._heart.beat,
         )
         await engine.start()
         self.attach(engine, Renderer(tokenizer, self._config.thought), tags)
-        return time.monotonic() - began
+        return await engine.version()
 
     def attach(self, engine: Engine, renderer: Renderer, tags: ThoughtTags | None) -> None:
         """Use this engine from now on."""
@@ -89,7 +91,11 @@ class RolloutWorker:
         sampler = TurnSampler(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
         self._engine = engine
         self._runner = EpisodeRunner(
-            sampler=sampler, renderer=renderer, limits=config.limits, sequences=config.engine.max_sequences
+            sampler=sampler,
+            renderer=renderer,
+            limits=config.limits,
+            sequences=config.engine.max_sequences,
+            on_step=self._heart.beat,
         )
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0, begun: BegunGroup | None = None) -> Group:
@@ -103,7 +109,8 @@ class RolloutWorker:
         running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, begun=begun)
         self._attempts.append(running)
         try:
-            return await running.play()
+            with self._heart.busy(f"group {ticket.number}"):
+                return await running.play()
         finally:
             self._attempts.remove(running)
 
@@ -118,19 +125,38 @@ class RolloutWorker:
 
     async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
         """Serve pushed weights by their offer, as engine `number`; returns the version that the engine confirms."""
-        return await self._started.load_weights(manifest, offer, number=number)
+        with self._loading():
+            return await self._started.load_weights(manifest, offer, number=number)
 
     async def load_checkpoint(self, directory: str, version: int) -> WeightVersion:
         """Serve the weights of a model directory, which count as `version`; returns what the engine confirms."""
-        return await self._started.load_checkpoint(Path(directory), WeightVersion(step=version))
+        with self._loading():
+            return await self._started.load_checkpoint(Path(directory), WeightVersion(step=version))
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        self._loads += 1
+        try:
+            yield
+        finally:
+            self._loads -= 1
 
     async def engine_stats(self) -> EngineStats:
         """Return what the engine did since the last call."""
         return self._started.take_stats()
 
     async def pulse(self) -> Pulse:
-        """Return the worker's signs of life."""
+        """Return the worker's signs of life, once its engine has answered too: one that hangs is silent as a whole.
+
+        While it loads weights it answers alone, since they may be long in coming; that has deadlines of its own.
+        """
+        if self._engine is not None and not self._loads:
+            await self._engine.answers()
         return self._heart.pulse()
+
+    async def died(self) -> None:
+        """Wait for as long as the engine lives, then raise `WorkerDied`."""
+        await self._started.died()
 
     async def isolation(self) -> str:
         """Return what the sandbox of this worker's machine isolates; raises `SandboxError` where that is too little."""

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from envs.core.pulse import ProcessDied, WorkerDied
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.weights.transports.transport import Audience
@@ -45,8 +46,32 @@ class Delivery:
         self._takers: list[WeightTaker] = []
         self._audience = Audience(number=0, size=0, host="")
 
-    async def deliver(self, manifest: WeightManifest, takers: Sequence[WeightTaker]) -> list[WeightVersion]:
-        """Bring a push to all engines at once, whole to one that lacks a delta's base; returns what each confirms."""
+    async def deliver(
+        self, manifest: WeightManifest, takers: Sequence[WeightTaker], *, whole: bool = False
+    ) -> list[WeightVersion | WorkerDied]:
+        """Bring a push to all engines at once, whole to one that lacks a delta's base; returns what each confirms.
+
+        In the place of a worker that died meanwhile stands its death. To those that live and have not got it the push is
+        delivered once more, whole: it was damaged, or came by way of the one that died. Raises what goes wrong again,
+        and `ProcessDied` where the sender did. With `whole` nobody is given a delta.
+        """
+        found = await self._deliver_once(manifest, takers, whole=whole)
+        again = [number for number, outcome in enumerate(found) if _failed(outcome)]
+        if again:
+            repeated = await self._deliver_once(manifest, [takers[number] for number in again], whole=True)
+            for number, outcome in zip(again, repeated, strict=True):
+                found[number] = outcome
+        confirmed: list[WeightVersion | WorkerDied] = []
+        for outcome in found:
+            if not isinstance(outcome, WeightVersion | WorkerDied):
+                raise outcome
+            confirmed.append(outcome)
+        return confirmed
+
+    async def _deliver_once(
+        self, manifest: WeightManifest, takers: Sequence[WeightTaker], *, whole: bool
+    ) -> list[WeightVersion | BaseException]:
+        """Return what each engine confirms, or what went wrong with it. Raises what went wrong at the sender's end alone."""
         audience = await self._audience_of(takers)
         offers: dict[bool, Offered] = {}
 
@@ -57,15 +82,23 @@ class Delivery:
             return offers[whole]
 
         async def load(number: int, taker: WeightTaker) -> WeightVersion:
-            try:
-                return await taker.load_weights(manifest, offer(whole=False), number)
-            except WholeWeightsNeeded:
-                return await taker.load_weights(manifest.whole(), offer(whole=True), number)
+            if not whole:
+                try:
+                    return await taker.load_weights(manifest, offer(whole=False), number)
+                except WholeWeightsNeeded:
+                    pass  # it is given them instead
+            return await taker.load_weights(manifest.whole(), offer(whole=True), number)
 
-        offer(whole=False)  # the sender does one thing at a time, and sending may wait for engines that have the offer
+        offer(whole=whole)  # the sender does one thing at a time, and sending may wait for engines that have the offer
+        sending = asyncio.gather(self._sender.send(manifest.version), return_exceptions=True)
         loads = (load(number, taker) for number, taker in enumerate(takers))
-        _, confirmed = await asyncio.gather(self._sender.send(manifest.version), asyncio.gather(*loads))
-        return confirmed
+        (sent,), found = await asyncio.gather(sending, asyncio.gather(*loads, return_exceptions=True))
+        fine = not any(isinstance(outcome, BaseException) for outcome in found)
+        if sent is not None or not fine:
+            self._takers = []  # whoever met for this push does not meet again
+        if sent is not None and (fine or isinstance(sent, ProcessDied)):
+            raise sent
+        return found
 
     async def _audience_of(self, takers: Sequence[WeightTaker]) -> Audience:
         """Return the audience that these are: another one where they are not those of the push before."""
@@ -74,6 +107,11 @@ class Delivery:
             self._audience = Audience(number=self._audience.number + 1, size=len(takers), host=host)
             self._takers = list(takers)
         return self._audience
+
+
+def _failed(outcome: WeightVersion | BaseException) -> bool:
+    """Return whether an engine that lives did not get the push."""
+    return not isinstance(outcome, WeightVersion | WorkerDied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

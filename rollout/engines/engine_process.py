@@ -1,0 +1,40 @@
+"""The process of an engine as its front end sees it: waits for it end where it does."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from envs.core.pulse import WorkerDied
+
+T = TypeVar("T")
+LOOK_S = 0.5
+"""Seconds between two looks at whether the process lives."""
+
+
+class EngineProcess:
+    """Tells the death of an engine's process, which leaves calls that were forwarded to it waiting for ever."""
+
+    def __init__(self, is_dead: Callable[[], bool], *, raised: type[Exception]) -> None:
+        """`is_dead` looks whether it lives; `raised` is what the front end says of one that is dead, where it says anything."""
+        self._is_dead = is_dead
+        self._raised = raised
+
+    async def died(self) -> None:
+        """Wait for as long as it lives, then raise `WorkerDied`."""
+        while not self._is_dead():
+            await asyncio.sleep(LOOK_S)
+        raise WorkerDied("the engine's process died")
+
+    async def answer(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return what a call to the engine does. Raise `WorkerDied` where its process dies before."""
+        work, death = asyncio.ensure_future(call), asyncio.ensure_future(self.died())
+        try:
+            await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await death
+            return await work
+        except self._raised as error:
+            raise WorkerDied("the engine's process died") from error
+        finally:
+            work.cancel()
+            death.cancel()

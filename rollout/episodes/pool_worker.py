@@ -1,0 +1,51 @@
+"""A rollout worker as the pool sees it, wherever it runs."""
+
+from pathlib import Path
+from typing import Protocol
+
+from envs.core.pulse import Pulse
+from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
+from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.weights.delivery import WeightTaker
+
+
+class PoolWorker(WeightTaker, Protocol):
+    """One process with one engine. Every call raises `WorkerDied` where the process ends, or its engine's; one that is
+    cancelled ends its work there too.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def placed(self) -> None:
+        """Wait until the process runs: until a machine has room for it."""
+        ...
+
+    async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
+        """Start the engine on a model directory, whose weights count as `version`; returns the one that it confirms."""
+        ...
+
+    async def died(self) -> None:
+        """Wait for as long as worker and engine live."""
+        ...
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group: ...
+
+    async def partials(self) -> list[BegunGroup]: ...
+
+    async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int: ...
+
+    async def isolation(self) -> str: ...
+
+    async def engine_stats(self) -> EngineStats: ...
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion: ...
+
+    async def pulse(self) -> Pulse: ...
+
+    def kill(self) -> None:
+        """End the process at once; nothing where it has ended."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,112 @@
+"""A place in the pool: the worker that holds it now, what it is doing, and who comes after it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from envs.core.failure import FailureKind
+from envs.core.pulse import WorkerDied
+from rollout.episodes.pool_worker import PoolWorker
+from rollout.trajectory import Group
+
+BROKEN_AFTER = 3
+"""After so many groups in a row of which the engine generated no answer it is taken for dead."""
+LONGEST_STREAK = 10
+
+
+class SlotState(Enum):
+    """Where the worker of a slot is in its life."""
+
+    STARTING = "starting"  # placed, and its engine started
+    JOINING = "joining"  # takes the weights that the others serve
+    SERVING = "serving"  # is given groups
+    DRAINING = "draining"  # is given none any more, and leaves once its last one is finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    """A slot for those who watch. `tickets` are the numbers of the groups in flight, `worker` is None while it starts."""
+
+    name: str
+    state: Literal["starting", "serving", "draining"]
+    tickets: tuple[int, ...]
+    restarts: int
+    worker: PoolWorker | None
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Slot:
+    """One of the pool's places. `streak` counts the groups in a row that brought no answer for reasons outside the model."""
+
+    number: int
+    worker: PoolWorker
+    state: SlotState = SlotState.STARTING
+    restarts: int = 0
+    streak: int = 0
+    tickets: list[int] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    death: WorkerDied | None = None
+
+    def begin(self, worker: PoolWorker) -> None:
+        """Give the place to a newcomer."""
+        self.worker, self.state, self.death = worker, SlotState.STARTING, None
+        self.streak, self.tickets, self.over = 0, [], asyncio.Event()
+
+    def end(self, worker: PoolWorker, death: WorkerDied) -> None:
+        """Take no more from a worker that died, or is taken for dead; nothing where another one has its place already."""
+        if self.worker is worker and not self.over.is_set():
+            self.death = death
+            if self.state is not SlotState.DRAINING:
+                self.state = SlotState.STARTING
+            self.over.set()
+            worker.kill()
+
+    @contextmanager
+    def running(self, ticket: int) -> Iterator[PoolWorker]:
+        """Count a group as in flight during the block; gives the worker."""
+        worker, tickets = self.worker, self.tickets
+        tickets.append(ticket)
+        try:
+            yield worker
+        finally:
+            tickets.remove(ticket)
+            if self.state is SlotState.DRAINING and not tickets:
+                self.over.set()
+
+    def learn(self, worker: PoolWorker, group: Group) -> None:
+        """Take note of what came of a group. One whose engine generates nothing is as good as dead."""
+        if self.worker is not worker:
+            return
+        if group.trajectories or not group.worth_retrying:
+            self.streak = 0
+            return
+        self.streak = min(self.streak + 1, LONGEST_STREAK)
+        kinds = {failure.kind for failure in group.failures}
+        if self.streak >= BROKEN_AFTER and kinds == {FailureKind.ENGINE}:
+            said = group.failures[-1].message
+            self.end(worker, WorkerDied(f"{worker.name} generated nothing for {self.streak} groups in a row: {said}"))
+
+    @property
+    def load(self) -> int:
+        """How many groups it counts as having: a worker that fails at once is free at once, and would attract all work."""
+        return len(self.tickets) + 2**self.streak - 1
+
+    @property
+    def takes_weights(self) -> bool:
+        return self.state is not SlotState.STARTING and not self.over.is_set()
+
+    def status(self) -> SlotStatus:
+        """Return what it is doing."""
+        state: Literal["starting", "serving", "draining"] = "starting"
+        if self.state in (SlotState.SERVING, SlotState.DRAINING):
+            state = "serving" if self.state is SlotState.SERVING else "draining"
+        return SlotStatus(
+            name=self.worker.name,
+            state=state,
+            tickets=tuple(self.tickets),
+            restarts=self.restarts,
+            worker=None if state == "starting" else self.worker,
+        )

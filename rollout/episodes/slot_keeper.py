@@ -1,0 +1,209 @@
+"""Keeps a worker in every slot: starts it, brings it to the weights that are served, and replaces it when it dies."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from envs.core.failure import in_words
+from envs.core.pulse import ProcessDied, WorkerDied
+from rollout.episodes.pool_worker import PoolWorker
+from rollout.episodes.restarts import RestartLimit
+from rollout.episodes.served_weights import Served, ServedWeights
+from rollout.episodes.slot import Slot, SlotState
+
+JOINS = 10
+JOIN_AGAIN_S = 2.0
+"""How often a newcomer tries to get the weights of the others, and the seconds between: the learner may be at work on the
+next ones, with which it is given them too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Healing:
+    """How dead workers are replaced: how often, and how many seconds one may take to start.
+
+    `died` learns the name of each that is replaced and its death, `healed` the name and what its successor serves;
+    `tell` says all else to people.
+    """
+
+    restarts: RestartLimit = field(default_factory=lambda: RestartLimit(3, window_s=1800.0))
+    start_s: float = 300.0
+    died: Callable[[str, WorkerDied], None] = lambda name, death: None
+    healed: Callable[[str, str], None] = lambda name, what: None
+    tell: Callable[[str], None] = lambda line: None
+
+
+class SlotKeeper:
+    """Has a task for each slot. Gives up with the first error that is not a worker's death, or after too many of them."""
+
+    def __init__(
+        self,
+        spawn: Callable[[int], PoolWorker],
+        *,
+        weights: ServedWeights,
+        healing: Healing,
+        on_leave: Callable[[Slot], None],
+    ) -> None:
+        """`spawn` makes the worker of a slot by its number; `on_leave` is told of a slot whose worker has left."""
+        self._spawn = spawn
+        self._weights = weights
+        self._healing = healing
+        self._on_leave = on_leave
+        self._tasks: dict[Slot, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._given_up: Exception | None = None
+        self._has_served = self._complete = False
+
+    def keep(self, number: int) -> Slot:
+        """Return a slot in which there will be a worker from now on."""
+        slot = Slot(number=number, worker=self._spawn(number))
+        self._tasks[slot] = asyncio.create_task(self._keep(slot))
+        return slot
+
+    async def all_serve(self) -> None:
+        """Wait until every slot's worker serves for the first time. Raises what made the keeper give up."""
+        await self.until(lambda: all(slot.state is SlotState.SERVING for slot in self._tasks))
+        self._complete = True
+
+    def let_go(self, slot: Slot) -> None:
+        """Let a slot's worker finish what it has begun, then leave."""
+        if slot.state is not SlotState.SERVING:  # it has begun nothing, and may wait for a machine that never comes
+            slot.worker.kill()
+        slot.state = SlotState.DRAINING
+        if not slot.tickets:
+            slot.over.set()
+
+    def serves(self, slot: Slot, worker: PoolWorker) -> None:
+        """Take note that a worker has the weights that all serve."""
+        if slot.state is SlotState.JOINING and slot.worker is worker and not slot.over.is_set():
+            slot.state, self._has_served = SlotState.SERVING, True
+            self.changed()
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Wait until something is so that slots decide. Raises what made the keeper give up. Whoever asks has the deadline."""
+        while not ready():
+            self.check()
+            await self._changed.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what made the keeper give up, if it has."""
+        if self._given_up is not None:
+            raise self._given_up
+
+    async def stop(self, slots: Sequence[Slot]) -> None:
+        """End all workers, those that started by letting them close what they hold."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        closing = []
+        for slot in slots:
+            if slot.takes_weights:
+                closing.append(slot.worker.close())
+            else:
+                slot.worker.kill()
+        await asyncio.gather(*closing)
+
+    def changed(self) -> None:
+        """Let those look again who wait until something is so."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _keep(self, slot: Slot) -> None:
+        try:
+            while (death := await self._life(slot)) is not None:
+                self._healing.died(slot.worker.name, death)
+                self._healing.restarts.count(death)
+                slot.restarts += 1
+                slot.begin(self._spawn(slot.number))
+        except Exception as error:
+            self._given_up = self._given_up or error
+        else:
+            self._on_leave(slot)
+        finally:
+            self._tasks.pop(slot, None)
+            self.changed()
+
+    async def _life(self, slot: Slot) -> WorkerDied | None:
+        """Bring a worker up and wait for its end; returns the death that it died, None where it left as it should."""
+        worker, began = slot.worker, monotonic()
+        living = asyncio.create_task(self._live(slot, worker, began))
+        over = asyncio.create_task(slot.over.wait())
+        try:
+            await asyncio.wait({living, over}, return_when=asyncio.FIRST_COMPLETED)
+            if living.done():
+                living.result()  # it never just ends: this raises
+        except WorkerDied as death:
+            slot.end(worker, death)
+        finally:
+            living.cancel()
+            over.cancel()
+        if slot.state is not SlotState.DRAINING:
+            return slot.death
+        if slot.death is None:
+            await worker.close()
+        return None
+
+    async def _live(self, slot: Slot, worker: PoolWorker, began: float) -> None:
+        """Start a worker, let it serve, and wait for its death, which it raises."""
+        try:
+            await self._placed(worker)
+            started = self._weights.start_on()
+            assert started.model is not None
+            async with asyncio.timeout(self._healing.start_s):
+                confirmed = await worker.start(started.model, started.version)
+        except TimeoutError:
+            raise WorkerDied(f"{worker.name} did not start within {self._healing.start_s:.0f} s") from None
+        except Exception as error:
+            if isinstance(error, WorkerDied) or not self._has_served:  # a mistake in the settings, for example
+                raise
+            raise WorkerDied(f"{worker.name} did not start: {in_words(error)}") from error
+        if confirmed != started.version:
+            raise WorkerDied(f"{worker.name} started on version {started.version.step} and confirms {confirmed.step}")
+        if slot.state is SlotState.STARTING:
+            slot.state = SlotState.JOINING
+            await self._join(slot, worker, started)
+            serves = f"serves version {self._weights.now.version.step} after {monotonic() - began:.0f} s"
+            if slot.restarts:
+                self._healing.healed(worker.name, serves)
+            elif self._complete:
+                self._healing.tell(f"{worker.name} {serves}")
+        await worker.died()
+
+    async def _placed(self, worker: PoolWorker) -> None:
+        """Wait for room for a worker, without an end while others serve: a machine that comes has room."""
+        placing = asyncio.ensure_future(worker.placed())
+        try:
+            while not placing.done():
+                await asyncio.wait({placing}, timeout=self._healing.start_s)
+                if not placing.done():
+                    self._healing.tell(f"{worker.name} waits for a machine with room")
+                    if not any(slot.state is SlotState.SERVING for slot in self._tasks):
+                        raise WorkerDied(f"{worker.name} found no machine with room, and no other one serves")
+            placing.result()
+        finally:
+            placing.cancel()
+
+    async def _join(self, slot: Slot, worker: PoolWorker, started: Served) -> None:
+        """Bring a worker that started to the weights that are served, by itself or with the next ones that all are given."""
+        failure: Exception | None = None
+        for _ in range(JOINS):
+            now = self._weights.now
+            try:
+                await self._weights.bring(worker, started)
+                self.serves(slot, worker)
+            except WorkerDied:
+                raise
+            except ProcessDied:  # of the sender, whose successor has other weights: all are given them
+                await self._given_others(slot, now)
+            except Exception as error:
+                failure = error
+                await asyncio.sleep(JOIN_AGAIN_S)
+            if slot.state is not SlotState.JOINING:
+                return
+        raise WorkerDied(f"{worker.name} could not be given the weights that the others serve: {failure}") from failure
+
+    async def _given_others(self, slot: Slot, than: Served) -> None:
+        """Wait until a slot that joins, or all, were given other weights."""
+        await self.until(lambda: slot.state is not SlotState.JOINING or self._weights.now is not than)

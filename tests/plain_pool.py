@@ -1,0 +1,164 @@
+"""A pool of rollout workers without processes: workers that do as they are told, and die when they are killed."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from envs.core.env_ref import EnvRef
+from envs.core.pulse import Pulse, WorkerDied
+from envs.core.task import Task
+from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
+from rollout.episodes.pool import RolloutPool
+from rollout.episodes.restarts import RestartLimit
+from rollout.episodes.served_weights import ServedWeights
+from rollout.episodes.slot_keeper import Healing
+from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from rollout.weights.delivery import Offered
+from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
+
+T = TypeVar("T")
+TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
+TICKET = Ticket(number=3, task=TASK, admitted=WeightVersion(step=0))
+
+
+class Worker:
+    """A rollout worker whose first `failures` episodes of every group fail. What is held waits until it is released."""
+
+    def __init__(
+        self,
+        failures: int = 0,
+        kind: FailureKind = FailureKind.SANDBOX,
+        *,
+        name: str = "w",
+        held: bool = False,
+        unplaced: bool = False,
+        broken: Exception | None = None,
+    ) -> None:
+        """`held` groups and an `unplaced` worker wait for `released` and `room`; `broken` is raised instead of a start."""
+        self.name, self.failures, self.kind, self.broken = name, failures, kind, broken
+        self.calls: list[tuple[int, int]] = []
+        self.did: list[str] = []
+        self.running = self.cancelled = self.damaged = 0
+        self.lacks_base = self.closed = False
+        self.dead, self.released, self.room, self.loads = (asyncio.Event() for _ in range(4))
+        self.loads.set()
+        for event, waits in ((self.released, held), (self.room, unplaced)):
+            if not waits:
+                event.set()
+
+    async def _alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what the work does, unless the worker dies before."""
+        task, death = asyncio.create_task(work), asyncio.create_task(self.dead.wait())
+        try:
+            await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
+            if self.dead.is_set():
+                raise WorkerDied(f"{self.name} died")
+            return task.result()
+        finally:
+            task.cancel()
+            death.cancel()
+
+    async def placed(self) -> None:
+        await self._alive(self.room.wait())
+
+    async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
+        await self._alive(asyncio.sleep(0))
+        if self.broken is not None:
+            raise self.broken
+        self.did.append(f"start {model_dir} {version.step}")
+        return version
+
+    async def died(self) -> None:
+        await self._alive(asyncio.Event().wait())
+
+    async def partials(self) -> list[BegunGroup]:
+        return []
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+        self.calls.append((samples, attempt))
+        self.did.append(f"group {ticket.number}")
+        self.running += 1
+        try:
+            await self._alive(self.released.wait())
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        failure = Failure(kind=self.kind, message="lost")
+        lost = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=failure)
+        right = Trajectory(task=ticket.task, turns=(), stop=Stop.ENV, reward=1.0)
+        failed = min(self.failures, samples)
+        return Group(ticket=ticket, trajectories=(right,) * (samples - failed), failed=(lost,) * failed)
+
+    async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
+        return max_tokens * len(prompts)
+
+    async def engine_stats(self) -> EngineStats:
+        await self._alive(asyncio.sleep(0))
+        return EngineStats(passes=2, running=3.0, cache_use=0.5, sampled_tokens=10)
+
+    async def isolation(self) -> str:
+        return "level 2"
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        await self._alive(self.loads.wait())
+        if self.lacks_base:
+            self.lacks_base = False
+            raise WholeWeightsNeeded("no base")
+        if self.damaged:
+            self.damaged -= 1
+            raise ValueError("what arrived has another checksum")
+        self.did.append(f"push {manifest.version}")
+        return manifest.weight_version
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        await self._alive(self.loads.wait())
+        self.did.append(f"read {directory} {version.step}")
+        return version
+
+    async def pulse(self) -> Pulse:
+        return Pulse(pid=1, host="here", progress=0, doing="", quiet_s=0.0)
+
+    def kill(self) -> None:
+        self.dead.set()
+
+    async def close(self) -> None:
+        self.closed = True
+        self.dead.set()
+
+
+async def pool_of(
+    workers: Sequence[Worker],
+    *,
+    newcomers: Sequence[Worker] = (),
+    retries: int = 0,
+    restarts: int = 3,
+    start_s: float = 60.0,
+    tell: Callable[[str], None] = lambda line: None,
+) -> RolloutPool:
+    """Return a pool that serves the directory "base" as version 0; `newcomers` take the places of those that die."""
+    coming: Iterator[Worker] = iter([*workers, *newcomers])
+    pool = RolloutPool(
+        lambda number: next(coming),
+        workers=len(workers),
+        weights=ServedWeights(Path("base"), WeightVersion(step=0), newest=lambda: Path("newest")),
+        retries=retries,
+        healing=Healing(
+            restarts=RestartLimit(restarts, window_s=1000.0),
+            start_s=start_s,
+            died=lambda name, death: tell(f"{name}: {death}"),
+            healed=lambda name, what: tell(f"{name} {what}"),
+            tell=tell,
+        ),
+    )
+    await pool.start()
+    return pool
+
+
+async def settle() -> None:
+    """Let everything go on that can."""
+    for _ in range(100):
+        await asyncio.sleep(0)
