@@ -10,10 +10,10 @@ from envs.core.pulse import Pulse, WorkerDied
 from envs.core.task import Task
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
-from rollout.episodes.pool import RolloutPool
-from rollout.episodes.restarts import RestartLimit
-from rollout.episodes.served_weights import ServedWeights
-from rollout.episodes.slot_keeper import Healing
+from rollout.pool.pool import RolloutPool
+from rollout.pool.restarts import RestartLimit
+from rollout.pool.served_weights import ServedWeights
+from rollout.pool.slot_keeper import Healing
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded

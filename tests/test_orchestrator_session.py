@@ -26,7 +26,7 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.stages.stage import StageInstance, all_stages
-from rollout.episodes.restarts import TooManyRestarts
+from rollout.pool.restarts import TooManyRestarts
 from rollout.trajectory import WeightVersion
 
 SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_per_s=1000000"]

@@ -22,8 +22,8 @@ from orchestrator.cluster.rollout_actors import RolloutActor
 from orchestrator.cluster.this_machine import ROOT
 from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
 from orchestrator.deadline import Deadline, StuckError, within
-from rollout.episodes.pool import RolloutPool
-from rollout.episodes.served_weights import ServedWeights
+from rollout.pool.pool import RolloutPool
+from rollout.pool.served_weights import ServedWeights
 from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver

@@ -23,6 +23,7 @@ ROOMS = {
         "weights",
         "engines",
         "episodes",
+        "pool",
         "serving",
     ),
     "learner": (

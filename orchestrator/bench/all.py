@@ -28,7 +28,7 @@ from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import RlConfig
 from rollout.budget.rule import ThoughtTags
-from rollout.episodes.pool import RolloutPool
+from rollout.pool.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import wire_dtype

@@ -31,8 +31,8 @@ from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
 from orchestrator.settings.loop import RlConfig
-from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig
+from rollout.pool.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
 

@@ -15,7 +15,7 @@ from orchestrator.loop import Loop, StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import RlConfig
-from rollout.episodes.pool import RolloutPool
+from rollout.pool.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
 
 STEPS = 6

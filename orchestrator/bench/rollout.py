@@ -9,8 +9,8 @@ from envs.core.thinking_mode import up_to
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import RlConfig
-from rollout.episodes.pool import RolloutPool
 from rollout.episodes.worker import RolloutConfig
+from rollout.pool.pool import RolloutPool
 from rollout.trajectory import Group, Ticket, WeightVersion
 
 GROUPS = 48

@@ -16,7 +16,7 @@ from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.redaction import blanked
 from orchestrator.stages.registry import HELP
-from rollout.episodes.restarts import TooManyRestarts
+from rollout.pool.restarts import TooManyRestarts
 
 GAVE_UP = 3
 """Exit status of a run in which something hung, or died more often than it may."""

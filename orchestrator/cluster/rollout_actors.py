@@ -10,10 +10,10 @@ from envs.core.pulse import Pulse, WorkerDied, show_stacks_on_signal
 from orchestrator.cluster.actors import await_actor, close_actor, gpu_share
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
-from rollout.episodes.pool import RolloutPool
-from rollout.episodes.served_weights import ServedWeights
-from rollout.episodes.slot_keeper import Healing
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
+from rollout.pool.pool import RolloutPool
+from rollout.pool.served_weights import ServedWeights
+from rollout.pool.slot_keeper import Healing
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest
@@ -54,7 +54,7 @@ async def start_rollout_pool(
 
 
 class RolloutActor:
-    """One actor, as `rollout/episodes/pool.py` sees a worker."""
+    """One actor, as `rollout/pool/pool.py` sees a worker."""
 
     def __init__(self, actor: Any, *, number: int, record_experts: bool = False) -> None:
         self._actor = actor

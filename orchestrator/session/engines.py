@@ -12,10 +12,10 @@ from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.deadline import Deadline, both, in_thread, within
 from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
-from rollout.episodes.pool import RolloutPool
-from rollout.episodes.restarts import RestartLimit
-from rollout.episodes.slot import SlotStatus
-from rollout.episodes.slot_keeper import Healing
+from rollout.pool.pool import RolloutPool
+from rollout.pool.restarts import RestartLimit
+from rollout.pool.slot import SlotStatus
+from rollout.pool.slot_keeper import Healing
 from rollout.trajectory import WeightVersion
 
 TOGETHER_S = 10.0

@@ -17,7 +17,7 @@ from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_
 from orchestrator.run.retention import Retention
 from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
 from orchestrator.session.context import RunContext
-from rollout.episodes.restarts import RestartLimit
+from rollout.pool.restarts import RestartLimit
 from rollout.tokenizer import load_tokenizer, pad_id
 
 SLOW_S = 5.0

@@ -23,7 +23,7 @@ from orchestrator.reporting.budget_curve import (
 )
 from orchestrator.session.run import Run
 from orchestrator.settings.run_config import RunConfig
-from rollout.episodes.pool import RolloutPool
+from rollout.pool.pool import RolloutPool
 from rollout.trajectory import Group, Ticket
 
 T = TypeVar("T")

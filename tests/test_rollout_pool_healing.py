@@ -10,8 +10,8 @@ from plain_pool import TICKET, Worker, pool_of, settle
 from pushes import empty_push
 
 from envs.core.pulse import LearnerDied, WorkerDied
-from rollout.episodes.pool import RolloutPool
-from rollout.episodes.restarts import RestartLimit, TooManyRestarts
+from rollout.pool.pool import RolloutPool
+from rollout.pool.restarts import RestartLimit, TooManyRestarts
 from rollout.trajectory import FailureKind, Group, WeightVersion
 from rollout.weights.delivery import Delivery, Offered, Push
 from rollout.weights.transports.transport import Audience

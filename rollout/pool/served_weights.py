@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envs.core.pulse import WorkerDied
-from rollout.episodes.pool_worker import PoolWorker
+from rollout.pool.pool_worker import PoolWorker
 from rollout.trajectory import WeightVersion
 from rollout.weights.delivery import Push
 

@@ -13,10 +13,10 @@ from envs.core.pulse import WorkerDied
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.partials import newest
-from rollout.episodes.pool_worker import PoolWorker
-from rollout.episodes.served_weights import Served, ServedWeights
-from rollout.episodes.slot import Slot, SlotState, SlotStatus
-from rollout.episodes.slot_keeper import Healing, SlotKeeper
+from rollout.pool.pool_worker import PoolWorker
+from rollout.pool.served_weights import Served, ServedWeights
+from rollout.pool.slot import Slot, SlotState, SlotStatus
+from rollout.pool.slot_keeper import Healing, SlotKeeper
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from envs.core.failure import FailureKind
 from envs.core.pulse import WorkerDied
-from rollout.episodes.pool_worker import PoolWorker
+from rollout.pool.pool_worker import PoolWorker
 from rollout.trajectory import Group
 
 BROKEN_AFTER = 3

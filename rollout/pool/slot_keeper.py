@@ -7,10 +7,10 @@ from time import monotonic
 
 from envs.core.failure import in_words
 from envs.core.pulse import ProcessDied, WorkerDied
-from rollout.episodes.pool_worker import PoolWorker
-from rollout.episodes.restarts import RestartLimit
-from rollout.episodes.served_weights import Served, ServedWeights
-from rollout.episodes.slot import Slot, SlotState
+from rollout.pool.pool_worker import PoolWorker
+from rollout.pool.restarts import RestartLimit
+from rollout.pool.served_weights import Served, ServedWeights
+from rollout.pool.slot import Slot, SlotState
 
 JOINS = 10
 JOIN_AGAIN_S = 2.0
