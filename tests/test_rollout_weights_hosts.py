@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -59,10 +60,12 @@ class Receiver:
 
     def __init__(self) -> None:
         self.receiver = WeightReceiver()
+        self.version = -1
 
     async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
         arrived = await asyncio.to_thread(self.receiver.accept, manifest, offer, number=number)
         assert same(held(arrived), nudged(weights(seed=0), count=manifest.version))
+        self.version = manifest.version
         return arrived.manifest.weight_version
 
     async def start(self, model_dir: str, version: int, record_experts: bool) -> WeightVersion:
@@ -70,6 +73,12 @@ class Receiver:
 
     async def died(self) -> None:
         await asyncio.Event().wait()
+
+    async def holds(self) -> int:
+        return self.version
+
+    async def close(self) -> None:
+        self.receiver.close()
 
     def restart(self) -> None:
         self.receiver.close()
@@ -116,6 +125,40 @@ async def broadcasts_to_another_host() -> None:
     home, asked = await rank.facts.remote()
     assert {await engine.node.remote() for engine in engines}.isdisjoint({home})
     assert asked == [False] * 3
+
+
+async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
+    """Two workers whose machine goes wait for another one; once there is one they take the push that they missed."""
+    rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
+    learner, receiver = TrainerGroup([TrainerActor(rank, number=0)]), ray.remote(Receiver)
+    made: list[Any] = []
+
+    def spawn(number: int) -> RolloutActor:
+        made.append(receiver.options(num_cpus=0, resources={"engine": 1}).remote())
+        return RolloutActor(made[-1], number=number)
+
+    pool = RolloutPool(spawn, workers=2, weights=ServedWeights(Path("model"), WeightVersion(step=0)), retries=0)
+    await pool.start()
+    await pool.load_weights(await learner.publish(WeightVersion(step=1)))
+    cluster.remove_node(machine, allow_graceful=False)
+    await seen(lambda: [(slot.state, slot.restarts) for slot in pool.slots()] == [("starting", 1)] * 2)
+    push = await learner.publish(WeightVersion(step=2))
+    assert await pool.load_weights(push) == WeightVersion(step=2)  # nobody is there to take it
+    cluster.add_node(num_cpus=1, resources={"engine": 4})
+    await seen(lambda: [slot.state for slot in pool.slots()] == ["serving"] * 2)
+    assert await asyncio.gather(*(one.holds.remote() for one in made[2:])) == [2, 2]
+    pool.resize(3)  # the machine that came has room for more
+    await seen(lambda: [slot.state for slot in pool.slots()] == ["serving"] * 3)
+    pool.resize(1)
+    await seen(lambda: [slot.state for slot in pool.slots()] == ["serving"])
+    await pool.close()
+
+
+async def seen(ready: Callable[[], bool]) -> None:
+    deadline = monotonic() + 120
+    while not ready():
+        assert monotonic() < deadline
+        await asyncio.sleep(0.05)
 
 
 class Sampler:
@@ -177,11 +220,12 @@ def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_b
     head = {"num_cpus": 1, "num_gpus": 16, "resources": {"learner": 2}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        cluster.add_node(num_cpus=1, resources={"engine": 4})
+        machine = cluster.add_node(num_cpus=1, resources={"engine": 4})
         environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
         ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
         asyncio.run(pushes_to_another_host())
         asyncio.run(broadcasts_to_another_host())
+        asyncio.run(workers_outlive_their_machine(cluster, machine))
         asyncio.run(a_group_that_nobody_waits_for_ends())
         asyncio.run(ranks_that_can_not_start_are_said_to_be_missing())
     finally:

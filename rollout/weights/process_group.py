@@ -27,6 +27,12 @@ class GroupMember:
     timeout_s: float
 
 
+ALONE_S = 40.0
+SLOWEST = 100e6
+"""How long a process waits for the others between CPUs, to meet and for a broadcast, whose bytes may each second be so few.
+Where one dies, others may be waiting for its neighbours, which never hear of it."""
+
+
 class ProcessGroup:
     """One process's end of the group. The processes join each other in their first broadcast, all at the same time."""
 
@@ -39,15 +45,27 @@ class ProcessGroup:
     def broadcast(self, segment: torch.Tensor) -> None:
         """Send the segment's bytes from rank 0, or receive them into it. Every process gives the same size.
 
-        Raises `RuntimeError` where one of them is missing for `timeout_s` seconds.
+        Raises `RuntimeError` where one of them dies, or is missing for `timeout_s` seconds, between CPUs for less. The group
+        is left then: nobody meets in it again.
         """
-        if self._group is None:
-            self._group = self._join(segment.device)
-        options = dist.BroadcastOptions()
-        options.rootRank = 0
-        self._group.broadcast([segment], options).wait(self._timeout)
+        limit = self._limit(segment)
+        try:
+            if self._group is None:
+                self._group = self._join(segment.device)
+            options = dist.BroadcastOptions()
+            options.rootRank = 0
+            options.timeout = limit
+            self._group.broadcast([segment], options).wait(limit)
+        except BaseException:
+            self._group = None
+            raise
         if segment.is_cuda:
             torch.cuda.synchronize(segment.device)  # NCCL's wait is the stream's, not this process's
+
+    def _limit(self, segment: torch.Tensor) -> timedelta:
+        if segment.is_cuda:
+            return self._timeout
+        return min(self._timeout, timedelta(seconds=ALONE_S + segment.numel() / SLOWEST))
 
     def _join(self, device: torch.device) -> Any:
         rank, size = self.member.rank, self.member.size
@@ -56,7 +74,7 @@ class ProcessGroup:
             nccl._timeout = self._timeout
             return dist.ProcessGroupNCCL(self._store, rank, size, nccl)
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        gloo._timeout = self._timeout
+        gloo._timeout = min(self._timeout, timedelta(seconds=ALONE_S))
         gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(self.member))]
         return dist.ProcessGroupGloo(self._store, rank, size, gloo)
 
