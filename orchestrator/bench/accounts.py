@@ -27,7 +27,7 @@ from orchestrator.session.run import places_of
 from orchestrator.settings.loop import RlConfig
 from orchestrator.ticket_book import Totals
 from rollout.episodes.begun_json import begun_to_json
-from rollout.episodes.pool import RolloutPool
+from rollout.pool.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
 
 LOOKS = 150
@@ -75,7 +75,9 @@ async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, co
     rl, version = config.section(RlConfig), VersionCell(WeightVersion(step=0))
     progress = Progress(stream=io.StringIO())
     run = RunContext(config, folder=RunDir(root), tracker=_NoTracker(), progress=progress, stop=StopFlag())
-    oversight = Oversight(run, places=lambda: places_of(pool.slots(), learner.ranks, renewals=0), resize=lambda workers: False)
+    oversight = Oversight(
+        run, places=lambda: places_of(pool.slots(), learner.ranks, renewals=0), resize=lambda workers: False
+    )
     buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=rl.max_lag, max_drops=0)
     for _ in range(buffer.capacity):
         await buffer.admit(mixture, version)

@@ -14,7 +14,7 @@ from orchestrator.session.engines import Engines
 from orchestrator.session.oversight import Oversight, Place
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
-from rollout.episodes.slot import SlotStatus
+from rollout.pool.slot import SlotStatus
 
 
 class Run(RunContext):
