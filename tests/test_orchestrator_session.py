@@ -23,6 +23,7 @@ from orchestrator.run.checkpoint import DamagedCheckpointError, place, steps
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
+from orchestrator.session.engines import Engines as HeldEngines
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.stages.stage import StageInstance, all_stages
@@ -388,6 +389,29 @@ def test_the_last_and_the_best_checkpoints_are_kept(tmp_path: Path, keep: int, b
         assert steps(run.folder.checkpoints("rl")) == kept
 
     on_a_run(tmp_path, Learner(), work, f"checkpoints.keep={keep}", f"checkpoints.best={best}")
+
+
+def test_what_fails_in_the_closing_of_the_learner_is_told_and_keeps_nothing_from_its_end(tmp_path: Path) -> None:
+    said = io.StringIO()
+    closed: list[str] = []
+
+    class Unclosable(Trainer):
+        async def close(self) -> None:
+            raise OSError("the cluster is gone")
+
+    class Closed(HeldEngines):
+        async def close(self) -> None:
+            closed.append("engines")
+
+    async def work(run: Run) -> None:
+        run.trainer, run.engines = Unclosable(run), Closed(run, beside=None)
+        with Progress(stream=said) as progress:
+            run.progress = progress
+            await run.close()
+
+    on_a_run(tmp_path, Learner(), work)
+    assert closed == ["engines"]
+    assert "closing: OSError: the cluster is gone" in said.getvalue()
 
 
 class Engines:

@@ -38,8 +38,11 @@ class Run(RunContext):
         self.engines = Engines(self, beside=beside, healing=self.oversight)
 
     async def close(self) -> None:
-        """Stop engines, learner and cluster."""
-        await asyncio.gather(self.trainer.close(), self.engines.close())
+        """Stop engines, learner and cluster. What fails with one of them is told, and keeps nothing else from its end."""
+        closing = self.trainer.close(), self.engines.close()
+        for error in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(error, Exception):
+                self.progress.note(f"closing: {type(error).__name__}: {error}")
         stop_ray()
 
     def _places(self) -> list[Place]:
