@@ -13,7 +13,8 @@ class SupervisionConfig:
     pulse_s: float = running(2.0)
     """Seconds between two looks at every process, and between two writings of status.json."""
     silent_s: float = running(60.0)
-    """Seconds without an answer after which a process counts as hung."""
+    """Seconds without an answer after which a process counts as hung. An engine answers between its passes: longer than one
+    of these may take."""
     stalled_s: float = running(180.0)
     """Seconds after which a process that answers counts as hung, where it is at work and gets nothing done: no pass of the
     engine, no micro-batch, no call of an environment. Below the deadlines of stages, such as rl.timeout_s: a hang that is

@@ -28,7 +28,7 @@ class SlotState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotStatus:
-    """A slot for those who watch. `tickets` are the numbers of the groups in flight, `worker` is None while it starts."""
+    """A slot for those who watch. `tickets` are the numbers of the groups in flight, `worker` is None until it has started."""
 
     name: str
     state: Literal["starting", "serving", "draining"]
@@ -108,5 +108,5 @@ class Slot:
             state=state,
             tickets=tuple(self.tickets),
             restarts=self.restarts,
-            worker=None if state == "starting" else self.worker,
+            worker=None if self.state is SlotState.STARTING else self.worker,
         )
