@@ -1,10 +1,11 @@
 """A stage that runs the loop of `orchestrator/loop.py`: what it samples, trains, writes and continues from."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
@@ -38,6 +39,7 @@ from orchestrator.ticket_book import TicketBook
 from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, WeightVersion
 
+T = TypeVar("T")
 Saved = tuple[dict[str, Any], list[SavedGroup], str]
 """What a checkpoint says of the loop, the finished groups in it, and the lines of those in flight."""
 
@@ -92,9 +94,9 @@ class LoopStage:
         )
         base = await in_thread(latest, run.folder.checkpoints(self._stage)) or run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
-        self._ledger = await in_thread(Ledger, run.folder.ledger, self._stage)
+        self._ledger = await self._beside("the ledger", partial(Ledger, run.folder.ledger, self._stage))
         self._buffer = self._make_buffer(book=self._ledger)
-        saved = await in_thread(self._saved, base)
+        saved = await self._beside("the state of the loop", partial(self._saved, base))
         pool = await run.engines.serving(base, who=self._stage)
         await self._restore(saved)
         run.cut_back(self._stage, self._done)
@@ -185,10 +187,8 @@ class LoopStage:
     async def _save(self, step: int) -> None:
         if step == 0:
             return
-        held, running = (
-            self._begun.copy(),
-            await self._running(),
-        )  # before the buffer: some of it may be finished by then
+        held = self._begun.copy()  # before what runs, and that before the buffer: some of it may be finished by then
+        running = await self._running()
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._version.value.step
         state = {
             "buffer": buffer.to_json(),
@@ -197,14 +197,15 @@ class LoopStage:
             "version": version,
             "ledger_rows": self._ledger.rows,
         }
-        await in_thread(self._ledger.sync)
-        files = {
-            STATE_FILE: json.dumps(state),
-            GROUPS_FILE: await in_thread(buffer.group_lines),
-            EPISODES_FILE: await in_thread(partial(held.lines, running, unfinished=unfinished)),
-        }
+
+        def files() -> dict[str, str]:
+            self._ledger.sync()
+            episodes = held.lines(running, unfinished=unfinished)
+            return {STATE_FILE: json.dumps(state), GROUPS_FILE: buffer.group_lines(), EPISODES_FILE: episodes}
+
+        written = await self._beside("the groups of a checkpoint to be written out", files)
         self._run.folder.store(replace(self._run.folder.state(), version=version))
-        await self._run.trainer.save(self._stage, step, files)
+        await self._run.trainer.save(self._stage, step, written)
 
     async def _running(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight; at lag 0 nothing, as sampling again repeats what was sampled."""
@@ -226,13 +227,12 @@ class LoopStage:
     async def _restore(self, saved: Saved | None) -> None:
         """Go on as the checkpoint says, with the ledger cut back to it."""
         if saved is None:
-            await in_thread(self._ledger.cut, 0)
+            await self._cut_ledger(0)
             return
         state, saved_groups, episodes = saved
-        if missing := await in_thread(self._ledger.cut, state["ledger_rows"]):
-            self._run.progress.note(
-                f"{self._stage}: {missing} rows of its past are missing in {self._run.folder.ledger}"
-            )
+        if missing := await self._cut_ledger(state["ledger_rows"]):
+            ledger = self._run.folder.ledger
+            self._run.progress.note(f"{self._stage}: {missing} rows of its past are missing in {ledger}")
         self._ledger.continued(self._done)
         self._mixture.restore(state["mixture"])
         self._watch.restore(state["failures"])
@@ -244,7 +244,7 @@ class LoopStage:
             now=self._run.version,
             envs=envs,
         )
-        rows = await in_thread(partial(saved_rows, episodes, go_on=go_on & self._buffer.unfinished))
+        rows = saved_rows(episodes, go_on=go_on & self._buffer.unfinished)
         self._begun = BegunGroups(rows, note=self._run.progress.note)
         if rows:
             self._run.progress.note(f"{self._stage}: {in_words(rows)}")
@@ -256,8 +256,15 @@ class LoopStage:
         for row in rows:
             self._bands.add(row.values)
 
+    async def _cut_ledger(self, rows: int) -> int:
+        return await self._beside("the ledger to be cut back", partial(self._ledger.cut, rows))
+
     async def _made_again(self, group: SavedGroup) -> HeldGroup:
         """Return a group of a checkpoint, whose task is made again from its draw."""
-        making = in_thread(self._mixture.task, group.draw)
-        name = f"task {group.draw.index} of {group.draw.env} to be made again"
-        return group.with_task(await within(self._limit, making, stage=self._stage, waiting_for=lambda: name))
+        draw = group.draw
+        name = f"task {draw.index} of {draw.env} to be made again"
+        return group.with_task(await self._beside(name, partial(self._mixture.task, draw)))
+
+    async def _beside(self, what: str, function: Callable[[], T]) -> T:
+        """Run a function in a thread, within the deadline of the stage's waits; `what` is waited for."""
+        return await within(self._limit, in_thread(function), stage=self._stage, waiting_for=lambda: what)
