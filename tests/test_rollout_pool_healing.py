@@ -29,9 +29,12 @@ def states(pool: RolloutPool) -> list[tuple[str, int]]:
 
 
 def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_same_seeds() -> None:
+    reissued: list[tuple[int, str]] = []
+
     async def work() -> tuple[Group, list[Any]]:
         first, other = Worker(held=True), Worker()
         pool = await pool_of([first, other], newcomers=[Worker(unplaced=True)])
+        pool.on_reissue = lambda number, why: reissued.append((number, why))
         answering = asyncio.create_task(pool.run_group(TICKET, 4))
         await settle()
         before = states(pool)
@@ -42,6 +45,7 @@ def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_same_se
     group, (first, other, before, after) = run(work())
     assert (first, other) == ([(4, 0)], [(4, 0)])  # the attempt is the same, and so are the seeds
     assert (group.ticket, len(group.trajectories), group.retried) == (TICKET, 4, ())
+    assert reissued == [(TICKET.number, "worker_died")]
     assert (before, after) == ([("serving", 0), ("serving", 0)], [("starting", 1), ("serving", 0)])
 
 

@@ -1,7 +1,7 @@
 """The ledger of a run: `ledger.jsonl`, one flat object a line, the life of every ticket of the stages that run the loop.
 
     {"stage": "rl", "ticket": 7, "event": "admitted", "env": "math", "index": 7, "version": 3, "time": 1700000000.0}
-    {... "event": "reissued", "why": "restored"}            begun again after a restart
+    {... "event": "reissued", "why": "restored"}            handed out again after a restart, or when its worker died
     {... "event": "finished", "answers": 8, "failed": 0, "tokens": 512}
     {... "event": "trained", "step": 4}                     or "dropped" with its `why`, or "failed" with "environment 3"
     {"stage": "rl", "event": "step", "step": 4, "issued": 9, "trained": 8, "dropped": 0, "failed": 0, "in_flight": 1, ...}
@@ -93,7 +93,7 @@ class Ledger:
         self._add("admitted", {"ticket": number, "env": draw.env, "index": draw.index, "version": version.step})
 
     def reissued(self, number: int, *, why: str) -> None:
-        """Write that the group of a ticket is sampled again or goes on after a restart."""
+        """Write that the group of a ticket goes on or is sampled again, after a restart or the death of its worker."""
         self._add("reissued", {"ticket": number, "why": why})
 
     def finished(self, group: Group) -> None:

@@ -37,6 +37,7 @@ from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.ticket_book import TicketBook
 from rollout.episodes.begun import BegunGroup
+from rollout.pool.pool import nobody
 from rollout.trajectory import Group, WeightVersion
 
 T = TypeVar("T")
@@ -125,10 +126,17 @@ class LoopStage:
         run.oversight.shows(
             LoopView(stage=self._stage, buffer=self._buffer, version=loop.version, failures=self._watch)
         )
-        await loop.run(self._done + 1, config.steps)
+        pool.on_reissue = self._reissued
+        try:
+            await loop.run(self._done + 1, config.steps)
+        finally:
+            pool.on_reissue = nobody
         model = await run.trainer.trained(self._stage)
         run.engines.hold(model)
         return model
+
+    def _reissued(self, number: int, why: str) -> None:
+        self._ledger.reissued(number, why=why)
 
     def _finish(self, group: Group) -> Group:
         self._watch.add(group)

@@ -24,6 +24,12 @@ T = TypeVar("T")
 Spawn = Callable[[int], PoolWorker]
 """Makes the worker of a slot, by its number; what takes time is left to `PoolWorker.placed` and `start`."""
 
+OnReissue = Callable[[int, str], None]
+
+
+def nobody(number: int, why: str) -> None:
+    """Do nothing about a ticket that another worker takes over."""
+
 
 class RolloutPool:
     """Sends each group to the worker with the fewest in flight. All methods belong to one event loop."""
@@ -37,6 +43,8 @@ class RolloutPool:
         self._wanted = workers
         self._slots: list[Slot] = []
         self._begun: dict[int, BegunGroup] = {}
+        self.on_reissue: OnReissue = nobody
+        """Told of each ticket that another worker takes over: its number, and why."""
         self._keeper = SlotKeeper(spawn, weights=weights, healing=healing or Healing(), on_leave=self._slots.remove)
 
     async def start(self) -> None:
@@ -101,6 +109,7 @@ class RolloutPool:
                     group = await worker.run_group(ticket, samples, begun.attempt, own)
                 except WorkerDied as death:
                     slot.end(worker, death)
+                    self.on_reissue(ticket.number, "worker_died")
                     continue
             slot.learn(worker, group)
             return group, slot
