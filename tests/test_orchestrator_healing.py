@@ -62,6 +62,8 @@ class Engines(Rollouts):
             raise self.fails.pop(version.step)
         return version
 
+    def hold(self, directory: Path) -> None: ...
+
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         self.served.append((directory.name, version.step))
         return version
