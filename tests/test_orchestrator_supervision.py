@@ -253,11 +253,12 @@ def test_faults_are_numbered_and_named_by_who_is_at_fault(tmp_path: Path) -> Non
     folder = FaultFolder(tmp_path / "faults")
     fault = Diagnosis(who="the learner's rank 0", kind="hung", what="no answer for 61 s", evidence="stacks")
     assert folder.write(fault, stage="rl", step=3).name == "001-the-learner-s-rank-0.txt"
-    second = folder.write(fault, stage="rl", step=4)
+    second = folder.write(fault, stage="rl", step=4, groups=["#7 code (12 s)"])
     assert second.name == "002-the-learner-s-rank-0.txt"
     text = second.read_text()
     assert text.startswith("the learner's rank 0 hung: no answer for 61 s\n")
     assert "in stage rl after step 4" in text
+    assert "in the middle of 1 groups: #7 code (12 s)" in text
     assert text.endswith("\nstacks\n")
 
 

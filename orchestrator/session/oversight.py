@@ -150,8 +150,14 @@ class Oversight:
     def _record(self, diagnosis: Diagnosis) -> None:
         """Write a fault into its file, on the screen and among the metrics."""
         stage, step = self._place_now()
+        groups = [
+            f"#{one.number} {one.env} ({one.age_s:.0f} s)"
+            for one in self.status().tickets
+            if one.worker == diagnosis.who
+        ]
         try:
-            where = str(self._faults.write(diagnosis, stage=stage, step=step).relative_to(self._run.folder.root))
+            path = self._faults.write(diagnosis, stage=stage, step=step, groups=groups)
+            where = str(path.relative_to(self._run.folder.root))
         except OSError as error:
             where = f"not written: {error}"
         self._run.progress.note(f"{diagnosis.line}; {where}")

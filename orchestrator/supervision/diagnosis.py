@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,8 +56,8 @@ class FaultFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def write(self, diagnosis: Diagnosis, *, stage: str, step: int) -> Path:
-        """Write a fault that came after a step of a stage; returns its file."""
+    def write(self, diagnosis: Diagnosis, *, stage: str, step: int, groups: Sequence[str] = ()) -> Path:
+        """Write a fault that came after a step of a stage, in the middle of these groups; returns its file."""
         self._root.mkdir(parents=True, exist_ok=True)
         path = self._root / f"{self.count() + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
         pulse = diagnosis.pulse
@@ -66,6 +67,8 @@ class FaultFolder:
         ]
         if pulse is not None:
             lines.append(f"last answer: progress {pulse.progress}, doing {pulse.doing or 'nothing'}")
+        if groups:
+            lines.append(f"in the middle of {len(groups)} groups: {', '.join(groups)}")
         write_whole(path, "\n".join([*lines, "", diagnosis.evidence, ""]))
         return path
 
