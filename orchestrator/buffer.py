@@ -125,8 +125,8 @@ class Buffer:
     async def put(self, group: Group) -> None:
         """Take a finished group in. One without signal or without enough answers frees its slot.
 
-        From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end. Which ones are
-        dropped does not depend on who finishes first: the first `max_drops` of a step by their tickets.
+        From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end. At lag 0
+        the first of them by ticket are dropped, so that it does not matter who finishes first; with lag no slot waits for that.
         """
         self._put_at = self._clock()
         async with self._changed:
@@ -150,7 +150,7 @@ class Buffer:
             elif slot.group is not None and self.dropped.no_signal >= self._max_drops:
                 slot.state = SlotState.READY
             else:
-                earlier += 1
+                earlier += self._max_lag == 0
 
     async def take(self, version: WeightVersion) -> list[Group]:
         """Wait until a step can be made, and return its groups: the oldest that are ready, in their order."""
