@@ -148,9 +148,11 @@ class RolloutWorker:
     async def pulse(self) -> Pulse:
         """Return the worker's signs of life, once its engine has answered too: one that hangs is silent as a whole.
 
-        While it loads weights it answers alone, since they may be long in coming; that has deadlines of its own.
+        While it loads weights the worker answers alone, and as one that gets on: that has deadlines of its own.
         """
-        if self._engine is not None and not self._loads:
+        if self._loads:
+            self._heart.beat()
+        elif self._engine is not None:
             await self._engine.answers()
         return self._heart.pulse()
 

@@ -1,0 +1,134 @@
+"""What a rollout worker says of its health, and what the death of its engine does to its groups."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from bound import bound
+from scripted_engine import RENDERER, TAGS, ScriptedEngine
+
+from envs.core.pulse import WorkerDied
+from envs.core.task import Task
+from rollout.budget.rule import ThoughtLimit
+from rollout.engines.engine_process import EngineProcess
+from rollout.engines.protocol import Completion
+from rollout.episodes.worker import RolloutConfig, RolloutWorker
+from rollout.trajectory import Ticket, WeightVersion
+
+T = TypeVar("T")
+TASK = bound(
+    Task(key="1", messages=({"role": "user", "content": "1+1?"},), spec={"answer": "2"}),
+    "math",
+)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, 20))
+
+
+class SickEngine(ScriptedEngine):
+    """An engine whose process hangs while `well` is not set, and is dead once `dead` is."""
+
+    def __init__(self) -> None:
+        super().__init__(["2"])
+        self.well, self.dead = asyncio.Event(), False
+        self.process = EngineProcess(lambda: self.dead, raised=LookupError)
+
+    async def generate(
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        seed: int,
+        limit: ThoughtLimit | None = None,
+        begun: tuple[int, ...] = (),
+        request: str | None = None,
+    ) -> Completion:
+        if self.dead:
+            raise WorkerDied("the engine's process died")
+        return await super().generate(prompt_ids, max_tokens=max_tokens, seed=seed, limit=limit)
+
+    async def answers(self) -> None:
+        await self.process.answer(self._answered())
+
+    async def _answered(self) -> None:
+        await self.well.wait()
+
+    async def died(self) -> None:
+        await self.process.died()
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        await self.process.answer(self._answered())
+        return version
+
+
+def worker_of(engine: SickEngine) -> RolloutWorker:
+    worker = RolloutWorker(RolloutConfig(), seed=1)
+    worker.attach(engine, RENDERER, TAGS)
+    return worker
+
+
+def test_a_worker_whose_engine_hangs_is_silent_but_for_the_time_of_a_load() -> None:
+    async def work() -> list[Any]:
+        worker = worker_of(engine := SickEngine())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(worker.pulse(), 0.1)
+        loading = asyncio.create_task(worker.load_checkpoint("model", 3))
+        await asyncio.sleep(0)
+        first, second = await worker.pulse(), await worker.pulse()
+        engine.well.set()
+        return [second.progress - first.progress, await loading, (await worker.pulse()).doing]
+
+    assert run(work()) == [1, WeightVersion(step=3), ""]
+
+
+def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:
+    async def work() -> list[BaseException | None]:
+        worker = worker_of(engine := SickEngine())
+        waiting = [
+            asyncio.create_task(call) for call in (worker.pulse(), worker.died(), worker.load_checkpoint("model", 1))
+        ]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in waiting)
+        engine.dead = True
+        await asyncio.wait(waiting)
+        return [task.exception() for task in waiting]
+
+    assert [str(error) for error in run(work())] == ["the engine's process died"] * 3
+
+
+def test_what_the_front_end_says_of_a_dead_engine_is_a_death() -> None:
+    async def fails() -> None:
+        raise LookupError("EngineCore is gone")
+
+    with pytest.raises(WorkerDied):
+        run(EngineProcess(lambda: False, raised=LookupError).answer(fails()))
+
+
+def test_the_death_of_an_engine_is_no_failure_of_an_episode() -> None:
+    async def work() -> None:
+        worker = worker_of(engine := SickEngine())
+        engine.dead = True
+        await worker.run_group(Ticket(number=0, task=TASK, admitted=WeightVersion(step=0)), 2)
+
+    with pytest.raises(WorkerDied, match="the engine's process died"):
+        run(work())
+
+
+def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress() -> None:
+    async def work() -> tuple[str, int, str]:
+        worker = worker_of(engine := SickEngine())
+        engine.well.set()
+        before = (await worker.pulse()).progress
+        running = asyncio.create_task(worker.run_group(Ticket(number=7, task=TASK, admitted=WeightVersion(step=0)), 1))
+        await asyncio.sleep(0)
+        doing = (await worker.pulse()).doing
+        group = await running
+        assert not group.failed, group.failures
+        after = await worker.pulse()
+        return doing, after.progress - before, after.doing
+
+    # it begins and ends, and the environment answers when it begins and to the turn
+    assert run(work()) == ("group 7", 4, "")
