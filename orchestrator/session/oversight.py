@@ -14,12 +14,14 @@ from orchestrator.failure_watch import FailureWatch
 from orchestrator.session.context import RunContext
 from orchestrator.supervision.diagnosis import Diagnosis, FaultFolder
 from orchestrator.supervision.member import Member
-from orchestrator.supervision.scale import take_request
+from orchestrator.supervision.scale import SCALE_FILE, take_request
 from orchestrator.supervision.status import STATUS_FILE, MemberState, MemberStatus, RunStatus, TicketStatus
 from orchestrator.supervision.supervisor import Supervisor
 
 FAULT, HEALED, SCALED = "fault", "healed", "scaled"
 """The kinds of the events in metrics.jsonl."""
+CLOSE_S = 10.0
+"""How long the watch may take to end, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class Oversight:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Watch during the block. Where the block waited too long for something, how all processes stand is recorded."""
-        take_request(self._run.folder.root)  # of a run before
+        (self._run.folder.root / SCALE_FILE).unlink(missing_ok=True)  # asked of a run before
         watching = asyncio.create_task(self._supervisor.run())
         watching.add_done_callback(self._ended)
         try:
@@ -75,7 +77,7 @@ class Oversight:
             raise
         finally:
             watching.cancel()
-            await asyncio.wait({watching})  # one that failed has been told
+            await asyncio.wait({watching}, timeout=CLOSE_S)  # one that failed has been told
             if self._files is not None:
                 self._files.cancel()
 
