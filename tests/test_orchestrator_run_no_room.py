@@ -121,6 +121,7 @@ def test_a_stage_that_goes_on_from_a_step_leaves_nothing_of_what_came_after_it(t
         )
         for step in (20, 21):
             run.metrics.append("rl", step, {"x": 1.0})
+        run.metrics.event("rl", 30, "unwritten", {"rl-30.jsonl": "No space left on device"})
         run.cut_back("rl", 20)
     folder.close()
     assert sorted(path.name for path in folder.trajectories.iterdir()) == sorted(set(names) - {"rl-30.jsonl"})

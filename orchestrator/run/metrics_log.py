@@ -38,6 +38,11 @@ class MetricsRow:
         return self.event is not None and self.event["kind"] == ALARM
 
     @property
+    def is_of_its_step(self) -> bool:
+        """Whether it tells of its step alone, so that it goes where the step is made again."""
+        return self.event is None or self.event["kind"] in (ALARM, UNWRITTEN)
+
+    @property
     def event_text(self) -> dict[str, str]:
         """What the event was, each thing as text: a pair is what it was and what it is. Empty without an event."""
         what = self.event["what"] if self.event else {}
@@ -65,10 +70,12 @@ class MetricsLog:
         clash = [name for name in (*HEAD, EVENT) if name in metrics]
         if clash:
             raise ValueError(f"metric {clash[0]!r} has the name of a head field; call it differently")
-        if (stage, step) in self._keys:
-            self._keep(lambda row: row.event is not None or row.key != (stage, step))
         values = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-        self._add(stage, step, values)
+        line = _line(stage, step, values)
+        if (stage, step) in self._keys:  # at once: whoever reads the file finds one of both
+            self._keep(lambda row: row.event is not None or row.key != (stage, step), then=line)
+        else:
+            append_line(self._path, line)
         self._keys.add((stage, step))
 
     def append_next(self, stage: str, metrics: dict[str, float]) -> None:
@@ -77,14 +84,14 @@ class MetricsLog:
 
     def event(self, stage: str, step: int, kind: str, what: dict[str, Any]) -> None:
         """Add what was done to the run after a step of a stage: its `kind` in a word, and `what` exactly."""
-        self._add(stage, step, {EVENT: {"kind": kind, "what": what}})
+        append_line(self._path, _line(stage, step, {EVENT: {"kind": kind, "what": what}}))
 
     def truncate(self, stage: str, after_step: int) -> None:
         """Forget the rows of `stage` beyond `after_step`: a resumed stage measures those steps again.
 
-        Events stay, but for alarms about these rows.
+        Events stay, but for those about these steps alone.
         """
-        self._keep(lambda row: row.stage != stage or row.step <= after_step or not (row.event is None or row.is_alarm))
+        self._keep(lambda row: row.stage != stage or row.step <= after_step or not row.is_of_its_step)
 
     def sync(self) -> None:
         """Force what was written to disk."""
@@ -92,20 +99,19 @@ class MetricsLog:
             with self._path.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def _add(self, stage: str, step: int, fields: dict[str, Any]) -> None:
-        line = json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3)} | fields, allow_nan=False)
-        append_line(self._path, line)
-
-    def _keep(self, wanted: Callable[[MetricsRow], bool]) -> None:
-        """Leave only the rows that are wanted; a file of which all are is not written again."""
-        if not self._path.exists():
-            return
-        text = self._path.read_text(encoding="utf-8")
+    def _keep(self, wanted: Callable[[MetricsRow], bool], *, then: str | None = None) -> None:
+        """Leave only the rows that are wanted, with the line `then` behind them; a file that stays as it is is left alone."""
+        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
         rows = [(line, _row(line, self._path, number)) for number, line in enumerate(_whole_lines(text), 1)]
         kept = [(line, row) for line, row in rows if wanted(row)]
         self._keys = {row.key for _, row in kept if row.event is None}
-        if len(kept) < len(rows) or not text.endswith("\n"):
-            write_whole(self._path, "".join(line + "\n" for line, _ in kept))
+        if len(kept) < len(rows) or then is not None or (text and not text.endswith("\n")):
+            lines = [line for line, _ in kept] + ([] if then is None else [then])
+            write_whole(self._path, "".join(line + "\n" for line in lines))
+
+
+def _line(stage: str, step: int, fields: dict[str, Any]) -> str:
+    return json.dumps({"stage": stage, "step": step, "time": round(time.time(), 3)} | fields, allow_nan=False)
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
