@@ -128,24 +128,23 @@ class Ledger:
         self._add("continued", {"step": step})
 
     def _add(self, event: Event, values: dict[str, int | str]) -> None:
-        head: dict[str, int | str] = {"stage": self._stage, "event": event}
-        line = json.dumps(head | values | {"time": round(self._clock(), 3)})
-        append_line(self._path, line)
+        rest: dict[str, int | str | float] = {"event": event, **values, "time": round(self._clock(), 3)}
+        append_line(self._path, _head(self._stage) + json.dumps(rest)[1:])
         self.rows += 1
 
     def _keep(self, wanted: Callable[[int], bool]) -> None:
         """Leave the rows of other stages, and of this one those whose place among its rows, from 0 on, is wanted."""
         if not self._path.exists():
             return
-        text = self._path.read_text(encoding="utf-8")
+        text, mine = self._path.read_text(encoding="utf-8"), _head(self._stage)
         kept, nth = [], 0
-        for line, row in _rows(text, self._path):
-            mine = row.stage == self._stage
-            if not mine or wanted(nth):
-                kept.append(line)
-            nth += mine
+        for line in _whole_lines(text):  # not parsed: a long run has millions
+            own = line.startswith(mine)
+            if not own or wanted(nth):
+                kept.append(line + "\n")
+            nth += own
         self.rows = sum(wanted(place) for place in range(nth))
-        if (whole := "".join(line + "\n" for line in kept)) != text:
+        if (whole := "".join(kept)) != text:
             write_whole(self._path, whole)
 
 
@@ -171,8 +170,17 @@ def read_ledger(path: Path) -> list[LedgerRow]:
 
 
 def _rows(text: str, path: Path) -> list[tuple[str, LedgerRow]]:
-    """Return the lines that end in a newline, with their rows: a row and its newline are written at once."""
-    return [(line, _row(line, path, number)) for number, line in enumerate(text.split("\n")[:-1], 1)]
+    return [(line, _row(line, path, number)) for number, line in enumerate(_whole_lines(text), 1)]
+
+
+def _whole_lines(text: str) -> list[str]:
+    """Return the lines that end in a newline: a row and its newline are written at once."""
+    return text.split("\n")[:-1]
+
+
+def _head(stage: str) -> str:
+    """Return what the lines of a stage begin with."""
+    return f'{{"stage": {json.dumps(stage)}, '
 
 
 def parse_row(line: str) -> LedgerRow:
