@@ -146,17 +146,14 @@ class TrainerGroup:
         answers = [asyncio.ensure_future(call) for call in calls]
         try:
             return list(await asyncio.gather(*answers))
-        except asyncio.CancelledError:
-            self.stuck = True
-            raise
-        except LearnerDied:
+        except (asyncio.CancelledError, LearnerDied):
             self.stuck = True
             raise
         except Exception as error:
-            death = await _death(answers)
-            self.stuck = death is not None or not all(answer.done() for answer in answers)
-            if death is not None:
+            before, self.stuck = self.stuck, True  # for whoever gives up waiting meanwhile
+            if (death := await _death(answers)) is not None:
                 raise death from error
+            self.stuck = before or not all(answer.done() for answer in answers)
             raise
         finally:
             for answer in answers:

@@ -27,6 +27,7 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.stages import rl
+from rollout.pool.slot import SlotStatus
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -63,6 +64,9 @@ class Engines(Rollouts):
         return version
 
     def hold(self, directory: Path) -> None: ...
+
+    def slots(self) -> list[SlotStatus]:
+        return []
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         self.served.append((directory.name, version.step))
