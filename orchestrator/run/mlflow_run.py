@@ -78,6 +78,8 @@ class MlflowRun:
         self._params: dict[str, str] = {}
         self._given: dict[str, str] = {}
         """The configuration as this process was told it."""
+        self._params_due = False
+        """Whether a new run has yet to get what the one before was told."""
         self._unsent = UnsentRows(metrics, memory / "nothing.sent")
 
     @property
@@ -105,6 +107,9 @@ class MlflowRun:
         """Deliver all rows that are not there yet. Delivering one twice leaves one: time and value are the same."""
         if self._unsent.is_cut():
             self._begin_anew()
+        if self._params_due:
+            self.send_params(self._given)
+            self._params_due = False
         while lines := self._unsent.next(ROWS_AT_ONCE):
             rows = [row for line in lines if (row := self._row(line)) is not None]
             self._unsent.offer(lines)
@@ -137,7 +142,7 @@ class MlflowRun:
             known = Remembered(replaced=(*known.replaced, known.run_id))
             self._remember(known)
         self._adopt(known)
-        self.send_params(self._given)
+        self._params_due = True
 
     def _adopt(self, known: Remembered) -> None:
         """Find or create the run that is remembered, and be it."""
