@@ -357,6 +357,21 @@ def test_a_worker_without_a_machine_waits_for_one_beside_those_that_serve_and_ca
     assert said[0] == "2nd waits for a machine with room"
 
 
+def test_a_worker_that_was_to_be_added_and_can_not_start_costs_the_run_nothing() -> None:
+    said: list[str] = []
+
+    async def work() -> list[tuple[str, int]]:
+        added = Worker(name="2nd", broken=RuntimeError("no memory"))
+        pool = await pool_of([Worker()], newcomers=[added], restarts=0, tell=said.append)
+        pool.resize(2)
+        await settle()
+        await pool.run_group(TICKET, 1)
+        return states(pool)
+
+    assert run(work()) == [("serving", 0)]
+    assert said == ["2nd did not start: RuntimeError: no memory; it was to be added, and is not: the others go on"]
+
+
 def test_a_pool_without_workers_is_refused() -> None:
     async def work() -> None:
         (await pool_of([Worker()])).resize(0)

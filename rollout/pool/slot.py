@@ -39,12 +39,15 @@ class SlotStatus:
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Slot:
-    """One of the pool's places. `streak` counts the groups in a row that brought no answer for reasons outside the model."""
+    """One of the pool's places. `served` says whether a worker of it ever did; `streak` counts the groups in a row that brought
+    no answer for reasons outside the model.
+    """
 
     number: int
     worker: PoolWorker
     state: SlotState = SlotState.STARTING
     restarts: int = 0
+    served: bool = False
     streak: int = 0
     tickets: list[int] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)

@@ -76,7 +76,7 @@ class SlotKeeper:
     def serves(self, slot: Slot, worker: PoolWorker) -> None:
         """Take note that a worker has the weights that all serve."""
         if slot.state is SlotState.JOINING and slot.worker is worker and not slot.over.is_set():
-            slot.state, self._has_served = SlotState.SERVING, True
+            slot.state, slot.served, self._has_served = SlotState.SERVING, True, True
             self.changed()
 
     async def until(self, ready: Callable[[], bool]) -> None:
@@ -110,9 +110,15 @@ class SlotKeeper:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def _serving(self) -> bool:
+        return any(slot.state is SlotState.SERVING for slot in self._tasks)
+
     async def _keep(self, slot: Slot) -> None:
         try:
             while (death := await self._life(slot)) is not None:
+                if self._complete and not slot.served and self._serving():
+                    self._healing.tell(f"{death}; it was to be added, and is not: the others go on")
+                    break
                 self._healing.died(slot.worker.name, death)
                 self._healing.restarts.count(death)
                 slot.restarts += 1
@@ -179,7 +185,7 @@ class SlotKeeper:
                 await asyncio.wait({placing}, timeout=self._healing.start_s)
                 if not placing.done():
                     self._healing.tell(f"{worker.name} waits for a machine with room")
-                    if not any(slot.state is SlotState.SERVING for slot in self._tasks):
+                    if not self._serving():
                         raise WorkerDied(f"{worker.name} found no machine with room, and no other one serves")
             placing.result()
         finally:
