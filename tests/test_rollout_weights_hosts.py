@@ -23,6 +23,7 @@ from orchestrator.cluster.rollout_actors import RolloutActor
 from orchestrator.cluster.this_machine import ROOT
 from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
 from orchestrator.deadline import Deadline, StuckError, within
+from rollout.episodes.begun import BegunGroup
 from rollout.pool.pool import RolloutPool
 from rollout.pool.served_weights import ServedWeights
 from rollout.trajectory import Ticket, WeightVersion
@@ -173,7 +174,7 @@ class Sampler:
     async def died(self) -> None:
         await asyncio.Event().wait()
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int) -> None:
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> None:
         self.running += 1
         try:
             await asyncio.sleep(1000)
@@ -217,10 +218,10 @@ async def ranks_that_can_not_start_are_said_to_be_missing() -> None:
 def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_be_placed_ends_there():
     for module in MODULES:
         ray.cloudpickle.register_pickle_by_value(module)
-    head = {"num_cpus": 1, "num_gpus": 16, "resources": {"learner": 2}, "include_dashboard": False}
+    head = {"num_cpus": 1, "num_gpus": 16, "resources": {"learner": 3}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        machine = cluster.add_node(num_cpus=1, resources={"engine": 4})
+        machine = cluster.add_node(num_cpus=1, resources={"engine": 6})
         environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
         ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
         asyncio.run(pushes_to_another_host())
