@@ -35,9 +35,11 @@ rollout:
 SYNCHRONOUS = ["rl.max_lag=0", "rollout.workers=1"]
 START_S = 240.0
 """How long any one thing may take to be seen, also on a busy machine."""
-GONE_S = 60.0
-"""How long the processes of a killed run may take to go."""
-POLL_S = 0.002
+GONE_S = 180.0
+"""How long the processes of a killed run may take to go: Ray's agents look for their head for a minute before they end."""
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""They disturb no other run, so that it need not wait for them."""
+POLL_S = 0.02
 
 
 @dataclass(kw_only=True)
@@ -71,13 +73,15 @@ class Job:
                     found.append((one.create_time(), one))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
-    def wait_until(self, seen: Callable[[], bool], what: str, *, limit_s: float = START_S) -> None:
+    def wait_until(
+        self, seen: Callable[[], bool], what: str, *, limit_s: float = START_S, every_s: float = POLL_S
+    ) -> None:
         """Wait for something to be seen; the job must live until then."""
         deadline = time.monotonic() + limit_s
         while not seen():
             assert self.process.poll() is None, f"ended with {self.process.returncode} before {what}:\n{self.output}"
             assert time.monotonic() < deadline, f"not seen in {limit_s:.0f} s: {what}\n{self.output}"
-            time.sleep(POLL_S)
+            time.sleep(every_s)
 
     def said(self, text: str) -> Callable[[], bool]:
         return lambda: text in self.output
@@ -103,14 +107,25 @@ class Job:
         self.process.wait()
         self.require_gone()
 
-    def require_gone(self) -> None:
-        """Fail where a process of the run is still there a minute after its driver."""
-        _, alive = psutil.wait_procs(list(self.known.values()), timeout=GONE_S)
-        left = [f"{one.pid} {title(one)}" for one in alive if one.is_running()]
-        for one in alive:  # nothing of a failed test may disturb the next one
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        assert not left, f"left behind: {left}\n{self.output}"
+    def require_gone(self, *, agents: bool = False) -> None:
+        """Fail where a process of the run is still there long after its driver; Ray's own `agents` take longest to go."""
+        deadline = time.monotonic() + GONE_S
+        while left := [f"{one.pid} {name}" for one in self.known.values() if (name := _awaited(one, agents=agents))]:
+            if time.monotonic() > deadline:
+                for one in self.known.values():  # nothing of a failed test may disturb the next one
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        one.kill()
+                raise AssertionError(f"left behind: {left}\n{self.output}")
+            time.sleep(0.1)
+
+
+def _awaited(process: psutil.Process, *, agents: bool) -> str:
+    """Return the title of a process that has to go; empty where it is gone or need not go yet."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            name = title(process)
+            return "" if name.startswith(AGENTS) and not agents else name
+    return ""
 
 
 def title(process: psutil.Process) -> str:
@@ -149,6 +164,11 @@ class Runs:
         job = Job(process=process, run=self.folder / name, log=log)
         self.jobs.append(job)
         return job
+
+    def require_gone(self) -> None:
+        """Fail where any process of any job is still there."""
+        for job in self.jobs:
+            job.require_gone(agents=True)
 
     def close(self) -> None:
         """End what still runs, and remove the folder."""

@@ -159,6 +159,38 @@ ROWS = (
         seen="refused by the checksum, by every transport; damaged deltas and an overwritten segment are refused too",
     ),
     Row(
+        name="push-receiver-dies",
+        fault="an engine that dies while it takes a push",
+        promised="it is replaced, the others confirm the push; no newcomer serves older weights",
+        threads=threads("verl PR #7987", "NeMo-RL PR #3403", "NeMo-RL PR #3296"),
+        held_by="test_rollout_pool_healing.py::test_those_that_die_in_a_push_are_replaced_and_the_others_confirm_it",
+        seen="so by plain workers; those that lacked a damaged push get it once more",
+    ),
+    Row(
+        name="too-many-deaths",
+        fault="workers that die again and again",
+        promised="after supervision.restarts within supervision.window_s the run ends with status 3, the deaths named",
+        threads=threads("NeMo-RL #3488"),
+        held_by="test_rollout_pool_healing.py::test_too_many_deaths_end_what_waits_and_are_named",
+        seen="what waits ends, the deaths are named; a machine that takes many along counts once",
+    ),
+    Row(
+        name="scaled",
+        fault="workers added and removed while the run goes on",
+        promised="newcomers serve on the current weights, those that go finish their groups first",
+        held_by="test_rollout_pool_healing.py::"
+        "test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first",
+        seen="so by plain workers",
+    ),
+    Row(
+        name="killed-anywhere",
+        fault="a stage killed at each place where it waits",
+        promised="it goes on exactly: tickets, groups, episodes, sums",
+        threads=threads("OpenRLHF #1322", "TRL PR #5911"),
+        held_by="test_orchestrator_resume.py::test_a_stage_that_is_killed_at_an_await_goes_on_exactly",
+        seen="equal to an undisturbed stage; a hundred places in `make test-faults`",
+    ),
+    Row(
         name="nan-gradient",
         fault="a loss that is NaN at one step",
         promised="the update is skipped on all ranks and counted, the weights stay, the run goes on",
@@ -207,7 +239,7 @@ ROWS = (
     ),
     Row(
         name="tracker-away",
-        fault="the tracking server away, slow, or dying while the run goes on",
+        fault="the tracking server away",
         promised="nothing waits for it; what it missed is sent when it is back, by this process or a later one",
         held_by="test_orchestrator_run_tracking.py::"
         "test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_process",
@@ -227,6 +259,13 @@ ROWS = (
         promised="named by file and line, or left out and counted",
         held_by="test_envs_source.py::test_a_bad_row_is_named_by_file_and_line_or_skipped_and_counted",
         seen="every kind of bad row is named by its line, or counted",
+    ),
+    Row(
+        name="rows-changed",
+        fault="a data file that changed between two starts",
+        promised="noticed by its content and refused, or the run is forked; one that moved is the same",
+        held_by="test_envs_core_setting.py::test_data_that_changed_is_noticed_and_data_that_moved_is_the_same",
+        seen="the file is named, the run refused",
     ),
     Row(
         name="rows-duplicate",

@@ -10,8 +10,12 @@ from pathlib import Path
 import psutil
 from fault_job import Job, rows
 
+from orchestrator.supervision.status import read_status
+
 WORKER, ENGINE, RANK = "ray::RolloutWorker", "VLLM::EngineCore", "ray::TrainerWorker"
-HEALED_S = 150.0
+MEMBERS = {WORKER: "rollout worker", ENGINE: "rollout worker", RANK: "the learner's rank"}
+"""How the status calls those that hold these processes."""
+HEALED_S = 200.0
 """How long it may take on a busy machine until all are there again."""
 
 
@@ -28,27 +32,33 @@ def heal(
     *,
     of: int,
     look: Callable[[], None] = lambda: None,
+    replaced: Callable[[], None] = lambda: None,
 ) -> str:
-    """Hurt one `of` so many processes of a name; wait for another in its place and for two steps; say what was seen.
+    """Hurt one `of` so many processes of a name; wait until as many serve without it, and for two steps; say what was seen.
 
-    `look` is called again and again meanwhile.
+    `look` is called again and again meanwhile, `replaced` once the other one serves.
     """
-    job.wait_until(lambda: len(job.actors(name)) == of, f"{of} processes {name}", limit_s=HEALED_S)
-    before = {one.pid for one in job.actors(name)}
-    victim = rng.choice(job.actors(name))
-    done, began = len(rows(job.run, "rl")), time.monotonic()
-    hurt(victim)
 
-    def replaced() -> bool:
+    def serving() -> set[int | None]:
         look()
-        now = {one.pid for one in job.actors(name)}
-        return victim.pid not in now and len(now) == of and bool(now - before)
+        status = read_status(job.run)
+        members = status.members if status else ()
+        return {one.pid for one in members if one.name.startswith(MEMBERS[name]) and one.state == "serving" and one.pid}
 
-    job.wait_until(replaced, f"{name} replaced", limit_s=HEALED_S)
-    there, meanwhile = time.monotonic() - began, len(rows(job.run, "rl")) - done
+    def waits(seen: Callable[[], bool], what: str) -> None:
+        job.wait_until(seen, what, limit_s=HEALED_S, every_s=0.1)
+
+    waits(lambda: len(serving()) == of and len(job.actors(name)) == of, f"{of} processes {name}")
+    victim = rng.choice(job.actors(name))
+    gone = victim.ppid() if name == ENGINE else victim.pid
+    done, began = steps_done(job), time.monotonic()
+    hurt(victim)
+    waits(lambda: len(now := serving()) == of and gone not in now, f"{name} replaced")
+    seconds, meanwhile = time.monotonic() - began, steps_done(job) - done
+    replaced()
     after = steps_done(job)
-    job.wait_until(lambda: steps_done(job) >= after + 2, "two steps after it", limit_s=HEALED_S)
-    return f"another process after {there:.0f} s, {max(0, meanwhile)} steps meanwhile"
+    waits(lambda: steps_done(job) >= after + 2, "two steps after it")
+    return f"another one serves after {seconds:.0f} s, {max(0, meanwhile)} steps meanwhile"
 
 
 def audited(run: Path) -> str:

@@ -43,10 +43,6 @@ class SmallDisks:
         """Give back what `fill` took."""
         self._filler(folder).unlink()
 
-    def resize(self, folder: Path, size: str) -> None:
-        """Give a disk another size; what lies there stays."""
-        subprocess.run([*self.before, "mount", "-o", f"remount,size={size}", str(folder)], check=True)
-
     def close(self) -> None:
         """Unmount all, with the last process of the namespace."""
         self._holder.kill()

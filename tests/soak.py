@@ -100,12 +100,13 @@ def hurt_again_and_again(job: Job, watch: Watch, rng: random.Random, until: floa
         yield f"{name}, {hurt.__name__}: {heal(job, name, hurt, rng, of=1 if name == RANK else 2, look=watch.look)}"
 
 
-def left_over(watch: Watch, temporary: Path) -> list[str]:
+def left_over(watch: Watch, temporary: Path, run: Path) -> list[str]:
     """Return what is there that the run should have taken along; logs of Ray's sessions stay, as Ray wants it."""
     listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
     ports = [f"port {port}" for port in sorted(watch.ports & listening)]
     segments = [path for path in sorted(watch.segments) if Path(path).exists()]
     files = [str(path) for path in temporary.iterdir() if path.name != "ray"]
+    files += [str(path) for pattern in ("*.tmp", "*.unfinished") for path in run.rglob(pattern)]
     return [*ports, *segments, *files]
 
 
@@ -126,7 +127,7 @@ def soak(minutes: float, seed: int) -> int:
         if status != 130:
             problems.append(f"exit status {status}, not 130:\n{job.output}")
         print(f"{len(rows(job.run, 'rl'))} steps; audit: {audited(job.run)}")
-        problems += [f"left behind: {what}" for what in left_over(watch, temporary)]
+        problems += [f"left behind: {what}" for what in left_over(watch, temporary, job.run)]
         measured = [(one, growth) for one in watch.memory.values() if (growth := one.growth()) is not None]
         for one, growth in measured:
             print(f"{one.title}: {one.samples[-1][1] / 2**20:.0f} MiB, {100 * growth:+.1f} % since its warm-up")

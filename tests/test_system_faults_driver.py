@@ -6,7 +6,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -14,7 +14,10 @@ import pytest
 from clock_shim import Clock
 from fault_job import SYNCHRONOUS, Job, Runs, rows, runs, wait_a_moment
 from fault_table import saw
+from healing import audited
 from same_trajectories import compare_runs, largest_loss_gap
+
+from orchestrator.run.ledger import read_ledger
 
 STEPS = 36
 ARGUMENTS = [*SYNCHRONOUS, "sft.steps=60", f"rl.steps={STEPS}"]
@@ -24,6 +27,8 @@ OF_TIME = ("time/", "episode/", "engine/", "buffer/", "rollout/tokens_per_s", "t
 """Metrics that differ from run to run: seconds, and what sums of floats make of the same tokens."""
 GCS = "gcs_server"
 """The head of a cluster of Ray, by the name of its process."""
+PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+"""How long the processes of Ray look for a head that is gone; a minute where nobody says so."""
 Wait = Callable[[Job, random.Random], float]
 """Waits for a moment; returns the random delay that it ends with."""
 
@@ -51,7 +56,7 @@ def during_a_checkpoint(stage: str) -> Wait:
         def begins() -> bool:
             return any(one.stat().st_ino not in left_over for one in folder.glob("*.unfinished") if one.exists())
 
-        job.wait_until(begins, f"a checkpoint of {stage}")
+        job.wait_until(begins, f"a checkpoint of {stage}", every_s=0.002)
         return wait_a_moment(rng, 0.1)
 
     return wait
@@ -68,22 +73,25 @@ def during_an_evaluation(job: Job, rng: random.Random) -> float:
 
 
 def during_a_step(job: Job, rng: random.Random) -> float:
-    first = _first_step(job)
-    return wait_a_moment(rng, _seconds(job, first, "step"))
+    newest = _newest_step(job)
+    return wait_a_moment(rng, _seconds(job, newest, "step"))
 
 
 def during_a_push(job: Job, rng: random.Random) -> float:
-    """Wait for a step, then for as long as that step took from its beginning to its push."""
-    first = _first_step(job)
-    time.sleep(sum(_seconds(job, first, phase) for phase in ("save", "wait", "batch", "learn")))
-    return wait_a_moment(rng, _seconds(job, first, "publish") + _seconds(job, first, "load"))
+    """Wait for a step, then for as long as it took from its beginning to its push: the next one's is due."""
+    newest = _newest_step(job)
+    time.sleep(sum(_seconds(job, newest, phase) for phase in ("save", "wait", "batch", "learn")))
+    return wait_a_moment(rng, _seconds(job, newest, "publish") + _seconds(job, newest, "load"))
 
 
-def _first_step(job: Job) -> int:
-    """Return the first step of rl that this start has made, once it has."""
-    before = max((row.step for row in rows(job.run, "rl") if row.time < job.began), default=0)
-    job.wait_until(lambda: any(row.time >= job.began for row in rows(job.run, "rl")), f"a step of rl after {before}")
-    return next(row.step for row in rows(job.run, "rl") if row.time >= job.began)
+def _newest_step(job: Job) -> int:
+    """Return the newest step of rl, once this start has made three: a checkpoint lies behind one of them."""
+
+    def made() -> list[int]:
+        return [row.step for row in rows(job.run, "rl") if row.time >= job.began]
+
+    job.wait_until(lambda: len(made()) >= 3, "three steps of rl")
+    return made()[-1]
 
 
 def _seconds(job: Job, step: int, phase: str) -> float:
@@ -138,7 +146,6 @@ class Interruption:
     during: str
     wait: Wait
     end: Callable[[Job], None] = kill
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 KILLS = [
@@ -161,26 +168,21 @@ KILLS = [
 OTHERS = [
     Interruption(during="step", wait=during_a_step, end=terminate_all),
     Interruption(during="step", wait=during_a_step, end=interrupt_twice),
-    Interruption(
-        during="step",
-        wait=during_a_step,
-        end=lose_the_head,
-        environment={"RAY_gcs_rpc_server_reconnect_timeout_s": "5"},
-    ),
+    Interruption(during="step", wait=during_a_step, end=lose_the_head),
 ]
+INTERRUPTIONS = [*KILLS, *OTHERS]
 DAMAGED = {len(KILLS) - 3: "corrupted", len(KILLS) - 1: "truncated"}
 """After which interruption the newest checkpoint is damaged."""
 
 
-def damage(run: Path, how: str) -> str:
-    """Damage the largest file of the newest checkpoint of rl; returns its name."""
+def damage(run: Path, how: str) -> None:
+    """Damage the largest file of the newest checkpoint of rl."""
     newest = max(path for path in (run / "checkpoints" / "rl").iterdir() if path.name.isdecimal())
     file = max(newest.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
     data = bytearray(file.read_bytes())
     if how == "corrupted":
         data[len(data) // 2] ^= 0xFF
     file.write_bytes(data if how == "corrupted" else data[: len(data) // 2])
-    return f"{newest.name}/{file.relative_to(newest)}"
 
 
 def exact(run: Path, stage: str) -> list[tuple[int, dict[str, float]]]:
@@ -191,12 +193,22 @@ def exact(run: Path, stage: str) -> list[tuple[int, dict[str, float]]]:
     ]
 
 
+def lives(run: Path) -> list[tuple[int | None, ...]]:
+    """Return the tickets of a run's ledger in the order of training, each with its step, its task and its tokens."""
+    ledger = read_ledger(run / "ledger.jsonl")
+    tasks = {row.ticket: row.index for row in ledger if row.event == "admitted"}
+    tokens = {row.ticket: row.tokens for row in ledger if row.event == "finished"}
+    trained = [(row.ticket, row.step) for row in ledger if row.event == "trained"]
+    return [(ticket, step, tasks[ticket], tokens[ticket]) for ticket, step in trained]
+
+
 def require_same(one: Path, other: Path) -> float:
     """Fail where two runs sampled or scored anything differently; returns the largest difference of a loss."""
     assert [row.key for row in rows(one, "sft")] == [row.key for row in rows(other, "sft")]
     assert [step for step, _ in exact(one, "rl")] == list(range(1, STEPS + 1))
     assert exact(one, "rl") == exact(other, "rl")
     assert exact(one, "eval-sft") == exact(other, "eval-sft")
+    assert lives(one) == lives(other)
     comparisons = list(compare_runs(one, other))
     assert all(comparison.same and not comparison.only_one for comparison in comparisons), comparisons
     return largest_loss_gap(one, other)[1]
@@ -235,24 +247,19 @@ def under_another_clock(found: Runs, plain: Path) -> float:
     return gap
 
 
-def disturbed(found: Runs, rng: random.Random) -> Path:
-    """Return a run that every interruption ends once, and that goes on each time, also from damaged checkpoints."""
-    how = damaged = ""
-    for number, one in enumerate([*KILLS, *OTHERS]):
-        job = found.start("job", *ARGUMENTS, environment=one.environment)
-        delay = one.wait(job, rng)
-        one.end(job)
-        print(
-            f"{number}: {one.during}, {one.end.__name__}, {delay:.2f} s into it, {time.time() - job.began:.0f} s in all"
-        )
-        if damaged:
-            assert "is damaged, trying the one before" in job.output, job.output
-            saw(f"checkpoint-{how}", f"{damaged} was {how} between two starts: said, the one before was taken")
-        how = DAMAGED.get(number, "")
-        damaged = damage(job.run, how) if how else ""
-    last = found.start("job", *ARGUMENTS)
-    assert last.end() == 0, last.output
-    return last.run
+def interrupted(found: Runs, number: int) -> None:
+    """Start the run, interrupt it for the time of this number, and damage its newest checkpoint after some of them."""
+    one = INTERRUPTIONS[number]
+    job = found.start("job", *ARGUMENTS, environment=PATIENCE)
+    delay = one.wait(job, random.Random(SEED + number))
+    one.end(job)
+    print(f"{number}: {one.during}, {one.end.__name__} {delay:.2f} s into it, {time.time() - job.began:.0f} s in all")
+    if how := DAMAGED.get(number - 1):
+        said = [line for line in job.output.splitlines() if "is damaged, trying the one before" in line]
+        assert said, job.output
+        saw(f"checkpoint-{how}", f"between two starts; said: {said[0].replace(str(found.folder), '...')}")
+    if how := DAMAGED.get(number):
+        damage(job.run, how)
 
 
 @pytest.mark.faults
@@ -262,12 +269,18 @@ def test_a_run_whose_driver_is_killed_at_20_moments_ends_as_one_that_nobody_dist
     with runs() as found:
         plain = undisturbed(found)
         usual_gap = under_another_clock(found, plain)
-        gap = require_same(plain, disturbed(found, random.Random(SEED)))
+        for number in range(len(INTERRUPTIONS)):
+            interrupted(found, number)
+        last = found.start("job", *ARGUMENTS)
+        assert last.end() == 0, last.output
+        found.require_gone()
+        gap = require_same(plain, last.run)
+        verdict = audited(last.run)
         assert gap <= max(10 * usual_gap, 1e-6)
     kinds = Counter(one.during for one in KILLS)
     saw(
         "driver-killed",
-        f"{len(KILLS)} kills ({', '.join(f'{kind} {count}' for kind, count in kinds.items())}), {STEPS} steps: answers, "
-        f"tokens, rewards and order equal; largest difference of a loss {gap:.1g} (of two undisturbed runs "
-        f"{usual_gap:.1g}); no process left after any of them",
+        f"{len(KILLS)} kills ({', '.join(f'{kind} {count}' for kind, count in kinds.items())}), {STEPS} steps: tickets, "
+        f"their order, tokens and rewards equal; largest difference of a loss {gap:.1g} (of two undisturbed runs "
+        f"{usual_gap:.1g}); no process left after any of them; audit: {verdict}",
     )

@@ -13,16 +13,17 @@ from orchestrator.run.ledger import read_ledger
 from orchestrator.run.metrics_log import read_metrics
 
 STEPS = 100
-SLOW_S = 0.6
-"""Seconds that an episode takes while the faults go on, so that the run does not end before them."""
-SILENT_S, STALLED_S = 6.0, 10.0
+SLOW, FAST = "6", "0.2"
+"""Seconds that an episode takes while somebody is missing, so that the run does not end before the last fault, and after it."""
+SILENT_S, STALLED_S = 10.0, 20.0
 ARGUMENTS = [
     f"rl.steps={STEPS}",
     "rl.max_lag=1",
     "rl.groups_per_step=8",
     "rollout.workers=2",
     "learner.ranks=2",
-    "stages=[init,rl]",
+    "stages=[init,sft,rl]",
+    "sft.steps=100",
     "supervision.pulse_s=0.5",
     f"supervision.silent_s={SILENT_S}",
     f"supervision.stalled_s={STALLED_S}",
@@ -48,15 +49,22 @@ def faults(job: Job) -> int:
 def test_a_run_heals_from_the_kill_and_the_hang_of_each_kind_of_process(found: Runs) -> None:
     rng = random.Random(8)
     pace = found.folder / "pace"
-    pace.write_text(str(SLOW_S), encoding="ascii")
+
+    def go(seconds: str) -> None:
+        pace.write_text(seconds, encoding="ascii")
+
+    go(FAST)
     job = found.start("job", *ARGUMENTS, f"envs.coin.options={{pace: {pace}}}")
-    job.wait_until(lambda: steps_done(job) >= 2, "two steps")
+    job.wait_until(job.reached("sft", 3), "three steps of sft")
+    job.actors(RANK)[1].kill()
+    job.wait_until(lambda: steps_done(job) >= 2, "two steps of rl")
+    assert [row.step for row in rows(job.run, "sft")] == list(range(1, 101))
     seen = {}
     for name, kind in (("worker", WORKER), ("engine", ENGINE), ("rank", RANK)):
-        seen[f"{name}-killed"] = heal(job, kind, psutil.Process.kill, rng, of=2)
-        seen[f"{name}-stopped"] = heal(job, kind, stop, rng, of=2)
-        print(seen)
-    pace.write_text("0", encoding="ascii")
+        for how, hurt in (("killed", psutil.Process.kill), ("stopped", stop)):
+            go(SLOW)
+            seen[f"{name}-{how}"] = heal(job, kind, hurt, rng, of=2, replaced=lambda: go(FAST))
+            print(name, how, seen[f"{name}-{how}"], flush=True)
     assert job.end() == 0, job.output
     assert [row.step for row in rows(job.run, "rl")] == list(range(1, STEPS + 1))
     assert faults(job) >= 3, job.output
@@ -66,5 +74,6 @@ def test_a_run_heals_from_the_kill_and_the_hang_of_each_kind_of_process(found: R
         f"{totals.issued} tickets = {totals.trained} trained + {totals.dropped} dropped + {totals.failed} failed "
         f"+ {totals.in_flight} in flight"
     )
+    seen["rank-killed"] += " (and one in sft)"
     for name, text in seen.items():
         saw(name, f"{text}; exit status 0, {sums}; audit: {verdict}")

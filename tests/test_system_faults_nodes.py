@@ -1,0 +1,102 @@
+"""A run on a cluster of two nodes, of which one is lost with a rollout worker, and another one joins."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fault_job import Job, Runs, rows, runs
+from fault_table import saw
+from healing import audited, steps_done
+
+from orchestrator.supervision.status import read_status
+
+STEPS = 60
+SLOW_S = 0.4
+ARGUMENTS = [
+    f"rl.steps={STEPS}",
+    "rl.groups_per_step=8",
+    "stages=[init,rl]",
+    "rollout.workers=2",
+    "learner.transport=ray",
+    "supervision.pulse_s=0.5",
+    "supervision.restarts=10",
+]
+
+
+@pytest.fixture
+def found() -> Iterator[Runs]:
+    with runs() as made:
+        yield made
+
+
+class Nodes:
+    """The cluster, spoken to by lines."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("two_nodes.py"))]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.address = self._answer("address ")
+
+    def tell(self, what: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        self._answer("done ")
+
+    def close(self) -> None:
+        """End the cluster, whatever of it is left."""
+        everyone = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        self.process.wait()
+        for one in everyone:
+            if one.is_running():
+                one.kill()
+
+    def _answer(self, head: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(head):
+                return line.removeprefix(head).strip()
+        raise AssertionError("the cluster ended")
+
+
+def serving(job: Job) -> set[int]:
+    """The processes of the rollout workers that serve."""
+    status = read_status(job.run)
+    members = status.members if status else ()
+    return {one.pid for one in members if one.name.startswith("rollout") and one.state == "serving" and one.pid}
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_a_node_that_is_lost_costs_its_worker_and_one_that_joins_gets_it(found: Runs) -> None:
+    nodes = Nodes()
+    try:
+        pace = found.folder / "pace"
+        pace.write_text(str(SLOW_S), encoding="ascii")
+        options = f"envs.coin.options={{pace: {pace}}}"
+        job = found.start("job", *ARGUMENTS, options, environment={"RAY_ADDRESS": nodes.address})
+        job.wait_until(lambda: len(serving(job)) == 2 and steps_done(job) >= 2, "two workers serve", every_s=0.1)
+        before, done, began = serving(job), steps_done(job), time.monotonic()
+        nodes.tell("lose")
+        job.wait_until(lambda: len(serving(job) & before) == 1, "its worker is gone", every_s=0.1)
+        noticed = time.monotonic() - began
+        job.wait_until(lambda: steps_done(job) >= done + 3, "steps on the other node", every_s=0.1)
+        nodes.tell("join")
+        began = time.monotonic()
+        job.wait_until(lambda: len(serving(job)) == 2, "a worker serves on the new node", every_s=0.1)
+        joined = time.monotonic() - began
+        pace.write_text("0", encoding="ascii")
+        assert job.end() == 0, job.output
+        assert [row.step for row in rows(job.run, "rl")] == list(range(1, STEPS + 1))
+        saw(
+            "node-gone",
+            f"noticed after {noticed:.1f} s, steps went on on the other node, a worker served on a node that joined "
+            f"{joined:.0f} s after it; exit status 0; audit: {audited(job.run)}",
+        )
+    finally:
+        nodes.close()
