@@ -26,7 +26,7 @@ from orchestrator.buffer_state import BufferState, HeldGroup, HeldTicket
 from orchestrator.deadline import in_thread
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.slots import Dropped, Meter, Occupancy, Slot, SlotState
-from orchestrator.ticket_book import TicketBook, Totals, Unwritten
+from orchestrator.ticket_ledger import NoLedger, TicketLedger, Totals
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 
@@ -43,11 +43,11 @@ class Buffer:
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
         signal: Callable[[list[float]], bool] = differ,
-        book: TicketBook | None = None,
+        ledger: TicketLedger | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Begin without slots. A group needs `fewest` answers. `signal` says of a group's rewards whether they teach anything.
-        `overridden` are faults of a turn with an advantage of their own: a signal too. `book` takes down what becomes of
+        `overridden` are faults of a turn with an advantage of their own: a signal too. `ledger` takes down what becomes of
         each ticket.
         """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
@@ -66,7 +66,7 @@ class Buffer:
         self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
         self._next = next_ticket
         self._totals = Totals()  # `in_flight` is counted when they are asked for
-        self._book = book or Unwritten()
+        self._ledger = ledger or NoLedger()
         self._changed = asyncio.Condition()
         self._put_at = 0.0
         self._clock = clock
@@ -108,17 +108,17 @@ class Buffer:
         """Return the slot that is handed out next: of a checkpoint, or for a new draw."""
         if self._again:
             slot = self._again.popleft()
-            self._book.reissued(slot.number, why="restored")
+            self._ledger.reissued(slot.number, why="restored")
             return slot
         if self._later:
             held = self._later.popleft()
             slot = Slot(number=held.number, draw=held.draw, admitted=version)
-            self._book.reissued(slot.number, why="restored")
+            self._ledger.reissued(slot.number, why="restored")
         else:
             slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
             self._next += 1
             self._totals = replace(self._totals, issued=self._totals.issued + 1)
-            self._book.admitted(slot.number, slot.draw, version)
+            self._ledger.admitted(slot.number, slot.draw, version)
         self._slots[slot.number] = slot
         return slot
 
@@ -132,7 +132,7 @@ class Buffer:
         async with self._changed:
             self._measure()
             slot = self._slots[group.ticket.number]
-            self._book.finished(group)
+            self._ledger.finished(group)
             if len(group.trajectories) < self._fewest:
                 self._fail(slot, group)
             else:
@@ -176,13 +176,13 @@ class Buffer:
             assert slot.ticket is not None
             slot.trained = True
             self._totals = replace(self._totals, trained=self._totals.trained + 1)
-            self._book.trained(slot.ticket, step=step)
+            self._ledger.trained(slot.ticket, step=step)
 
     async def release(self, step: int) -> None:
         """Free the slots of the last step: the engines serve its weights."""
         async with self._changed:
             self._slots = {n: slot for n, slot in self._slots.items() if not slot.trained}
-            self._book.step(step, self.totals())
+            self._ledger.step(step, self.totals())
             self.dropped, self._dropped_draws = Dropped(), []
             self._meter = Meter(self._clock())
             self._decide()
@@ -209,13 +209,13 @@ class Buffer:
         return self._signal(group.rewards_G) or group.has_fault(self._overridden)
 
     def _drop(self, slot: Slot, group: Group) -> None:
-        self._book.dropped(slot.number, why="no_signal")
+        self._ledger.dropped(slot.number, why="no_signal")
         self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
         self.dropped.no_signal += 1
         self._set_aside(slot, group)
 
     def _fail(self, slot: Slot, group: Group) -> None:
-        self._book.failed(group)
+        self._ledger.failed(group)
         self._totals = replace(self._totals, failed=self._totals.failed + 1)
         self.dropped.failed += 1
         self._set_aside(slot, group)
@@ -284,7 +284,7 @@ class Buffer:
         self._dropped_draws = [one.draw for one in dropped]
         places = state.places(per_step=self._per_step, max_lag=self._max_lag, was=was, now=now, envs=envs)
         for gone in places.gone:
-            self._book.dropped(gone.number, why="no_share")
+            self._ledger.dropped(gone.number, why="no_share")
             self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
         self._slots = {slot.number: slot for slot in places.slots}
         self._again = deque(slot for slot in places.slots if slot.group is None)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from envs.core.task import Task
 from orchestrator.mixture import Draw
 from orchestrator.slots import Slot, SlotState
-from orchestrator.ticket_book import Totals
+from orchestrator.ticket_ledger import Totals
 from rollout.trajectory import Group, WeightVersion
 from rollout.trajectory_json import group_from_json, group_to_json
 

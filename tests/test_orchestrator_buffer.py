@@ -19,7 +19,7 @@ from orchestrator.mixture import Mixture
 from orchestrator.slots import Occupancy, SlotState
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
-from orchestrator.ticket_book import Totals
+from orchestrator.ticket_ledger import Totals
 from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 

@@ -27,7 +27,7 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.stages import rl
-from rollout.pool.slot import SlotStatus
+from rollout.pool.worker_slot import WorkerStatus
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -65,7 +65,7 @@ class Engines(Rollouts):
 
     def hold(self, directory: Path) -> None: ...
 
-    def slots(self) -> list[SlotStatus]:
+    def statuses(self) -> list[WorkerStatus]:
         return []
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:

@@ -9,7 +9,7 @@ from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from orchestrator.mixture import Draw
 from orchestrator.run.ledger import Ledger, LedgerRow, read_ledger
-from orchestrator.ticket_book import TicketBook, Totals
+from orchestrator.ticket_ledger import TicketLedger, Totals
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
@@ -33,15 +33,15 @@ def events(tmp_path: Path) -> list[tuple[str, str, int | None]]:
 
 def test_every_event_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     written = ledger(tmp_path)
-    book: TicketBook = written
-    book.admitted(5, Draw(env="math", index=2), WeightVersion(step=3))
-    book.reissued(5, why="restored")
-    book.finished(Group(ticket=ticket(5), trajectories=(ANSWER,), failed=(FAILED,)))
-    book.trained(ticket(5), step=4)
-    book.dropped(6, why="no_signal")
-    book.failed(Group(ticket=ticket(7), trajectories=(), failed=(FAILED, FAILED)))
+    writer: TicketLedger = written
+    writer.admitted(5, Draw(env="math", index=2), WeightVersion(step=3))
+    writer.reissued(5, why="restored")
+    writer.finished(Group(ticket=ticket(5), trajectories=(ANSWER,), failed=(FAILED,)))
+    writer.trained(ticket(5), step=4)
+    writer.dropped(6, why="no_signal")
+    writer.failed(Group(ticket=ticket(7), trajectories=(), failed=(FAILED, FAILED)))
     totals = Totals(issued=4, trained=1, dropped=1, failed=1, in_flight=1)
-    book.step(4, totals)
+    writer.step(4, totals)
     written.continued(4)
     assert totals.balances
     rows = read_ledger(tmp_path / "ledger.jsonl")

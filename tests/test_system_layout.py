@@ -43,7 +43,7 @@ ROOMS = {
         "deadline",
         "step_times",
         "mixture",
-        "ticket_book",
+        "ticket_ledger",
         "slots",
         "buffer_state",
         "buffer",

@@ -11,7 +11,7 @@ from orchestrator.audit.metrics_checks import metrics_findings
 from orchestrator.audit.ticket_lives import TicketLives
 from orchestrator.audit.trajectory_checks import trajectory_findings
 from orchestrator.run.folder import RunDir
-from orchestrator.ticket_book import Totals
+from orchestrator.ticket_ledger import Totals
 
 LOOKS = 3
 PAUSE_S = 1.0

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from orchestrator.audit.evidence import Numbered
 from orchestrator.audit.finding import Finding, Kind
 from orchestrator.run.ledger import TOTALS, LedgerRow
-from orchestrator.ticket_book import Totals
+from orchestrator.ticket_ledger import Totals
 
 FILE = "ledger.jsonl"
 ENDS = ("trained", "dropped", "failed")

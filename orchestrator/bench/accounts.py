@@ -25,7 +25,7 @@ from orchestrator.session.context import RunContext
 from orchestrator.session.oversight import LoopView, Oversight
 from orchestrator.session.run import places_of
 from orchestrator.settings.loop import RlConfig
-from orchestrator.ticket_book import Totals
+from orchestrator.ticket_ledger import Totals
 from rollout.episodes.begun_json import begun_to_json
 from rollout.pool.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
@@ -76,7 +76,7 @@ async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, co
     progress = Progress(stream=io.StringIO())
     run = RunContext(config, folder=RunDir(root), tracker=_NoTracker(), progress=progress, stop=StopFlag())
     oversight = Oversight(
-        run, places=lambda: places_of(pool.slots(), learner.ranks, renewals=0), resize=lambda workers: False
+        run, places=lambda: places_of(pool.statuses(), learner.ranks, renewals=0), resize=lambda workers: False
     )
     buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=rl.max_lag, max_drops=0)
     for _ in range(buffer.capacity):

@@ -21,7 +21,7 @@ from typing import Literal, get_args
 
 from orchestrator.mixture import Draw
 from orchestrator.run.folder import append_line, write_whole
-from orchestrator.ticket_book import Totals
+from orchestrator.ticket_ledger import Totals
 from rollout.trajectory import Group, Ticket, WeightVersion
 
 Event = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
@@ -65,7 +65,7 @@ class LedgerRow:
 
 
 class Ledger:
-    """Writes the rows of one stage; the only writer of its file while the stage runs. It is a `TicketBook`."""
+    """Writes the rows of one stage; the only writer of its file while the stage runs. It is a `TicketLedger`."""
 
     def __init__(self, path: Path, stage: str, *, clock: Callable[[], float] = time.time) -> None:
         """Open the ledger. A line that a killed process left half written is removed."""

@@ -14,8 +14,8 @@ from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
 from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import RestartLimit
-from rollout.pool.slot import SlotStatus
 from rollout.pool.slot_keeper import Healing
+from rollout.pool.worker_slot import WorkerStatus
 from rollout.trajectory import WeightVersion
 
 TOGETHER_S = 10.0
@@ -74,9 +74,9 @@ class Engines:
         if self.pool is not None:
             self.pool.hold(model)
 
-    def slots(self) -> list[SlotStatus]:
+    def statuses(self) -> list[WorkerStatus]:
         """Return what each worker is doing; nothing before they have started."""
-        return [] if self.pool is None else self.pool.slots()
+        return [] if self.pool is None else self.pool.statuses()
 
     def resize(self, workers: int) -> bool:
         """Have so many workers from now on; returns False where there are none yet."""

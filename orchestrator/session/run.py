@@ -14,7 +14,7 @@ from orchestrator.session.engines import Engines
 from orchestrator.session.oversight import Oversight, Place
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
-from rollout.pool.slot import SlotStatus
+from rollout.pool.worker_slot import WorkerStatus
 
 
 class Run(RunContext):
@@ -46,13 +46,13 @@ class Run(RunContext):
         stop_ray()
 
     def _places(self) -> list[Place]:
-        return places_of(self.engines.slots(), self.trainer.members, renewals=self.trainer.renewals)
+        return places_of(self.engines.statuses(), self.trainer.members, renewals=self.trainer.renewals)
 
 
-def places_of(slots: Sequence[SlotStatus], ranks: Sequence[TrainerRank], *, renewals: int) -> list[Place]:
+def places_of(workers: Sequence[WorkerStatus], ranks: Sequence[TrainerRank], *, renewals: int) -> list[Place]:
     """Return the rollout workers and the ranks as they are now; the ranks were renewed so often."""
-    workers = [
+    places = [
         Place(name=one.name, state=one.state, member=one.worker, tickets=one.tickets, restarts=one.restarts)
-        for one in slots
+        for one in workers
     ]
-    return [*workers, *(Place(name=rank.name, state="serving", member=rank, restarts=renewals) for rank in ranks)]
+    return [*places, *(Place(name=rank.name, state="serving", member=rank, restarts=renewals) for rank in ranks)]

@@ -35,7 +35,7 @@ from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.begun_groups import BegunGroups, in_words, saved_rows
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
-from orchestrator.ticket_book import TicketBook
+from orchestrator.ticket_ledger import TicketLedger
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.pool import nobody
 from rollout.trajectory import Group, WeightVersion
@@ -46,9 +46,9 @@ Saved = tuple[dict[str, Any], list[SavedGroup], str]
 
 
 class MakeBuffer(Protocol):
-    """Makes the buffer of a stage, which tells a book of its tickets."""
+    """Makes the buffer of a stage, which tells a ledger of its tickets."""
 
-    def __call__(self, *, book: TicketBook) -> Buffer: ...
+    def __call__(self, *, ledger: TicketLedger) -> Buffer: ...
 
 
 class LoopStage:
@@ -96,7 +96,7 @@ class LoopStage:
         base = await in_thread(latest, run.folder.checkpoints(self._stage)) or run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._ledger = await self._beside("the ledger", partial(Ledger, run.folder.ledger, self._stage))
-        self._buffer = self._make_buffer(book=self._ledger)
+        self._buffer = self._make_buffer(ledger=self._ledger)
         saved = await self._beside("the state of the loop", partial(self._saved, base))
         pool = await run.engines.serving(base, who=self._stage)
         await self._restore(saved)

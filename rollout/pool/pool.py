@@ -15,8 +15,8 @@ from rollout.episodes.begun import BegunGroup
 from rollout.episodes.partials import newest
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.served_weights import Served, ServedWeights
-from rollout.pool.slot import Slot, SlotState, SlotStatus
 from rollout.pool.slot_keeper import Healing, SlotKeeper
+from rollout.pool.worker_slot import WorkerSlot, WorkerState, WorkerStatus
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -41,7 +41,7 @@ class RolloutPool:
         self._weights = weights
         self._retries = retries
         self._wanted = workers
-        self._slots: list[Slot] = []
+        self._slots: list[WorkerSlot] = []
         self._begun: dict[int, BegunGroup] = {}
         self.on_reissue: OnReissue = nobody
         """Told of each ticket that another worker takes over: its number, and why."""
@@ -63,8 +63,8 @@ class RolloutPool:
         """
         if workers < 1:
             raise ValueError(f"{workers} rollout workers: a run needs at least 1")
-        staying = [slot for slot in self._slots if slot.state is not SlotState.DRAINING]
-        by_use = sorted(staying, key=lambda slot: (slot.state is SlotState.SERVING, len(slot.tickets), -slot.number))
+        staying = [slot for slot in self._slots if slot.state is not WorkerState.DRAINING]
+        by_use = sorted(staying, key=lambda slot: (slot.state is WorkerState.SERVING, len(slot.tickets), -slot.number))
         for slot in by_use[: max(0, len(staying) - workers)]:
             self._keeper.let_go(slot)
         for _ in range(workers - len(staying)):
@@ -78,7 +78,7 @@ class RolloutPool:
         `begun` is what there is of the group from workers that are gone: it goes on where it was.
         """
         begun = begun or BegunGroup(ticket=ticket, attempt=0)
-        slot: Slot | None = None
+        slot: WorkerSlot | None = None
         try:
             while True:
                 self._begun[ticket.number] = begun
@@ -94,12 +94,12 @@ class RolloutPool:
 
     async def partials(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
-        workers = [slot.worker for slot in self._in(SlotState.SERVING, SlotState.DRAINING)]
+        workers = [slot.worker for slot in self._in(WorkerState.SERVING, WorkerState.DRAINING)]
         return await newest(self._begun.values(), workers)
 
     async def _sampled(
-        self, ticket: Ticket, samples: int, begun: BegunGroup, *, avoided: Slot | None
-    ) -> tuple[Group, Slot]:
+        self, ticket: Ticket, samples: int, begun: BegunGroup, *, avoided: WorkerSlot | None
+    ) -> tuple[Group, WorkerSlot]:
         """Return one attempt's answers, and who gave them; where a worker dies another one gives them, from the same seeds."""
         own = replace(begun, before=None)
         while True:
@@ -114,22 +114,22 @@ class RolloutPool:
             slot.learn(worker, group)
             return group, slot
 
-    async def _free(self, avoided: Slot | None) -> Slot:
+    async def _free(self, avoided: WorkerSlot | None) -> WorkerSlot:
         """Wait until a worker serves, and return the one with the least to do, another than `avoided` where there is one."""
-        await self._keeper.until(lambda: bool(self._in(SlotState.SERVING)))
-        serving = self._in(SlotState.SERVING)
+        await self._keeper.until(lambda: bool(self._in(WorkerState.SERVING)))
+        serving = self._in(WorkerState.SERVING)
         return min([slot for slot in serving if slot is not avoided] or serving, key=lambda slot: slot.load)
 
-    def _in(self, *states: SlotState) -> list[Slot]:
+    def _in(self, *states: WorkerState) -> list[WorkerSlot]:
         return [slot for slot in self._slots if slot.state in states]
 
-    def slots(self) -> list[SlotStatus]:
+    def statuses(self) -> list[WorkerStatus]:
         """Return what each worker is doing."""
         return [slot.status() for slot in self._slots]
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
         """Sample turns by the engines alone, for measurement; returns their tokens."""
-        workers = [slot.worker for slot in self._in(SlotState.SERVING)]
+        workers = [slot.worker for slot in self._in(WorkerState.SERVING)]
         shares = (worker.sample_bare(prompts[n :: len(workers)], max_tokens) for n, worker in enumerate(workers))
         return sum(await asyncio.gather(*shares))
 
@@ -143,13 +143,13 @@ class RolloutPool:
 
     async def _of_all(self, ask: Callable[[PoolWorker], Awaitable[T]]) -> list[T]:
         """Return what those that serve answer, without those that die meanwhile."""
-        slots = self._in(SlotState.SERVING, SlotState.DRAINING)
+        slots = self._in(WorkerState.SERVING, WorkerState.DRAINING)
         workers = [slot.worker for slot in slots]
         answers = await asyncio.gather(*(ask(worker) for worker in workers), return_exceptions=True)
         return self._without_dead(slots, workers, answers)
 
     def _without_dead(
-        self, slots: Sequence[Slot], workers: Sequence[PoolWorker], answers: Sequence[T | BaseException]
+        self, slots: Sequence[WorkerSlot], workers: Sequence[PoolWorker], answers: Sequence[T | BaseException]
     ) -> list[T]:
         """Return the answers of those that live, in their order. Raises what was no death."""
         living: list[T] = []

@@ -10,7 +10,7 @@ from envs.core.pulse import ProcessDied, WorkerDied
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import Served, ServedWeights
-from rollout.pool.slot import Slot, SlotState
+from rollout.pool.worker_slot import WorkerSlot, WorkerState
 
 JOINS = 10
 JOIN_AGAIN_S = 2.0
@@ -42,41 +42,41 @@ class SlotKeeper:
         *,
         weights: ServedWeights,
         healing: Healing,
-        on_leave: Callable[[Slot], None],
+        on_leave: Callable[[WorkerSlot], None],
     ) -> None:
         """`spawn` makes the worker of a slot by its number; `on_leave` is told of a slot whose worker has left."""
         self._spawn = spawn
         self._weights = weights
         self._healing = healing
         self._on_leave = on_leave
-        self._tasks: dict[Slot, asyncio.Task[None]] = {}
+        self._tasks: dict[WorkerSlot, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._given_up: Exception | None = None
         self._has_served = self._complete = False
 
-    def keep(self, number: int) -> Slot:
+    def keep(self, number: int) -> WorkerSlot:
         """Return a slot in which there will be a worker from now on."""
-        slot = Slot(number=number, worker=self._spawn(number))
+        slot = WorkerSlot(number=number, worker=self._spawn(number))
         self._tasks[slot] = asyncio.create_task(self._keep(slot))
         return slot
 
     async def all_serve(self) -> None:
         """Wait until every slot's worker serves for the first time. Raises what made the keeper give up."""
-        await self.until(lambda: all(slot.state is SlotState.SERVING for slot in self._tasks))
+        await self.until(lambda: all(slot.state is WorkerState.SERVING for slot in self._tasks))
         self._complete = True
 
-    def let_go(self, slot: Slot) -> None:
+    def let_go(self, slot: WorkerSlot) -> None:
         """Let a slot's worker finish what it has begun, then leave."""
-        if slot.state is not SlotState.SERVING:  # it has begun nothing, and may wait for a machine that never comes
+        if slot.state is not WorkerState.SERVING:  # it has begun nothing, and may wait for a machine that never comes
             slot.worker.kill()
-        slot.state = SlotState.DRAINING
+        slot.state = WorkerState.DRAINING
         if not slot.tickets:
             slot.over.set()
 
-    def serves(self, slot: Slot, worker: PoolWorker) -> None:
+    def serves(self, slot: WorkerSlot, worker: PoolWorker) -> None:
         """Take note that a worker has the weights that all serve."""
-        if slot.state is SlotState.JOINING and slot.worker is worker and not slot.over.is_set():
-            slot.state, slot.served, self._has_served = SlotState.SERVING, True, True
+        if slot.state is WorkerState.JOINING and slot.worker is worker and not slot.over.is_set():
+            slot.state, slot.served, self._has_served = WorkerState.SERVING, True, True
             self.changed()
 
     async def until(self, ready: Callable[[], bool]) -> None:
@@ -91,7 +91,7 @@ class SlotKeeper:
         if self._given_up is not None:
             raise self._given_up
 
-    async def stop(self, slots: Sequence[Slot]) -> None:
+    async def stop(self, slots: Sequence[WorkerSlot]) -> None:
         """End all workers, those that started by letting them close what they hold."""
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -111,9 +111,9 @@ class SlotKeeper:
         self._changed = asyncio.Event()
 
     def _serving(self) -> bool:
-        return any(slot.state is SlotState.SERVING for slot in self._tasks)
+        return any(slot.state is WorkerState.SERVING for slot in self._tasks)
 
-    async def _keep(self, slot: Slot) -> None:
+    async def _keep(self, slot: WorkerSlot) -> None:
         try:
             while (death := await self._life(slot)) is not None:
                 if self._complete and not slot.served and self._serving():
@@ -131,7 +131,7 @@ class SlotKeeper:
             self._tasks.pop(slot, None)
             self.changed()
 
-    async def _life(self, slot: Slot) -> WorkerDied | None:
+    async def _life(self, slot: WorkerSlot) -> WorkerDied | None:
         """Bring a worker up and wait for its end; returns the death that it died, None where it left as it should."""
         worker, began = slot.worker, monotonic()
         living = asyncio.create_task(self._live(slot, worker, began))
@@ -145,13 +145,13 @@ class SlotKeeper:
         finally:
             living.cancel()
             over.cancel()
-        if slot.state is not SlotState.DRAINING:
+        if slot.state is not WorkerState.DRAINING:
             return slot.death
         if slot.death is None:
             await worker.close()
         return None
 
-    async def _live(self, slot: Slot, worker: PoolWorker, began: float) -> None:
+    async def _live(self, slot: WorkerSlot, worker: PoolWorker, began: float) -> None:
         """Start a worker, let it serve, and wait for its death, which it raises."""
         try:
             await self._placed(worker)
@@ -167,8 +167,8 @@ class SlotKeeper:
             raise WorkerDied(f"{worker.name} did not start: {in_words(error)}") from error
         if confirmed != started.version:
             raise WorkerDied(f"{worker.name} started on version {started.version.step} and confirms {confirmed.step}")
-        if slot.state is SlotState.STARTING:
-            slot.state = SlotState.JOINING
+        if slot.state is WorkerState.STARTING:
+            slot.state = WorkerState.JOINING
             await self._join(slot, worker, started)
             serves = f"serves version {self._weights.now.version.step} after {monotonic() - began:.0f} s"
             if slot.restarts:
@@ -191,7 +191,7 @@ class SlotKeeper:
         finally:
             placing.cancel()
 
-    async def _join(self, slot: Slot, worker: PoolWorker, started: Served) -> None:
+    async def _join(self, slot: WorkerSlot, worker: PoolWorker, started: Served) -> None:
         """Bring a worker that started to the weights that are served, by itself or with the next ones that all are given."""
         failure: Exception | None = None
         for _ in range(JOINS):
@@ -206,10 +206,10 @@ class SlotKeeper:
             except Exception as error:
                 failure = error
                 await asyncio.sleep(JOIN_AGAIN_S)
-            if slot.state is not SlotState.JOINING:
+            if slot.state is not WorkerState.JOINING:
                 return
         raise WorkerDied(f"{worker.name} could not be given the weights that the others serve: {failure}") from failure
 
-    async def _given_others(self, slot: Slot, than: Served) -> None:
+    async def _given_others(self, slot: WorkerSlot, than: Served) -> None:
         """Wait until a slot that joins, or all, were given other weights."""
-        await self.until(lambda: slot.state is not SlotState.JOINING or self._weights.now is not than)
+        await self.until(lambda: slot.state is not WorkerState.JOINING or self._weights.now is not than)

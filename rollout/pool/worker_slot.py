@@ -17,7 +17,7 @@ BROKEN_AFTER = 3
 LONGEST_STREAK = 10
 
 
-class SlotState(Enum):
+class WorkerState(Enum):
     """Where the worker of a slot is in its life."""
 
     STARTING = "starting"  # placed, and its engine started
@@ -27,8 +27,8 @@ class SlotState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStatus:
-    """A slot for those who watch. `tickets` are the numbers of the groups in flight, `worker` is None until it has started."""
+class WorkerStatus:
+    """What the worker of a slot does. `tickets` are the numbers of its groups in flight, `worker` is None until it started."""
 
     name: str
     state: Literal["starting", "serving", "draining"]
@@ -38,14 +38,14 @@ class SlotStatus:
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
-class Slot:
+class WorkerSlot:
     """One of the pool's places. `served` says whether a worker of it ever did; `streak` counts the groups in a row that brought
     no answer for reasons outside the model.
     """
 
     number: int
     worker: PoolWorker
-    state: SlotState = SlotState.STARTING
+    state: WorkerState = WorkerState.STARTING
     restarts: int = 0
     served: bool = False
     streak: int = 0
@@ -55,15 +55,15 @@ class Slot:
 
     def begin(self, worker: PoolWorker) -> None:
         """Give the place to a newcomer."""
-        self.worker, self.state, self.death = worker, SlotState.STARTING, None
+        self.worker, self.state, self.death = worker, WorkerState.STARTING, None
         self.streak, self.tickets, self.over = 0, [], asyncio.Event()
 
     def end(self, worker: PoolWorker, death: WorkerDied) -> None:
         """Take no more from a worker that died, or is taken for dead; nothing where another one has its place already."""
         if self.worker is worker and not self.over.is_set():
             self.death = death
-            if self.state is not SlotState.DRAINING:
-                self.state = SlotState.STARTING
+            if self.state is not WorkerState.DRAINING:
+                self.state = WorkerState.STARTING
             self.over.set()
             worker.kill()
 
@@ -76,7 +76,7 @@ class Slot:
             yield worker
         finally:
             tickets.remove(ticket)
-            if self.state is SlotState.DRAINING and not tickets:
+            if self.state is WorkerState.DRAINING and not tickets:
                 self.over.set()
 
     def learn(self, worker: PoolWorker, group: Group) -> None:
@@ -99,17 +99,17 @@ class Slot:
 
     @property
     def takes_weights(self) -> bool:
-        return self.state is not SlotState.STARTING and not self.over.is_set()
+        return self.state is not WorkerState.STARTING and not self.over.is_set()
 
-    def status(self) -> SlotStatus:
+    def status(self) -> WorkerStatus:
         """Return what it is doing."""
         state: Literal["starting", "serving", "draining"] = "starting"
-        if self.state in (SlotState.SERVING, SlotState.DRAINING):
-            state = "serving" if self.state is SlotState.SERVING else "draining"
-        return SlotStatus(
+        if self.state in (WorkerState.SERVING, WorkerState.DRAINING):
+            state = "serving" if self.state is WorkerState.SERVING else "draining"
+        return WorkerStatus(
             name=self.worker.name,
             state=state,
             tickets=tuple(self.tickets),
             restarts=self.restarts,
-            worker=None if self.state is SlotState.STARTING else self.worker,
+            worker=None if self.state is WorkerState.STARTING else self.worker,
         )

@@ -26,7 +26,7 @@ class Totals:
         return self.issued == self.trained + self.dropped + self.failed + self.in_flight
 
 
-class TicketBook(Protocol):
+class TicketLedger(Protocol):
     """Takes down each change of a ticket, in order."""
 
     def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None: ...
@@ -44,8 +44,8 @@ class TicketBook(Protocol):
     def step(self, step: int, totals: Totals) -> None: ...
 
 
-class Unwritten:
-    """A book of which nothing is kept, for measurements."""
+class NoLedger:
+    """A ledger of which nothing is kept, for measurements."""
 
     def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None: ...
 
