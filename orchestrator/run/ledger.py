@@ -11,6 +11,7 @@ A `step` row has the totals of the stage so far: issued = trained + dropped + fa
 """
 
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -74,11 +75,11 @@ class Ledger:
         self._clock = clock
         self.rows = 0
         """The rows of this stage."""
-        self._keep(lambda nth: True)
+        self._keep()
 
     def cut(self, rows: int) -> int:
         """Forget the rows of this stage beyond the first so many; return how many of these are missing."""
-        self._keep(lambda nth: nth < rows)
+        self._keep(rows)
         return rows - self.rows
 
     def sync(self) -> None:
@@ -132,20 +133,31 @@ class Ledger:
         append_line(self._path, _head(self._stage) + json.dumps(rest)[1:])
         self.rows += 1
 
-    def _keep(self, wanted: Callable[[int], bool]) -> None:
-        """Leave the rows of other stages, and of this one those whose place among its rows, from 0 on, is wanted."""
+    def _keep(self, most: float = math.inf) -> None:
+        """Leave the rows of other stages, and of this one the first so many.
+
+        A long run has millions: they are neither parsed nor held, and mostly it is the end of the file that goes.
+        """
+        self.rows = end = 0
         if not self._path.exists():
             return
-        text, mine = self._path.read_text(encoding="utf-8"), _head(self._stage)
-        kept, nth = [], 0
-        for line in _whole_lines(text):  # not parsed: a long run has millions
-            own = line.startswith(mine)
-            if not own or wanted(nth):
-                kept.append(line + "\n")
-            nth += own
-        self.rows = sum(wanted(place) for place in range(nth))
-        if (whole := "".join(kept)) != text:
-            write_whole(self._path, whole)
+        behind, cut, mine = [], False, _head(self._stage).encode()
+        with self._path.open("rb") as file:
+            for line in file:
+                own = line.startswith(mine)
+                if not line.endswith(b"\n") or (own and self.rows >= most):
+                    cut = True
+                    continue
+                self.rows += own
+                if cut:
+                    behind.append(line)
+                else:
+                    end += len(line)
+        if behind:
+            with self._path.open("rb") as file:
+                write_whole(self._path, (file.read(end) + b"".join(behind)).decode())
+        elif cut:
+            os.truncate(self._path, end)
 
 
 def copy_ledger(source: Path, target: Path, *, rows: Mapping[str, int | None]) -> None:
