@@ -21,6 +21,7 @@ class CheckpointWriter:
         self._say = say
         self._writing: asyncio.Task[None] | None = None
         self._needed = 0
+        self._kept = False
 
     @property
     def needs(self) -> int:
@@ -30,9 +31,13 @@ class CheckpointWriter:
     def start(self, writing: Coroutine[Any, Any, None], *, what: str, needed: int) -> None:
         """Write beside the loop; `writing` has a deadline of its own and takes up to `needed` bytes, `what` names it."""
         assert self._writing is None, "wait for the one before"
-        self._needed = needed
+        self._needed, self._kept = needed, False
         self._writing = asyncio.create_task(writing)
         self._writing.add_done_callback(lambda task: self._tell(task, what))
+
+    def keep(self) -> None:
+        """Take note that what is being written needs the ranks no more: from now on it is waited for, not given up."""
+        self._kept = True
 
     def _tell(self, task: asyncio.Task[None], what: str) -> None:
         error = "it was given up" if task.cancelled() else task.exception()
@@ -52,9 +57,15 @@ class CheckpointWriter:
             ended.result()
 
     async def let_go(self, *, at_most_s: float | None = None) -> None:
-        """Wait until nothing is being written, or give it up then; a failure was told, and is not raised."""
+        """Wait until nothing is being written, or give up then what the ranks write; a failure was told, and is not raised.
+
+        What is committed in a thread ends within its own deadline, and would otherwise come to its place behind the back of
+        who reads the newest checkpoint meanwhile.
+        """
         if self._writing is not None:
             _, late = await asyncio.wait({self._writing}, timeout=at_most_s)
+            if late and self._kept:
+                await asyncio.wait(late)
             for task in late:
                 task.cancel()
             self._writing = None

@@ -185,6 +185,7 @@ class Trainer:
     ) -> None:
         with discarded_on_failure(directory, needed_bytes=needed):
             await learner.write()
+        self._writer.keep()
         await in_thread(self._run.metrics.sync)  # no checkpoint without the rows of its steps, also after a power cut
         retention = await in_thread(self._retention, name)
         await in_thread(partial(_commit, directory, files, needed=needed, retention=retention))
