@@ -76,10 +76,18 @@ class Engines(Rollouts):
 class MortalLearner(HealthyLearner):
     """A learner that dies in the steps of these numbers, which all learners share."""
 
-    def __init__(self, deaths: set[int]) -> None:
+    def __init__(self, deaths: set[int], in_writes: set[int]) -> None:
+        """It dies in the writing of the checkpoints of the steps `in_writes` likewise."""
         super().__init__()
         self.deaths = deaths
+        self.in_writes = in_writes
         self.steps = 0
+
+    async def write(self) -> None:
+        if (step := int(self.directory.stem)) in self.in_writes:
+            self.in_writes.remove(step)
+            raise LearnerDied("the learner's rank 0 died while it wrote")
+        await super().write()
 
     async def restore(self, directory: Path) -> None:
         self.steps = int(directory.name)
@@ -108,12 +116,20 @@ class MortalTrainer(Trainer):
         return self.learner
 
 
-def trained(folder: RunDir, engines: Engines, *, in_steps: set[int], max_lag: int) -> None:
-    """Run the stage with these engines and a learner that dies in these steps, once each."""
-    config = load_config(Path("configs/demo.yaml"), [*SETTINGS, f"rl.max_lag={max_lag}", "supervision.restarts=9"])
+def trained(
+    folder: RunDir,
+    engines: Engines,
+    *overrides: str,
+    in_steps: set[int],
+    max_lag: int,
+    in_writes: set[int] | None = None,
+) -> None:
+    """Run the stage with these engines and a learner that dies in these steps and in these checkpoints, once each."""
+    settings = [*SETTINGS, f"rl.max_lag={max_lag}", "supervision.restarts=9", *overrides]
+    config, writes = load_config(Path("configs/demo.yaml"), settings), set(in_writes or ())
 
     async def work(run: Run) -> None:
-        run.trainer = MortalTrainer(run, lambda: MortalLearner(in_steps))
+        run.trainer = MortalTrainer(run, lambda: MortalLearner(in_steps, writes))
         run.engines.pool = engines  # type: ignore[assignment]
         try:
             await healed(run, single_instance(rl.STAGE), config)
@@ -175,3 +191,13 @@ def test_a_push_that_fails_ends_the_run_with_its_step_saved_and_the_same_command
     trained(folder, engines, in_steps=set(), max_lag=max_lag)
     folder.close()
     require_accounts(folder, max_lag=max_lag)
+
+
+def test_engines_are_brought_back_where_the_learner_dies_in_the_writing_of_the_last_checkpoint(tmp_path: Path) -> None:
+    folder = told_folder(tmp_path)
+    engines = Engines({})
+    trained(folder, engines, f"rl.checkpoint_every={STEPS}", in_steps=set(), max_lag=0, in_writes={STEPS})
+    folder.close()
+    model, *rest = [name for name, _ in engines.served]
+    assert [model, *rest] == [model, *["push"] * STEPS] * 2  # the stage begins with the same model again
+    assert require_accounts(folder, max_lag=0) == [*range(2 * STEPS)]

@@ -23,7 +23,7 @@ from orchestrator.buffer_state import (
 from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
-from orchestrator.run.checkpoint import latest
+from orchestrator.run.checkpoint import place
 from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.ledger import Ledger
 from orchestrator.session.context import skipped_steps
@@ -93,14 +93,13 @@ class LoopStage:
             teacher=self._teacher,
             beside_engines=config.max_lag > 0,
         )
-        base = await in_thread(latest, run.folder.checkpoints(self._stage)) or run.model_dir
+        base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._ledger = await self._beside("the ledger", partial(Ledger, run.folder.ledger, self._stage))
         self._buffer = self._make_buffer(ledger=self._ledger)
         saved = await self._beside("the state of the loop", partial(self._saved, base))
         pool = await run.engines.serving(base, who=self._stage)
         await self._restore(saved)
-        run.cut_back(self._stage, self._done)
         await in_thread(self._restore_watches)
         run.progress.stage(self._stage, config.steps)
         self._loop = loop = Loop(
@@ -129,9 +128,12 @@ class LoopStage:
         pool.on_reissue = self._reissued
         try:
             await loop.run(self._done + 1, config.steps)
+            model = await run.trainer.trained(self._stage)
+        except Exception:
+            run.engines.forget()  # also where the last checkpoint failed: the stage begins with an earlier one
+            raise
         finally:
             pool.on_reissue = nobody
-        model = await run.trainer.trained(self._stage)
         run.engines.hold(model)
         return model
 
@@ -185,7 +187,6 @@ class LoopStage:
 
     async def _save_at_fault(self, fault: Exception) -> None:
         """Save before a stop or a fault ends the stage, unless it came in the middle of the learner's step."""
-        self._run.engines.forget()
         if self._loop.learning == self._done:
             self._buffer.give_back()
             await self._run.trainer.save_before_end(self._stage, fault, lambda: self._save(self._done))
@@ -233,12 +234,13 @@ class LoopStage:
         return saved, groups, episodes
 
     async def _restore(self, saved: Saved | None) -> None:
-        """Go on as the checkpoint says, with the ledger cut back to it."""
+        """Go on as the checkpoint says, with ledger, metrics and trajectories cut back to it."""
+        missing = await self._cut_ledger(0 if saved is None else saved[0]["ledger_rows"])
+        self._run.cut_back(self._stage, self._done)  # at once: an audit meanwhile finds steps that only one of both has
         if saved is None:
-            await self._cut_ledger(0)
             return
         state, saved_groups, episodes = saved
-        if missing := await self._cut_ledger(state["ledger_rows"]):
+        if missing:
             ledger = self._run.folder.ledger
             self._run.progress.note(f"{self._stage}: {missing} rows of its past are missing in {ledger}")
         self._ledger.continued(self._done)
