@@ -62,8 +62,8 @@ def heal(
 
 
 def audited(run: Path) -> str:
-    """Return the last line of an audit that found nothing; fail with its table where it found something."""
+    """Return what an audit that found nothing says in the end; fail with its table where it found something."""
     command = [sys.executable, "-m", "orchestrator", "audit", str(run)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip().splitlines()[-1]
+    return done.stdout.strip().splitlines()[-1].rpartition(": ")[2]

@@ -154,8 +154,8 @@ KILLS = [
         Interruption(during="first stage", wait=during_the_first_start),
         Interruption(during="first stage", wait=during_sft),
     ]
-    * 2,
-    *[Interruption(during="checkpoint", wait=during_a_checkpoint("sft"))] * 3,
+    * 3,
+    *[Interruption(during="checkpoint", wait=during_a_checkpoint("sft"))] * 4,
     Interruption(during="start of the engines", wait=during_the_start_of_the_engines),
     *[Interruption(during="evaluation", wait=during_an_evaluation)] * 2,
     *[
@@ -163,7 +163,7 @@ KILLS = [
         Interruption(during="push", wait=during_a_push),
         Interruption(during="step", wait=during_a_step),
     ]
-    * 3,
+    * 2,
 ]
 OTHERS = [
     Interruption(during="step", wait=during_a_step, end=terminate_all),
