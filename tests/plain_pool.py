@@ -73,7 +73,7 @@ class Worker:
     async def died(self) -> None:
         await self._alive(asyncio.Event().wait())
 
-    async def partials(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[BegunGroup]:
         return []
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:

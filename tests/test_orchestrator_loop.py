@@ -95,7 +95,7 @@ class Rollouts:
         )
         return Group(ticket=ticket, trajectories=tuple(answers))
 
-    async def partials(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[BegunGroup]:
         return []
 
     async def load_weights(self, push: Push) -> WeightVersion:

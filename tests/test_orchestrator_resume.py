@@ -193,7 +193,7 @@ class Rollouts:
         others = (self.answer(ticket, reward, served) for reward in right[:-1])
         return Group(ticket=ticket, trajectories=(*others, begun.finished[0]))
 
-    async def partials(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[BegunGroup]:
         await self.life.some_time()
         return list(self.running.values())
 

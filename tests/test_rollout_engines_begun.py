@@ -61,7 +61,7 @@ async def begun_groups(
     async with asyncio.timeout(LONG_S):
         while True:
             began = time.monotonic()
-            begun = await worker.partials()
+            begun = await worker.groups_in_flight()
             took = time.monotonic() - began
             if sum(len(one.turns) for group in begun for one in group.unfinished.values()) >= answered:
                 break
@@ -160,7 +160,7 @@ async def story(model_dir: Path, say: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps(begun_to_json(group)) for group in begun]
     tokens = sum(one.tokens for group in begun for one in group.unfinished.values())
     with say.disabled():
-        print(f"\npartials: {tokens} tokens in {took * 1000:.1f} ms, {sum(map(len, lines))} bytes")
+        print(f"\ngroups in flight: {tokens} tokens in {took * 1000:.1f} ms, {sum(map(len, lines))} bytes")
     left = [begun_from_json(json.loads(line), ticket) for line, ticket in zip(lines, tickets, strict=True)]
     assert any(one.turn is not None and one.turn.said.token_ids for group in left for one in group.unfinished.values())
     second = await worker_on(model_dir, version=AFTER)

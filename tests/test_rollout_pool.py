@@ -48,7 +48,7 @@ class Interrupted(Worker):
         self.finished = finished
         self.begun: list[BegunGroup | None] = []
 
-    async def partials(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[BegunGroup]:
         finished = {n: Trajectory(task=TASK, turns=(), stop=Stop.ENV, reward=0.5) for n in range(self.finished)}
         _, attempt = self.calls[-1]
         return [BegunGroup(ticket=TICKET, attempt=attempt, finished=finished)]
@@ -63,7 +63,7 @@ def test_a_group_goes_on_in_its_second_attempt_with_what_the_first_left() -> Non
         pool = await pool_of([Interrupted(3), Interrupted(held=True, finished=1)], retries=1)
         playing = asyncio.create_task(pool.run_group(TICKET, 4))
         await settle()
-        (left,) = await pool.partials()
+        (left,) = await pool.groups_in_flight()
         playing.cancel()
         await asyncio.wait([playing])
         worker = Interrupted()
@@ -81,7 +81,7 @@ def test_a_group_goes_on_in_its_second_attempt_with_what_the_first_left() -> Non
 
 def test_a_worker_that_died_leaves_what_was_known_of_its_groups() -> None:
     class Dead(Interrupted):
-        async def partials(self) -> list[BegunGroup]:
+        async def groups_in_flight(self) -> list[BegunGroup]:
             raise WorkerDied("killed")
 
     async def story() -> tuple[BegunGroup, BegunGroup]:
@@ -89,7 +89,7 @@ def test_a_worker_that_died_leaves_what_was_known_of_its_groups() -> None:
         pool = await pool_of([Dead(held=True)], retries=1)
         playing = asyncio.create_task(pool.run_group(TICKET, 4, given))
         await settle()
-        (left,) = await pool.partials()
+        (left,) = await pool.groups_in_flight()
         playing.cancel()
         await asyncio.wait([playing])
         return given, left

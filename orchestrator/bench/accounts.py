@@ -22,8 +22,8 @@ from orchestrator.run.ledger import Ledger
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
 from orchestrator.session.context import RunContext
-from orchestrator.session.oversight import LoopView, Oversight
-from orchestrator.session.run import places_of
+from orchestrator.session.run import processes_of
+from orchestrator.session.run_supervision import LoopView, RunSupervision
 from orchestrator.settings.loop import RlConfig
 from orchestrator.ticket_ledger import Totals
 from rollout.episodes.begun_json import begun_to_json
@@ -59,13 +59,13 @@ async def bench_accounts(
     RunDir(root).open()
     look_s = await _look_s(pool, learner, mixture, config, root)
     ledger_s = await asyncio.to_thread(_ledger_s, config, groups, root / "ledger.jsonl")
-    partials_s = await _partials_s(pool, mixture, config, root / "episodes.jsonl")
+    in_flight_s = await _in_flight_s(pool, mixture, config, root / "episodes.jsonl")
     share = look_s / config.supervision.pulse_s
-    share += (ledger_s + partials_s / config.section(RlConfig).checkpoint_every) / step_s
+    share += (ledger_s + in_flight_s / config.section(RlConfig).checkpoint_every) / step_s
     return {
         "accounts/look_s": look_s,
         "accounts/ledger_s_per_step": ledger_s,
-        "accounts/episodes_in_flight_s_per_checkpoint": partials_s,
+        "accounts/episodes_in_flight_s_per_checkpoint": in_flight_s,
         "accounts/share_of_step": share,
     }
 
@@ -75,25 +75,25 @@ async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, co
     rl, version = config.section(RlConfig), VersionCell(WeightVersion(step=0))
     progress = Progress(stream=io.StringIO())
     run = RunContext(config, folder=RunDir(root), tracker=_NoTracker(), progress=progress, stop=StopFlag())
-    oversight = Oversight(
-        run, places=lambda: places_of(pool.statuses(), learner.ranks, renewals=0), resize=lambda workers: False
+    supervision = RunSupervision(
+        run, processes=lambda: processes_of(pool.statuses(), learner.ranks, renewals=0), resize=lambda workers: False
     )
     buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=rl.max_lag, max_drops=0)
     for _ in range(buffer.capacity):
         await buffer.admit(mixture, version)
     progress.stage("bench", 1)
     failures = FailureWatch(rl.max_failures, setting="rl.max_failures")
-    oversight.shows(LoopView(stage="bench", buffer=buffer, version=version, failures=failures))
-    await _looks(oversight, 3)  # the first answers say who answers
-    pids = [member.pid for member in oversight.status().members if member.pid is not None]
+    supervision.shows(LoopView(stage="bench", buffer=buffer, version=version, failures=failures))
+    await _looks(supervision, 3)  # the first answers say who answers
+    pids = [member.pid for member in supervision.status().members if member.pid is not None]
     idle = await _cpu_s(pids, asyncio.sleep(LOOKS * BETWEEN_S))
-    busy = await _cpu_s(pids, _looks(oversight, LOOKS))
+    busy = await _cpu_s(pids, _looks(supervision, LOOKS))
     return max(busy - idle, 0.0) / LOOKS
 
 
-async def _looks(oversight: Oversight, count: int) -> None:
+async def _looks(supervision: RunSupervision, count: int) -> None:
     for _ in range(count):
-        await oversight.once()
+        await supervision.once()
         await asyncio.sleep(BETWEEN_S)
 
 
@@ -124,7 +124,7 @@ def _ledger_s(config: Config, groups: Sequence[Group], path: Path) -> float:
     return (time.perf_counter() - began) / STEPS
 
 
-async def _partials_s(pool: RolloutPool, mixture: Mixture, config: Config, path: Path) -> float:
+async def _in_flight_s(pool: RolloutPool, mixture: Mixture, config: Config, path: Path) -> float:
     """Return the seconds, in the median, that the states of a full buffer's episodes take, from the engines into a file."""
     rl, seconds = config.section(RlConfig), []
     number = (rl.max_lag + 1) * rl.groups_per_step
@@ -134,7 +134,7 @@ async def _partials_s(pool: RolloutPool, mixture: Mixture, config: Config, path:
         sampling = asyncio.create_task(sample_groups(pool, tasks, answers=rl.group_size, first=first))
         await asyncio.sleep(UNDER_WAY_S)
         began = time.perf_counter()
-        begun = await pool.partials()
+        begun = await pool.groups_in_flight()
         path.write_text("".join(json.dumps(begun_to_json(one)) + "\n" for one in begun), encoding="utf-8")
         seconds.append(time.perf_counter() - began)
         await sampling

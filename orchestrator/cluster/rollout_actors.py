@@ -81,9 +81,9 @@ class RolloutActor:
         group: Group = await await_actor(call, self.name, died=WorkerDied, cancels=True)
         return group
 
-    async def partials(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight."""
-        begun: list[BegunGroup] = await self._answer(self._actor.partials.remote())
+        begun: list[BegunGroup] = await self._answer(self._actor.groups_in_flight.remote())
         return begun
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:

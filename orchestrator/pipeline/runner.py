@@ -19,8 +19,8 @@ from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker
-from orchestrator.session.oversight import HEALED
 from orchestrator.session.run import Run
+from orchestrator.session.run_supervision import HEALED
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
 
 
@@ -90,7 +90,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
             tracker.artifact(path)
         await _start_cluster(config, ahead)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
-        async with run.oversight.watching():
+        async with run.supervision.watching():
             for one in ahead:
                 stop.check()
                 await _run_stage(run, one, config)
@@ -147,10 +147,12 @@ async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
         try:
             return await one.stage.run(run, config.settings(one), one)
         except LearnerDied as death:
-            run.oversight.died("the learner", death)
+            run.supervision.died("the learner", death)
             await run.trainer.renew(death)
             step = max(steps_in(run.folder.checkpoints(one.name)), default=0)
-            run.metrics.event(one.name, step, HEALED, {"learner": str(death)})
+            run.metrics.event(
+                one.name, step, HEALED, {"who": "the learner", "what": f"new ranks go on after step {step}"}
+            )
             run.progress.note(f"{one.name}: {death}; new ranks go on after step {step}")
             run.stop.check()
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from envs.sandbox.sandbox import MIN_LEVEL
 from orchestrator.cluster.actors import gpus_taken
@@ -12,6 +11,7 @@ from orchestrator.cluster.rollout_actors import start_rollout_pool
 from orchestrator.deadline import Deadline, both, in_thread, within
 from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
+from orchestrator.session.run_supervision import RunSupervision
 from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.slot_keeper import Healing
@@ -22,14 +22,6 @@ TOGETHER_S = 10.0
 """Seconds within which deaths of rollout workers count as one."""
 
 
-class HealingRecord(Protocol):
-    """Records that workers die and have successors."""
-
-    def died(self, who: str, error: Exception) -> None: ...
-
-    def healed(self, who: str, what: str) -> None: ...
-
-
 class Engines:
     """The rollout workers, and which model they hold."""
 
@@ -38,12 +30,12 @@ class Engines:
         run: RunContext,
         *,
         beside: Callable[[str], Awaitable[object]] | None,
-        healing: HealingRecord | None = None,
+        supervision: RunSupervision | None = None,
     ) -> None:
-        """`beside` starts what takes as long, at the same time; it is told who asks. `healing` records deaths."""
+        """`beside` starts what takes as long, at the same time; it is told who asks. `supervision` records deaths."""
         self._run = run
         self._beside = beside
-        self._healing = healing
+        self._supervision = supervision
         self._limits = run.config.deadlines
         self._served: Path | None = None
         self._undoing = False
@@ -120,9 +112,9 @@ class Engines:
             await self._show_isolation(who)
 
     def _how_to_heal(self, model: Path) -> Healing:
-        supervision, record = self._run.config.supervision, self._healing
+        config, record = self._run.config.supervision, self._supervision
         healing = Healing(
-            restarts=RestartLimit(supervision.restarts, window_s=supervision.window_s, together_s=TOGETHER_S),
+            restarts=RestartLimit(config.restarts, window_s=config.window_s, together_s=TOGETHER_S),
             start_s=self._limits.start(size_of(model)).seconds,
             tell=self._run.progress.note,
         )

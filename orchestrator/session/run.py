@@ -11,7 +11,7 @@ from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
 from orchestrator.session.context import RunContext
 from orchestrator.session.engines import Engines
-from orchestrator.session.oversight import Oversight, Place
+from orchestrator.session.run_supervision import RunSupervision, SupervisedProcess
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
 from rollout.pool.worker_slot import WorkerStatus
@@ -33,9 +33,11 @@ class Run(RunContext):
         """`will_train` says whether the ranks will be needed, which then start beside the engines."""
         super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
         self.trainer = Trainer(self)
-        self.oversight = Oversight(self, places=self._places, resize=lambda workers: self.engines.resize(workers))
+        self.supervision = RunSupervision(
+            self, processes=self._processes, resize=lambda workers: self.engines.resize(workers)
+        )
         beside = self.trainer.start if will_train else None
-        self.engines = Engines(self, beside=beside, healing=self.oversight)
+        self.engines = Engines(self, beside=beside, supervision=self.supervision)
 
     async def close(self) -> None:
         """Stop engines, learner and cluster. What fails with one of them is told, and keeps nothing else from its end."""
@@ -45,14 +47,19 @@ class Run(RunContext):
                 self.progress.note(f"closing: {type(error).__name__}: {error}")
         stop_ray()
 
-    def _places(self) -> list[Place]:
-        return places_of(self.engines.statuses(), self.trainer.members, renewals=self.trainer.renewals)
+    def _processes(self) -> list[SupervisedProcess]:
+        return processes_of(self.engines.statuses(), self.trainer.members, renewals=self.trainer.renewals)
 
 
-def places_of(workers: Sequence[WorkerStatus], ranks: Sequence[TrainerRank], *, renewals: int) -> list[Place]:
+def processes_of(
+    workers: Sequence[WorkerStatus], ranks: Sequence[TrainerRank], *, renewals: int
+) -> list[SupervisedProcess]:
     """Return the rollout workers and the ranks as they are now; the ranks were renewed so often."""
-    places = [
-        Place(name=one.name, state=one.state, member=one.worker, tickets=one.tickets, restarts=one.restarts)
+    processes = [
+        SupervisedProcess(name=one.name, state=one.state, member=one.worker, tickets=one.tickets, restarts=one.restarts)
         for one in workers
     ]
-    return [*places, *(Place(name=rank.name, state="serving", member=rank, restarts=renewals) for rank in ranks)]
+    return [
+        *processes,
+        *(SupervisedProcess(name=rank.name, state="serving", member=rank, restarts=renewals) for rank in ranks),
+    ]

@@ -27,8 +27,8 @@ from orchestrator.run.checkpoint import place
 from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.ledger import Ledger
 from orchestrator.session.context import skipped_steps
-from orchestrator.session.oversight import LoopView
 from orchestrator.session.run import Run
+from orchestrator.session.run_supervision import LoopView
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
@@ -122,7 +122,7 @@ class LoopStage:
             begun=self._begun.take,
         )
         self._version = loop.version
-        run.oversight.shows(
+        run.supervision.shows(
             LoopView(stage=self._stage, buffer=self._buffer, version=loop.version, failures=self._watch)
         )
         pool.on_reissue = self._reissued
@@ -220,7 +220,7 @@ class LoopStage:
         """Return what there is of the groups in flight; at lag 0 nothing, as sampling again repeats what was sampled."""
         if self._config.max_lag == 0:
             return []
-        asking = self._loop.rollouts.partials()
+        asking = self._loop.rollouts.groups_in_flight()
         return await within(self._limit, asking, stage=self._stage, waiting_for=lambda: "the episodes in flight")
 
     def _saved(self, checkpoint: Path) -> Saved | None:

@@ -114,7 +114,7 @@ class RolloutWorker:
         finally:
             self._attempts.remove(running)
 
-    async def partials(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight, for other processes to go on with."""
         return [running.so_far() for running in self._attempts]
 

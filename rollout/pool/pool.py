@@ -12,7 +12,7 @@ from typing import TypeVar
 from envs.core.pulse import WorkerDied
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
-from rollout.episodes.partials import newest
+from rollout.pool.groups_in_flight import newest
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.served_weights import Served, ServedWeights
 from rollout.pool.slot_keeper import Healing, SlotKeeper
@@ -92,7 +92,7 @@ class RolloutPool:
         finally:
             self._begun.pop(ticket.number, None)
 
-    async def partials(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
         workers = [slot.worker for slot in self._in(WorkerState.SERVING, WorkerState.DRAINING)]
         return await newest(self._begun.values(), workers)

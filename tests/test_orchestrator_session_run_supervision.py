@@ -17,7 +17,7 @@ from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
 from orchestrator.session.context import RunContext
-from orchestrator.session.oversight import Oversight, Place
+from orchestrator.session.run_supervision import RunSupervision, SupervisedProcess
 from orchestrator.supervision.scale import ask_for_workers
 from orchestrator.supervision.status import read_status
 
@@ -53,11 +53,11 @@ class Desk:
         progress = Progress(stream=self.said)
         self.run = RunContext(config, folder=self.folder, tracker=Untracked(), progress=progress, stop=StopFlag())
         progress.stage("rl", 9)
-        places = [
-            Place(name="rollout worker 0", state="serving", member=Worker(), tickets=(3,), restarts=1),
-            Place(name="rollout worker 1", state="starting", member=None),
+        processes = [
+            SupervisedProcess(name="rollout worker 0", state="serving", member=Worker(), tickets=(3,), restarts=1),
+            SupervisedProcess(name="rollout worker 1", state="starting", member=None),
         ]
-        self.oversight = Oversight(self.run, places=lambda: places, resize=self.resize)
+        self.supervision = RunSupervision(self.run, processes=lambda: processes, resize=self.resize)
 
     def resize(self, workers: int) -> bool:
         self.asked.append(workers)
@@ -77,7 +77,7 @@ def watched(root: Path, work: Callable[[Desk], Awaitable[None]]) -> Desk:
 
     async def scene() -> Desk:
         desk = Desk(root)
-        async with desk.oversight.watching():
+        async with desk.supervision.watching():
             await work(desk)
         return desk
 
@@ -121,7 +121,7 @@ def test_a_request_for_workers_reaches_the_pool_and_stands_among_the_metrics(tmp
 def test_a_death_leaves_a_file_a_line_and_an_event(tmp_path: Path) -> None:
     async def work(desk: Desk) -> None:
         await desk.until(lambda: knows_its_worker(desk))
-        desk.oversight.died("rollout worker 0", ProcessDied("rollout worker 0 died (killed)"))
+        desk.supervision.died("rollout worker 0", ProcessDied("rollout worker 0 died (killed)"))
 
     desk = watched(tmp_path, work)
     (event,) = desk.events()

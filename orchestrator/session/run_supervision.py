@@ -25,7 +25,7 @@ CLOSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SupervisedProcess:
     """A rollout worker or a rank: watched where it has a `member`, which it has not while it starts."""
 
     name: str
@@ -45,15 +45,15 @@ class LoopView:
     failures: FailureWatch
 
 
-class Oversight:
+class RunSupervision:
     """Watches the processes of one run."""
 
     def __init__(
-        self, run: RunContext, *, places: Callable[[], Sequence[Place]], resize: Callable[[int], bool]
+        self, run: RunContext, *, processes: Callable[[], Sequence[SupervisedProcess]], resize: Callable[[int], bool]
     ) -> None:
-        """`places` are the processes as they are now; `resize` asks for so many rollout workers, False where there are none."""
+        """`processes` gives them as they are now; `resize` asks for so many rollout workers, False where there are none."""
         self._run = run
-        self._places = places
+        self._processes = processes
         self._resize = resize
         self._faults = FaultFolder(run.folder.faults)
         self._loop: LoopView | None = None
@@ -100,10 +100,10 @@ class Oversight:
 
     def status(self) -> RunStatus:
         """Return the state of the run now."""
-        view, loop, places = self._run.progress.current, self._loop, self._places()
+        view, loop, processes = self._run.progress.current, self._loop, self._processes()
         loop = loop if loop is not None and view is not None and loop.stage == view.name else None
-        members = tuple(self._member(place) for place in places)
-        workers = {number: place.name for place in places for number in place.tickets}
+        members = tuple(self._member(process) for process in processes)
+        workers = {number: process.name for process in processes for number in process.tickets}
         slots = {} if loop is None else loop.buffer.slots
         now = time.monotonic()
         self._seen = {number: self._seen.get(number, now) for number in slots}
@@ -130,9 +130,9 @@ class Oversight:
             faults=self._faults.count(),
         )
 
-    def _member(self, place: Place) -> MemberStatus:
-        shown = MemberStatus(name=place.name, state=place.state, restarts=place.restarts, tickets=place.tickets)
-        watch = None if place.member is None else self._supervisor.watch_of(place.member)
+    def _member(self, process: SupervisedProcess) -> MemberStatus:
+        shown = MemberStatus(name=process.name, state=process.state, restarts=process.restarts, tickets=process.tickets)
+        watch = None if process.member is None else self._supervisor.watch_of(process.member)
         if watch is None or watch.pulse is None:
             return shown
         pulse = watch.pulse
@@ -147,11 +147,11 @@ class Oversight:
         )
 
     def _members(self) -> list[Member]:
-        return [place.member for place in self._places() if place.member is not None]
+        return [process.member for process in self._processes() if process.member is not None]
 
     def _record(self, diagnosis: Diagnosis) -> None:
         """Write a fault into its file, on the screen and among the metrics."""
-        stage, step = self._place_now()
+        stage, step = self._stage_and_step()
         groups = [
             f"#{one.number} {one.env} ({one.age_s:.0f} s)"
             for one in self.status().tickets
@@ -167,13 +167,13 @@ class Oversight:
 
     def _event(self, kind: str, what: dict[str, str]) -> None:
         """Add an event after the step that was done last. That it can't be written ends the run elsewhere, not the watch."""
-        stage, step = self._place_now()
+        stage, step = self._stage_and_step()
         try:
             self._run.metrics.event(stage, step, kind, what)
         except OSError as error:
             self._run.progress.note(f"metrics.jsonl lacks an event {kind}: {error}")
 
-    def _place_now(self) -> tuple[str, int]:
+    def _stage_and_step(self) -> tuple[str, int]:
         """Return the stage that is under way, and its last step."""
         view = self._run.progress.current
         return ("start", 0) if view is None else (view.name, view.step)

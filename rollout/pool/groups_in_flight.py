@@ -4,29 +4,23 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from envs.core.pulse import WorkerDied
 from rollout.episodes.begun import BegunGroup
+from rollout.pool.pool_worker import PoolWorker
 
 LOG = logging.getLogger(__name__)
-PARTIALS_S = 20.0
+ANSWER_S = 20.0
 """How long a worker may take to say what is in flight."""
 
 
-class HasPartials(Protocol):
-    """A rollout worker as far as it is asked for this."""
-
-    async def partials(self) -> list[BegunGroup]: ...
-
-
-async def newest(known: Iterable[BegunGroup], workers: Sequence[HasPartials]) -> list[BegunGroup]:
+async def newest(known: Iterable[BegunGroup], workers: Sequence[PoolWorker]) -> list[BegunGroup]:
     """Return the groups, each as its worker knows it; as it was `known` where no worker says anything of it.
 
     A worker that has died or does not answer in time is left out.
     """
     asked = [asyncio.ensure_future(_of(worker)) for worker in workers]
-    answered, silent = await asyncio.wait(asked, timeout=PARTIALS_S) if asked else (set(), set())
+    answered, silent = await asyncio.wait(asked, timeout=ANSWER_S) if asked else (set(), set())
     for one in silent:
         one.cancel()
     if silent:
@@ -35,8 +29,8 @@ async def newest(known: Iterable[BegunGroup], workers: Sequence[HasPartials]) ->
     return [replace(there.get((one.ticket.number, one.attempt), one), before=one.before) for one in list(known)]
 
 
-async def _of(worker: HasPartials) -> list[BegunGroup]:
+async def _of(worker: PoolWorker) -> list[BegunGroup]:
     try:
-        return await worker.partials()
+        return await worker.groups_in_flight()
     except WorkerDied:  # its groups are given out again
         return []
