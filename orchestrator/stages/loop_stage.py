@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
+from learner.trainer_group import TrainerGroup
 from orchestrator.band_watch import BandWatch
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import (
@@ -37,7 +38,7 @@ from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.ticket_ledger import TicketLedger
 from rollout.episodes.begun import BegunGroup
-from rollout.pool.pool import nobody
+from rollout.pool.pool import RolloutPool, nobody
 from rollout.trajectory import Group, WeightVersion
 
 T = TypeVar("T")
@@ -102,7 +103,26 @@ class LoopStage:
         await self._restore(saved)
         await in_thread(self._restore_watches)
         run.progress.stage(self._stage, config.steps)
-        self._loop = loop = Loop(
+        self._loop = loop = self._loop_of(pool, learner)
+        run.supervision.shows(
+            LoopView(stage=self._stage, buffer=self._buffer, version=loop.version, failures=self._watch)
+        )
+        pool.on_reissue = self._reissued
+        try:
+            await loop.run(self._done + 1, config.steps)
+            model = await run.trainer.trained(self._stage)
+        except Exception:
+            run.engines.forget()  # also where the last checkpoint failed: the stage begins with an earlier one
+            raise
+        finally:
+            pool.on_reissue = nobody
+        run.engines.hold(model)
+        return model
+
+    def _loop_of(self, pool: RolloutPool, learner: TrainerGroup) -> Loop:
+        """Return the loop over the buffer of this stage."""
+        run, config = self._run, self._config
+        return Loop(
             stage=self._stage,
             rollouts=pool,
             learner=learner,
@@ -121,21 +141,6 @@ class LoopStage:
             epochs=config.epochs,
             begun=self._begun.take,
         )
-        self._version = loop.version
-        run.supervision.shows(
-            LoopView(stage=self._stage, buffer=self._buffer, version=loop.version, failures=self._watch)
-        )
-        pool.on_reissue = self._reissued
-        try:
-            await loop.run(self._done + 1, config.steps)
-            model = await run.trainer.trained(self._stage)
-        except Exception:
-            run.engines.forget()  # also where the last checkpoint failed: the stage begins with an earlier one
-            raise
-        finally:
-            pool.on_reissue = nobody
-        run.engines.hold(model)
-        return model
 
     def _reissued(self, number: int, why: str) -> None:
         self._ledger.reissued(number, why=why)
@@ -198,7 +203,7 @@ class LoopStage:
             return
         held = self._begun.copy()  # before what runs, and that before the buffer: some of it may be finished by then
         running = await self._running()
-        buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._version.value.step
+        buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.value.step
         state = {
             "buffer": buffer.to_json(),
             "mixture": self._mixture.state(),
