@@ -2,8 +2,12 @@
 
 import errno
 import os
+from pathlib import Path
 
 import torch
+
+GROUPS = Path("/sys/fs/cgroup")
+"""Where the kernel shows the control groups."""
 
 
 class HostMemory:
@@ -38,12 +42,47 @@ def reserve(nbytes: int) -> int:
     return descriptor
 
 
-def available_bytes() -> tuple[int, int]:
-    """Return what this machine can still give without taking memory from a process, and all that it has."""
+def available_bytes(groups: Path = GROUPS) -> tuple[int, int]:
+    """Return what can still be given here without taking memory from a process, and all that there is.
+
+    That is the machine's, or less in a container or a job with a limit, which the kernel holds by killing processes: see
+    `group_limits`.
+    """
     with open("/proc/meminfo", encoding="ascii") as file:
         facts = dict(line.split(":") for line in file)
     available, total = (int(facts[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+    own = Path("/proc/self/cgroup")  # not there where the kernel has no groups
+    for limit, used in group_limits(groups, own.read_text(encoding="utf-8") if own.exists() else ""):
+        available, total = min(available, max(0, limit - used)), min(total, limit)
     return available, total
+
+
+def group_limits(groups: Path, member: str) -> list[tuple[int, int]]:
+    """Return limit and use in bytes of every control group with a limit of memory that a process is in.
+
+    `groups` is where the kernel shows them, in version 1 or 2, and `member` the text of `/proc/PID/cgroup`. Files in memory,
+    which are given back before a process is killed, are not counted as used.
+    """
+    found = []
+    for line in member.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        old = bool(controllers)
+        base = groups / "memory" if old else groups
+        own = base / path.lstrip("/")  # in a container it may not be shown, but as `base` alone
+        for folder in (one for one in (own, *own.parents) if one.is_relative_to(base)):
+            try:
+                limit = int((folder / ("memory.limit_in_bytes" if old else "memory.max")).read_text(encoding="ascii"))
+                used = int(
+                    (folder / ("memory.usage_in_bytes" if old else "memory.current")).read_text(encoding="ascii")
+                )
+                facts = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+            except (OSError, ValueError):  # not there, or "max": no limit
+                continue
+            kept = [f"{'total_' if old else ''}{state}_file" for state in ("active", "inactive")]
+            found.append((limit, used - sum(int(facts.get(name, 0)) for name in kept)))
+    return found
 
 
 def map_file(path: str, *, nbytes: int) -> torch.Tensor:

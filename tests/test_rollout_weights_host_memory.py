@@ -1,0 +1,46 @@
+"""How much main memory there is: the machine's, or what a container or a job may have of it."""
+
+from pathlib import Path
+
+import pytest
+
+from rollout.weights.host_memory import available_bytes, group_limits, reserve
+
+MEMBER = {"memory.max": "0::/job\n", "memory.limit_in_bytes": "5:cpu:/\n4:cpu,memory:/job\n0::/\n"}
+"""The file of a group's limit, and what a process of the group `job` sees of its groups."""
+
+
+def group(folder: Path, limit_file: str, *, limit: str, used: int) -> None:
+    """Make the folder of a group, of whose use 30 bytes are files."""
+    old = limit_file == "memory.limit_in_bytes"
+    stat = "active_file 10\ninactive_file 20\nanon 5\n"
+    folder.mkdir(parents=True)
+    (folder / limit_file).write_text(f"{limit}\n")
+    (folder / ("memory.usage_in_bytes" if old else "memory.current")).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(stat + "".join(f"total_{line}\n" for line in stat.splitlines()) * old)
+
+
+@pytest.mark.parametrize("limit_file", MEMBER)
+def test_the_limits_of_all_groups_of_a_process_count_without_files_in_memory(tmp_path: Path, limit_file: str) -> None:
+    base = tmp_path / "memory" if limit_file == "memory.limit_in_bytes" else tmp_path
+    group(base / "job", limit_file, limit="100", used=80)
+    group(base / "other", limit_file, limit="7", used=7)
+    assert group_limits(tmp_path, MEMBER[limit_file]) == [(100, 50)]
+    assert group_limits(tmp_path, MEMBER[limit_file].replace("/job", "/elsewhere")) == []
+    (base / "job" / limit_file).write_text("max\n")
+    assert group_limits(tmp_path, MEMBER[limit_file]) == []
+
+
+def test_a_container_has_what_its_limit_leaves_and_no_more_than_the_machine(tmp_path: Path) -> None:
+    bare = tmp_path / "none"
+    machine, total = available_bytes(bare)
+    assert 0 < machine <= total
+    for name in (tmp_path / "v2", tmp_path / "v1" / "memory"):  # as a container sees its own group
+        group(name, "memory.max" if name.name == "v2" else "memory.limit_in_bytes", limit="1000", used=630)
+    seen = [available_bytes(tmp_path / version) for version in ("v1", "v2")]
+    assert (400, 1000) in seen  # the machine of this test has the one or the other
+
+
+def test_memory_that_is_not_there_is_refused_before_it_is_taken() -> None:
+    with pytest.raises(OSError, match="no room for"):
+        reserve(1 << 60)
