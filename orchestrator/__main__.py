@@ -19,6 +19,7 @@ EPILOG = """examples:
   python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   python -m orchestrator status runs/demo --watch
   python -m orchestrator scale runs/demo --rollout-workers 3
+  python -m orchestrator audit runs/demo
   python -m orchestrator submit configs/demo.yaml --address http://127.0.0.1:8265
   python -m orchestrator grade --env math --tasks gsm8k.jsonl --responses said.jsonl --out graded.jsonl
   python -m orchestrator serve runs/demo

@@ -19,14 +19,19 @@ REFRESH_S = 1.0
 ANSWER_S = 20.0
 """How long `scale` waits for the run to take the request, in seconds."""
 SHOWN_TICKETS = 12
-EPILOG = """examples:
+STATUS_EPILOG = """examples:
   python -m orchestrator status runs/demo --watch
   python -m orchestrator status runs/demo --json | jq .members
+
+The driver writes status.json every supervision.pulse_s seconds. "answered" is how long ago a process answered last, "progress"
+counts what it got done, "quiet" is how long it has been at work without getting anything done. One that is silent or stalled
+too long (supervision.silent_s, supervision.stalled_s) is looked at, ended and replaced; what was found lies in RUN/faults.
+"""
+SCALE_EPILOG = """example:
   python -m orchestrator scale runs/demo --rollout-workers 3
 
-The driver writes status.json every supervision.pulse_s seconds. A worker's age is that of its last answer; "quiet" is how
-long it has been at work without getting anything done. One that is silent or stalled too long (supervision.silent_s,
-supervision.stalled_s) is looked at, ended and replaced; what was found lies in RUN/faults.
+Workers that are added are given groups once they serve the current weights; those that are too many finish theirs and leave.
+The next start of the run has rollout.workers of its configuration again.
 """
 
 
@@ -34,14 +39,14 @@ def add_status_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     """Add the commands to the parser; each sets `execute`, which takes the parsed arguments and gives the status."""
     raw = argparse.RawDescriptionHelpFormatter
     text = "show what a run is doing: stage, queue, groups in flight, workers and their health, failures"
-    command = commands.add_parser("status", help=text, description=text, epilog=EPILOG, formatter_class=raw)
+    command = commands.add_parser("status", help=text, description=text, epilog=STATUS_EPILOG, formatter_class=raw)
     command.add_argument("run", type=Path, metavar="RUN", help="the folder of the run, such as runs/demo")
     how = command.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="as one JSON object, with `running`")
     how.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C or the end of the run")
     command.set_defaults(execute=_status)
     text = "ask a run that is going on for another number of rollout workers, until it ends"
-    command = commands.add_parser("scale", help=text, description=text, epilog=EPILOG, formatter_class=raw)
+    command = commands.add_parser("scale", help=text, description=text, epilog=SCALE_EPILOG, formatter_class=raw)
     command.add_argument("run", type=Path, metavar="RUN", help="the folder of the run, such as runs/demo")
     command.add_argument("--rollout-workers", type=int, required=True, metavar="N", help="1 or more")
     command.set_defaults(execute=_scale)
