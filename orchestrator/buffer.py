@@ -112,14 +112,13 @@ class Buffer:
             return slot
         if self._later:
             held = self._later.popleft()
-            slot = Slot(number=held.number, draw=held.draw, admitted=version)
+            self._slots[held.number] = slot = Slot(number=held.number, draw=held.draw, admitted=version)
             self._ledger.reissued(slot.number, why="restored")
         else:
-            slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
+            self._slots[self._next] = slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
             self._next += 1
             self._totals = replace(self._totals, issued=self._totals.issued + 1)
-            self._ledger.admitted(slot.number, slot.draw, version)
-        self._slots[slot.number] = slot
+            self._ledger.admitted(slot.number, slot.draw, version)  # the last, as it may fail: no task is lost then
         return slot
 
     async def put(self, group: Group) -> None:

@@ -15,11 +15,11 @@ from learner.losses.advantages import has_signal
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import BufferState, saved_groups, state_from_json
 from orchestrator.loop import StepReport
-from orchestrator.mixture import Mixture
+from orchestrator.mixture import Draw, Mixture
 from orchestrator.slots import Occupancy, SlotState
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
-from orchestrator.ticket_ledger import Totals
+from orchestrator.ticket_ledger import NoLedger, Totals
 from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
@@ -332,3 +332,26 @@ def test_shares_that_change_hold_from_there_on_and_no_task_comes_again() -> None
     third.restore(json.loads(json.dumps(second.state())))
     drawn = [*head, *tail, *(third.draw() for _ in range(10))]
     assert len(set(drawn)) == len(drawn)
+
+
+class FullLedger(NoLedger):
+    """A ledger that has room for three tickets."""
+
+    def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None:
+        if number == 3:
+            raise OSError(f"no room for ticket {number}")
+
+
+def test_a_task_whose_ticket_could_not_be_written_down_is_in_the_checkpoint_before_the_end() -> None:
+    async def work() -> BufferState:
+        buffer, source = Buffer(groups_per_step=4, max_lag=0, max_drops=0, ledger=FullLedger()), mixture()
+        version = VersionCell(WeightVersion(step=0))
+        for _ in range(3):
+            await buffer.admit(source, version)
+        with pytest.raises(OSError, match="ticket 3"):
+            await buffer.admit(source, version)
+        return buffer.state()
+
+    state = asyncio.run(work())
+    assert state.totals.balances
+    assert [(held.number, held.draw.index) for held in state.tickets] == [(n, n) for n in range(state.next_ticket)]
