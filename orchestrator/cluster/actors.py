@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, TypeVarTuple
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from envs.core.failure import in_words
@@ -20,6 +20,8 @@ Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
 CLOSE_S = 30.0
+DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)
+"""What Ray raises where an actor's process has ended: it has an error of its own for one that it ends before memory is full."""
 PLACE_CHECKS = 5
 """How often, a second apart, it is looked whether there are GPUs enough."""
 
@@ -40,11 +42,11 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
     except RayTaskError as error:
         if isinstance(error.cause, ProcessDied):
             raise died(f"{name}: {error.cause}") from error
-        if isinstance(error.cause, RayActorError):
+        if isinstance(error.cause, DEATHS):
             raise ProcessDied(f"{name} was given nothing by a process that died ({in_words(error.cause)})") from error
         raise
-    except RayActorError as error:
-        if error.actor_init_failed:  # which it would again
+    except DEATHS as error:
+        if isinstance(error, RayActorError) and error.actor_init_failed:  # which it would again
             raise RuntimeError(f"{name} could not start ({' '.join(str(error).split())})") from error
         raise died(f"{name} died ({' '.join(str(error).split())})") from error
 

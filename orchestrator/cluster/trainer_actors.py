@@ -76,7 +76,8 @@ class TrainerActor:
 
     async def host(self) -> str:
         """Return the address at which the engines reach the rank."""
-        return await host_of(self._actor)
+        host: str = await self._answer(host_of(self._actor))
+        return host
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
         """Return Ray's reference to the offer, which actors can be given before it is there."""
