@@ -127,7 +127,7 @@ class RunSupervision:
             ),
             members=members,
             failures={} if loop is None else {kind.value: count for kind, count in loop.failures.kinds.items()},
-            faults=self._faults.count(),
+            faults=self._faults.count,
         )
 
     def _member(self, process: SupervisedProcess) -> MemberStatus:

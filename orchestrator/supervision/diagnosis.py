@@ -55,11 +55,13 @@ class FaultFolder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.count = len(list(root.glob("*.txt")))
+        """How many faults there are. Kept, so that nobody who shows it waits for a disk."""
 
     def write(self, diagnosis: Diagnosis, *, stage: str, step: int, groups: Sequence[str] = ()) -> Path:
         """Write a fault that came after a step of a stage, in the middle of these groups; returns its file."""
         self._root.mkdir(parents=True, exist_ok=True)
-        path = self._root / f"{self.count() + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
+        path = self._root / f"{self.count + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
         pulse = diagnosis.pulse
         lines = [
             diagnosis.line,
@@ -70,8 +72,5 @@ class FaultFolder:
         if groups:
             lines.append(f"in the middle of {len(groups)} groups: {', '.join(groups)}")
         write_whole(path, "\n".join([*lines, "", diagnosis.evidence, ""]))
+        self.count += 1
         return path
-
-    def count(self) -> int:
-        """Return how many faults there are."""
-        return len(list(self._root.glob("*.txt")))
