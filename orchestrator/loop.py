@@ -115,6 +115,8 @@ class Loop:
     epochs: int = 1
     begun: Callable[[Ticket], BegunGroup | None] = lambda _: None
     """Gives what there is of a ticket's group from before; None where it begins anew."""
+    healed: Callable[[], float] = lambda: 0.0
+    """When a rollout worker took the place of another one last, on the monotonic clock: groups take as long again then."""
     learning: int = 0
     """The step that the learner began last. Until that is reported, the learner's state is of no use to a checkpoint."""
 
@@ -202,8 +204,12 @@ class Loop:
 
     async def _groups(self, step: int, producer: asyncio.Task[None]) -> list[Group]:
         buffer, taking = self.buffer, self.stop.wait_or(self._take(producer))
+
+        def last_sign() -> float:
+            return max(buffer.last_sign(), self.healed())
+
         stage = f"{self.stage} step {step}"
-        return await within(self.limit, taking, stage=stage, waiting_for=buffer.waiting_for, last_sign=buffer.last_sign)
+        return await within(self.limit, taking, stage=stage, waiting_for=buffer.waiting_for, last_sign=last_sign)
 
     async def _take(self, producer: asyncio.Task[None]) -> list[Group]:
         """Wait for the groups of a step. Raise what ended the producer where they will never come."""

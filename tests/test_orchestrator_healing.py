@@ -65,6 +65,9 @@ class Engines(Rollouts):
 
     def hold(self, directory: Path) -> None: ...
 
+    def healed(self) -> float:
+        return 0.0
+
     def statuses(self) -> list[WorkerStatus]:
         return []
 

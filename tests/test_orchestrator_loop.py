@@ -5,6 +5,7 @@ import io
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,39 @@ def test_a_fault_of_the_sampling_side_waits_until_the_step_is_learnt_and_reporte
     assert ended.reported == [*range(1, learner.done + 1)]
     assert learner.done in (1, 2)  # the groups of the second step may be there before the fault
     assert ended.learning == [learner.done]
+
+
+def test_groups_are_waited_for_anew_while_workers_are_replaced() -> None:
+    class Late(Rollouts):
+        async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+            await asyncio.sleep(0.5)
+            raise OSError("the group came")
+
+    async def end(healed: Callable[[], float]) -> None:
+        loop = Loop(
+            stage="rl",
+            rollouts=Late(last=0),
+            learner=Learner(),
+            mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
+            buffer=Buffer(groups_per_step=1, max_lag=0, max_drops=0),
+            version=VersionCell(WeightVersion(step=0)),
+            group_size=2,
+            make_batches=lambda groups: [],
+            on_group=lambda group: group,
+            on_step=nothing,
+            save=nothing,
+            on_fault=nothing,
+            stop=StopFlag(),
+            limit=Deadline(seconds=0.1, setting="rl.timeout_s"),
+            push_limit=lambda nbytes: LIMIT,
+            healed=healed,
+        )
+        await loop.run(1, 1)
+
+    with pytest.raises(StuckError, match="1 groups that are still generated"):
+        asyncio.run(end(lambda: 0.0))
+    with pytest.raises(OSError, match="the group came"):
+        asyncio.run(end(time.monotonic))
 
 
 def test_a_fault_of_a_push_lets_the_step_be_reported_with_the_version_of_its_weights() -> None:

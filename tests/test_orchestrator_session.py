@@ -449,3 +449,12 @@ def test_engines_whose_pushes_are_undone_read_the_model_again_as_the_version_tha
 
     on_a_run(tmp_path, Learner(), work)
     assert engines.read == [("model", 1), ("model", 1)]
+
+
+def test_an_engine_that_hangs_in_a_push_is_given_up_before_the_run_is(tmp_path: Path) -> None:
+    async def work(run: Run) -> tuple[float, float]:
+        engine = run.config.rollout.engine.push_deadline_s(10**9)
+        return engine, run.engines.push_limit(10**9).seconds
+
+    engine, whole = on_a_run(tmp_path, Learner(), work)
+    assert whole >= 2 * engine  # what failed is delivered once more, and a death takes a while to be known

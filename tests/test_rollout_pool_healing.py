@@ -65,6 +65,27 @@ def test_the_only_worker_is_replaced_and_its_groups_wait_for_the_newcomer() -> N
     assert said == ["worker 0: worker 0 died", "worker 0 serves version 0 after 0 s"]
 
 
+def test_while_no_worker_serves_and_one_starts_nobody_counts_the_time_for_the_groups() -> None:
+    async def work() -> list[float]:
+        first, newcomer = Worker(), Worker(unplaced=True)
+        pool = await pool_of([first], newcomers=[newcomer])
+        healed = [pool.healed()]
+        first.kill()
+        await settle()
+        for _ in range(2):
+            await asyncio.sleep(0.02)
+            healed.append(pool.healed())
+        newcomer.room.set()
+        await pool.run_group(TICKET, 1)
+        for _ in range(2):
+            await asyncio.sleep(0.02)
+            healed.append(pool.healed())
+        return healed
+
+    never, starts, later, serves, still = run(work())
+    assert never == 0.0 < starts < later < serves == still
+
+
 def test_an_idle_worker_that_dies_is_replaced_before_anybody_asks_it() -> None:
     async def work() -> list[tuple[str, int]]:
         idle = Worker()
@@ -208,6 +229,63 @@ def test_a_newcomer_whose_push_can_not_be_sent_any_more_joins_with_the_next_weig
     before, after, did = run(work())
     assert (before, after) == ([("starting", 1), ("serving", 0)], [("serving", 1), ("serving", 0)])
     assert did[-1] == "read checkpoint 2"
+
+
+def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_given_it_again() -> None:
+    async def work() -> tuple[list[str], list[str]]:
+        first, second, one, other = Worker(), Worker(), Worker(), Worker(unplaced=True)
+        pool = await pool_of([first, second, Worker()], newcomers=[one, other])
+        await pool.load_weights(empty_push(1, nbytes=64))
+        one.loads.clear()
+        first.kill()
+        await settle()
+        second.kill()
+        await settle()
+        # waits for the first newcomer to have its own
+        pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
+        await settle()
+        other.room.set()
+        await settle()
+        one.loads.set()
+        await pushing
+        await settle()
+        return one.did, other.did
+
+    assert run(work()) == (["start newest 1", "push 1", "push 2"], ["start newest 1", "push 2"])
+
+
+class StartsLate(Worker):
+    """A worker that starts once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+
+    async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
+        await self.may.wait()
+        return await super().start(model_dir, version)
+
+
+def test_a_newcomer_that_never_reads_the_weights_of_the_others_is_replaced_and_holds_up_no_push() -> None:
+    said: list[str] = []
+
+    async def work() -> list[tuple[str, int]]:
+        first, hangs = Worker(), StartsLate()
+        newcomers = [hangs, Worker()]
+        pool = await pool_of([first, Worker()], newcomers=newcomers, start_s=0.5, tell=said.append)
+        first.kill()
+        await settle()
+        hangs.loads.clear()
+        await pool.load_checkpoint(Path("other"), ONE)
+        hangs.may.set()
+        await settle()
+        await pool.load_weights(empty_push(2, nbytes=64))
+        while states(pool)[0] != ("serving", 2):
+            await asyncio.sleep(0.01)
+        return states(pool)
+
+    assert run(work()) == [("serving", 2), ("serving", 0)]
+    assert "w: w did not read other within 0 s" in said
 
 
 def test_a_learner_that_dies_in_a_push_is_said_to_have_died() -> None:

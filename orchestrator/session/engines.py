@@ -18,6 +18,8 @@ from rollout.pool.slot_keeper import Healing
 from rollout.pool.worker_slot import WorkerStatus
 from rollout.trajectory import WeightVersion
 
+DELIVERIES = 2
+"""How often a push is delivered at the most."""
 TOGETHER_S = 10.0
 """Seconds within which deaths of rollout workers count as one."""
 
@@ -69,6 +71,10 @@ class Engines:
     def statuses(self) -> list[WorkerStatus]:
         """Return what each worker is doing; nothing before they have started."""
         return [] if self.pool is None else self.pool.statuses()
+
+    def healed(self) -> float:
+        """Return when a worker took the place of another one last, on the monotonic clock; see `RolloutPool.healed`."""
+        return 0.0 if self.pool is None else self.pool.healed()
 
     def resize(self, workers: int) -> bool:
         """Have so many workers from now on; returns False where there are none yet."""
@@ -139,6 +145,9 @@ class Engines:
         await within(limit, reading, stage=who, waiting_for=lambda: f"the engines to read {model}")
 
     def push_limit(self, nbytes: int) -> Deadline:
-        """Return the deadline of a push of so many bytes."""
-        seconds = self._run.config.rollout.engine.push_deadline_s(nbytes)
+        """Return the deadline of a push of so many bytes, which is delivered twice where it has to be.
+
+        An engine that does not load it has the deadline of one delivery: it is replaced before the run gives up.
+        """
+        seconds = DELIVERIES * self._run.config.rollout.engine.push_deadline_s(nbytes)
         return Deadline(seconds=seconds, setting="rollout.engine.push_timeout_s")

@@ -140,6 +140,7 @@ class LoopStage:
             push_limit=run.engines.push_limit,
             epochs=config.epochs,
             begun=self._begun.take,
+            healed=run.engines.healed,
         )
 
     def _reissued(self, number: int, why: str) -> None:

@@ -36,10 +36,10 @@ class EngineConfig:
     gpu_memory_utilization: float = running(0.5)
     """Share of a GPU's memory that the engine may take; ignored on a CPU."""
     push_timeout_s: float = running(120.0)
-    """Deadline of one weight push, in seconds, beside the time that its bytes take at 100 megabytes a second."""
+    """Deadline of one delivery of a weight push, in seconds, beside the time of its bytes at 100 megabytes a second."""
 
     def push_deadline_s(self, nbytes: int) -> float:
-        """Return the deadline of a push of so many bytes."""
+        """Return the deadline of one delivery of so many bytes."""
         return self.push_timeout_s + nbytes / SLOWEST_PUSH
 
 

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import TypeVar
 
 from envs.core.pulse import WorkerDied
@@ -122,6 +123,14 @@ class RolloutPool:
 
     def _in(self, *states: WorkerState) -> list[WorkerSlot]:
         return [slot for slot in self._slots if slot.state in states]
+
+    def healed(self) -> float:
+        """Return when a worker died, or took the place of another one, last, on the monotonic clock; 0 where none has.
+
+        That is now while none serves and one starts, which has a deadline of its own.
+        """
+        waits = not self._in(WorkerState.SERVING) and bool(self._in(WorkerState.STARTING))
+        return monotonic() if waits else self._keeper.healed_at
 
     def statuses(self) -> list[WorkerStatus]:
         """Return what each worker is doing."""

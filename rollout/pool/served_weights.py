@@ -33,13 +33,16 @@ class ServedWeights:
         """Return what a newcomer's engine starts on: files, whose weights may not be those that are served."""
         return Served(version=self.now.version, model=self.now.model or self._newest())
 
-    async def bring(self, worker: PoolWorker, started: Served) -> WeightVersion:
-        """Let a worker that started on these weights serve what the others do; returns the version that it confirms.
+    async def bring(self, worker: PoolWorker, started: Served, *, lacks: Callable[[], bool], read_s: float) -> None:
+        """Let a worker that started on these weights serve what the others do, if it still `lacks` that at its turn.
 
-        Raises `WorkerDied` where it died, `ProcessDied` where the sender of the push has, and whatever went wrong with
-        the delivery: the sender may be about to publish the next version.
+        Raises `WorkerDied` where it died, or did not read a directory within `read_s` seconds, `ProcessDied` where the
+        sender of the push has died, and whatever went wrong with the delivery: the sender may be about to publish the
+        next version.
         """
         async with self.lock:
+            if not lacks():  # it was given them with the others while it waited
+                return
             now = self.now
             if now.push is not None:
                 (outcome,) = await now.push.delivery.deliver(now.push.manifest, [worker], whole=True)
@@ -49,7 +52,10 @@ class ServedWeights:
                 outcome = started.version  # the worker confirmed it when it started
             else:
                 assert now.model is not None
-                outcome = await worker.load_checkpoint(now.model, now.version)
+                try:
+                    async with asyncio.timeout(read_s):
+                        outcome = await worker.load_checkpoint(now.model, now.version)
+                except TimeoutError:
+                    raise WorkerDied(f"{worker.name} did not read {now.model} within {read_s:.0f} s") from None
             if outcome != now.version:
                 raise WorkerDied(f"{worker.name} confirms version {outcome.step}, the others serve {now.version.step}")
-            return outcome

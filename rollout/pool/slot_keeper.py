@@ -20,7 +20,7 @@ next ones, with which it is given them too."""
 
 @dataclass(frozen=True, kw_only=True)
 class Healing:
-    """How dead workers are replaced: how often, and how many seconds one may take to start.
+    """How dead workers are replaced: how often, and how many seconds one may take to start, or to read a model then.
 
     `died` learns the name of each that is replaced and its death, `healed` the name and what its successor serves;
     `tell` says all else to people.
@@ -53,6 +53,8 @@ class SlotKeeper:
         self._changed = asyncio.Event()
         self._given_up: Exception | None = None
         self._has_served = self._complete = False
+        self.healed_at = 0.0
+        """When a worker died, or took the place of another one, last, on the monotonic clock."""
 
     def keep(self, number: int) -> WorkerSlot:
         """Return a slot in which there will be a worker from now on."""
@@ -77,6 +79,8 @@ class SlotKeeper:
         """Take note that a worker has the weights that all serve."""
         if slot.state is WorkerState.JOINING and slot.worker is worker and not slot.over.is_set():
             slot.state, slot.served, self._has_served = WorkerState.SERVING, True, True
+            if slot.restarts:
+                self.healed_at = monotonic()
             self.changed()
 
     async def until(self, ready: Callable[[], bool]) -> None:
@@ -122,6 +126,7 @@ class SlotKeeper:
                 self._healing.died(slot.worker.name, death)
                 self._healing.restarts.count(death)
                 slot.restarts += 1
+                self.healed_at = monotonic()
                 slot.begin(self._spawn(slot.number))
         except Exception as error:
             self._given_up = self._given_up or error
@@ -197,7 +202,12 @@ class SlotKeeper:
         for _ in range(JOINS):
             now = self._weights.now
             try:
-                await self._weights.bring(worker, started)
+                await self._weights.bring(
+                    worker,
+                    started,
+                    lacks=lambda: slot.state is WorkerState.JOINING,
+                    read_s=self._healing.start_s,
+                )
                 self.serves(slot, worker)
             except WorkerDied:
                 raise
