@@ -1,7 +1,11 @@
-"""The order of the tests: the longest files begin first, so that no core waits for them at the end."""
+"""The order of the tests, the longest files first, so that no core waits for them at the end; and how their threads wait."""
+
+import os
 
 import pytest
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Threads of torch that spin while they wait take the cores from the processes of the other file. Read as torch loads."""
 LONGEST = (
     "test_system_main_job.py",
     "test_system_main_job_faults.py",
