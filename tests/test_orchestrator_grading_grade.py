@@ -157,10 +157,10 @@ ENVIRONMENT = EnvDefinition(id="{name}", entry_point="{name}:Faulty", generate=g
 
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    (tmp_path / "faulty_env.py").write_text(FAULTY.format(name="faulty_env"))
+    (tmp_path / "faulty_grader.py").write_text(FAULTY.format(name="faulty_grader"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    env = EnvRef(name="faulty_env", entry_point="faulty_env:Faulty")
+    env = EnvRef(name="faulty_grader", entry_point="faulty_grader:Faulty")
     return Task(env=env, key="1", messages=({"role": "user", "content": "?"},), spec={})
 
 

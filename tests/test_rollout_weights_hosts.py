@@ -25,7 +25,9 @@ from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_grou
 from orchestrator.deadline import Deadline, StuckError, within
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.pool import RolloutPool
+from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import ServedWeights
+from rollout.pool.slot_keeper import Healing
 from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
@@ -138,7 +140,10 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
         made.append(receiver.options(num_cpus=0, resources={"engine": 1}).remote())
         return RolloutActor(made[-1], number=number)
 
-    pool = RolloutPool(spawn, workers=2, weights=ServedWeights(Path("model"), WeightVersion(step=0)), retries=0)
+    # Those that follow at once are placed on the machine that is gone, until Ray knows: a second wave of deaths.
+    healing = Healing(restarts=RestartLimit(3, window_s=1800.0, together_s=10.0))
+    weights = ServedWeights(Path("model"), WeightVersion(step=0))
+    pool = RolloutPool(spawn, workers=2, weights=weights, retries=0, healing=healing)
     await pool.start()
     await pool.load_weights(await learner.publish(WeightVersion(step=1)))
     cluster.remove_node(machine, allow_graceful=False)
@@ -147,7 +152,7 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
     assert await pool.load_weights(push) == WeightVersion(step=2)  # nobody is there to take it
     cluster.add_node(num_cpus=1, resources={"engine": 4})
     await seen(lambda: [slot.state for slot in pool.statuses()] == ["serving"] * 2)
-    assert await asyncio.gather(*(one.holds.remote() for one in made[2:])) == [2, 2]
+    assert await asyncio.gather(*(one.holds.remote() for one in made[-2:])) == [2, 2]
     pool.resize(3)  # the machine that came has room for more
     await seen(lambda: [slot.state for slot in pool.statuses()] == ["serving"] * 3)
     pool.resize(1)
