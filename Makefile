@@ -63,7 +63,7 @@ test-faults-more: setup  ## kill the driver 20 times, lose nodes: half an hour m
 	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults_more $(ARGS)
 
 soak: setup  ## run the demo's loop under random faults, MINUTES=30 SEED=1, and measure what stays
-	@$(PY) tests/soak.py --minutes $(MINUTES) --seed $(SEED)
+	@PYTHONPATH=. $(PY) tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 check: setup  ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check .
