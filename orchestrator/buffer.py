@@ -26,7 +26,7 @@ from orchestrator.buffer_state import BufferState, HeldGroup, HeldTicket
 from orchestrator.deadline import in_thread
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.slots import Dropped, Meter, Occupancy, Slot, SlotState
-from orchestrator.ticket_ledger import NoLedger, TicketLedger, Totals
+from orchestrator.ticket_ledger import TicketLedger, Totals
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 
@@ -66,7 +66,7 @@ class Buffer:
         self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
         self._next = next_ticket
         self._totals = Totals()  # `in_flight` is counted when they are asked for
-        self._ledger = ledger or NoLedger()
+        self._ledger = ledger or TicketLedger()
         self._changed = asyncio.Condition()
         self._put_at = 0.0
         self._clock = clock

@@ -1,7 +1,6 @@
 """What a buffer tells of its tickets: the life of each, and sums that must balance."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from orchestrator.mixture import Draw
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -26,26 +25,8 @@ class Totals:
         return self.issued == self.trained + self.dropped + self.failed + self.in_flight
 
 
-class TicketLedger(Protocol):
-    """Takes down each change of a ticket, in order."""
-
-    def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None: ...
-
-    def reissued(self, number: int, *, why: str) -> None: ...
-
-    def finished(self, group: Group) -> None: ...
-
-    def trained(self, ticket: Ticket, *, step: int) -> None: ...
-
-    def dropped(self, number: int, *, why: str) -> None: ...
-
-    def failed(self, group: Group) -> None: ...
-
-    def step(self, step: int, totals: Totals) -> None: ...
-
-
-class NoLedger:
-    """A ledger of which nothing is kept, for measurements."""
+class TicketLedger:
+    """Is told each change of a ticket, in order; this one keeps nothing."""
 
     def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None: ...
 

@@ -1,4 +1,4 @@
-"""`python tests/soak.py --minutes 30 --seed 1`: the demo's loop under random faults, and what it leaves.
+"""`make soak MINUTES=30 SEED=1`: the demo's loop under random faults, and what it leaves.
 
 Kills and stops workers, engines and ranks at random moments, each time waiting until the run has healed. At the end the
 resident memory of each process that lived long enough is flat within 5 % after its warm-up, nothing is left (no process, file,
@@ -139,7 +139,7 @@ def soak(minutes: float, seed: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python tests/soak.py", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="tests/soak.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30.0, help="how long the faults go on")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the run")
     given = parser.parse_args()

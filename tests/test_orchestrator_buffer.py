@@ -19,7 +19,7 @@ from orchestrator.mixture import Draw, Mixture
 from orchestrator.slots import Occupancy, SlotState
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
-from orchestrator.ticket_ledger import NoLedger, Totals
+from orchestrator.ticket_ledger import TicketLedger, Totals
 from rollout.engines.protocol import EngineStats
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
@@ -334,7 +334,7 @@ def test_shares_that_change_hold_from_there_on_and_no_task_comes_again() -> None
     assert len(set(drawn)) == len(drawn)
 
 
-class FullLedger(NoLedger):
+class FullLedger(TicketLedger):
     """A ledger that has room for three tickets."""
 
     def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None:

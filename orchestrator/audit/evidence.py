@@ -13,6 +13,7 @@ from orchestrator.run.ledger import LedgerRow
 from orchestrator.run.ledger import parse_row as parse_ledger_row
 from orchestrator.run.metrics_log import MetricsRow
 from orchestrator.run.metrics_log import parse_row as parse_metrics_row
+from orchestrator.run.row_file import whole_lines
 
 T = TypeVar("T")
 Numbered = list[tuple[int, T]]
@@ -92,16 +93,16 @@ def name_in(folder: RunDir, path: Path) -> str:
     return str(path.relative_to(folder.root))
 
 
-def whole_lines(path: Path) -> list[str]:
-    """Return the lines of a file that end in a newline; the rest is being written, or was when its writer was killed."""
-    return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+def lines_of(path: Path) -> list[str]:
+    """Return the whole lines of a file that may be damaged."""
+    return whole_lines(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _rows(folder: RunDir, path: Path, parse: Callable[[str], T], unreadable: list[Finding]) -> Numbered[T]:
     if not path.exists():
         return []
     found: Numbered[T] = []
-    for number, line in enumerate(whole_lines(path), 1):
+    for number, line in enumerate(lines_of(path), 1):
         try:
             found.append((number, parse(line)))
         except ValueError as error:

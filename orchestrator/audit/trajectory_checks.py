@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.audit.evidence import Evidence, name_in, parse_object, whole_lines
+from orchestrator.audit.evidence import Evidence, lines_of, name_in, parse_object
 from orchestrator.audit.finding import Finding, Kind
 from orchestrator.audit.ticket_lives import TicketLives, listed
 from orchestrator.run.folder import TRAJECTORIES_EVERY
@@ -63,7 +63,7 @@ class _File:
     def findings(self) -> list[Finding]:
         """Return what is wrong with it; nothing where it is not there any more."""
         try:
-            lines = whole_lines(self._path)
+            lines = lines_of(self._path)
         except FileNotFoundError:
             return []
         if self._step not in self._lives.steps:

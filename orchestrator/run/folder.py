@@ -178,18 +178,6 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Add a line to a file, whole or not at all. Raise `OSError` with the file and a remedy where that fails."""
-    before = path.stat().st_size if path.exists() else 0
-    try:
-        with path.open("ab") as file:
-            file.write(line.encode() + b"\n")
-    except OSError as error:
-        if path.exists():
-            os.truncate(path, before)  # a part of the line may be there
-        raise unwritten(path, error) from error
-
-
 def unwritten(path: Path, error: OSError) -> OSError:
     """Return the error of a file that can't be written, with its name and what to do."""
     reason = error.strerror or str(error)

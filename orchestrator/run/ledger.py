@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from orchestrator.mixture import Draw
-from orchestrator.run.folder import append_line, write_whole
-from orchestrator.ticket_ledger import Totals
+from orchestrator.run.folder import write_whole
+from orchestrator.run.row_file import append_line, parsed_lines, sync
+from orchestrator.ticket_ledger import TicketLedger, Totals
 from rollout.trajectory import Group, Ticket, WeightVersion
 
 Event = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
@@ -65,8 +66,8 @@ class LedgerRow:
         return Totals(**{name: values[name] for name in TOTALS})
 
 
-class Ledger:
-    """Writes the rows of one stage; the only writer of its file while the stage runs. It is a `TicketLedger`."""
+class Ledger(TicketLedger):
+    """Writes the rows of one stage; the only writer of its file while the stage runs."""
 
     def __init__(self, path: Path, stage: str, *, clock: Callable[[], float] = time.time) -> None:
         """Open the ledger. A line that a killed process left half written is removed."""
@@ -84,10 +85,7 @@ class Ledger:
 
     def sync(self) -> None:
         """Force what was written to disk."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(self._path)
 
     def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None:
         """Write that a ticket was issued for a draw, at a version."""
@@ -164,7 +162,7 @@ def copy_ledger(source: Path, target: Path, *, rows: Mapping[str, int | None]) -
     """Copy the rows of some stages to another run: of each the first so many, or all of them where that is None."""
     copied: Counter[str] = Counter()
     kept: list[str] = []
-    for line, row in _rows(source.read_text(encoding="utf-8"), source) if source.exists() else []:
+    for line, row in _rows(source):
         most = rows.get(row.stage, 0)
         if most is None or copied[row.stage] < most:
             kept.append(line + "\n")
@@ -178,16 +176,11 @@ def read_ledger(path: Path) -> list[LedgerRow]:
 
     Raise `ValueError` with file and line number where a line inside the file is no row of a ledger.
     """
-    return [row for _, row in _rows(path.read_text(encoding="utf-8"), path)] if path.exists() else []
+    return [row for _, row in _rows(path)]
 
 
-def _rows(text: str, path: Path) -> list[tuple[str, LedgerRow]]:
-    return [(line, _row(line, path, number)) for number, line in enumerate(_whole_lines(text), 1)]
-
-
-def _whole_lines(text: str) -> list[str]:
-    """Return the lines that end in a newline: a row and its newline are written at once."""
-    return text.split("\n")[:-1]
+def _rows(path: Path) -> list[tuple[str, LedgerRow]]:
+    return parsed_lines(path.read_text(encoding="utf-8"), path, parse_row) if path.exists() else []
 
 
 def _head(stage: str) -> str:
@@ -204,10 +197,3 @@ def parse_row(line: str) -> LedgerRow:
     if row.event not in EVENTS:
         raise ValueError(f"no row of a ledger: event {row.event!r} is none of {', '.join(EVENTS)}")
     return row
-
-
-def _row(line: str, path: Path, number: int) -> LedgerRow:
-    try:
-        return parse_row(line)
-    except ValueError as error:
-        raise ValueError(f"{path}, line {number} is {error}") from error

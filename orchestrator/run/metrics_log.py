@@ -2,14 +2,14 @@
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.run.folder import append_line, write_whole
+from orchestrator.run.folder import write_whole
+from orchestrator.run.row_file import append_line, parsed_lines, sync
 
 HEAD = ("stage", "step", "time")
 EVENT = "event"
@@ -95,14 +95,12 @@ class MetricsLog:
 
     def sync(self) -> None:
         """Force what was written to disk."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                os.fsync(file.fileno())
+        sync(self._path)
 
     def _keep(self, wanted: Callable[[MetricsRow], bool], *, then: str | None = None) -> None:
         """Leave only the rows that are wanted, with the line `then` behind them; a file that stays as it is is left alone."""
         text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
-        rows = [(line, _row(line, self._path, number)) for number, line in enumerate(_whole_lines(text), 1)]
+        rows = parsed_lines(text, self._path, parse_row)
         kept = [(line, row) for line, row in rows if wanted(row)]
         self._keys = {row.key for _, row in kept if row.event is None}
         if len(kept) < len(rows) or then is not None or (text and not text.endswith("\n")):
@@ -121,8 +119,7 @@ def read_metrics(path: Path) -> list[MetricsRow]:
     """
     if not path.exists():
         return []
-    lines = _whole_lines(path.read_text(encoding="utf-8"))
-    return [_row(line, path, number) for number, line in enumerate(lines, 1)]
+    return [row for _, row in parsed_lines(path.read_text(encoding="utf-8"), path, parse_row)]
 
 
 def parse_row(line: str) -> MetricsRow:
@@ -135,15 +132,3 @@ def parse_row(line: str) -> MetricsRow:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no metrics row: {line[:80]!r}") from error
     return MetricsRow(stage=stage, step=step, time=when, values=values, event=event)
-
-
-def _row(line: str, path: Path, number: int) -> MetricsRow:
-    try:
-        return parse_row(line)
-    except ValueError as error:
-        raise ValueError(f"{path}, line {number} is {error}") from error
-
-
-def _whole_lines(text: str) -> list[str]:
-    """Return the lines that end in a newline: `append` writes a row and its newline at once."""
-    return text.split("\n")[:-1]
