@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from envs.sandbox.sandbox import MIN_LEVEL
 from orchestrator.cluster.actors import gpus_taken
@@ -18,6 +19,7 @@ from rollout.pool.slot_keeper import Healing
 from rollout.pool.worker_slot import WorkerStatus
 from rollout.trajectory import WeightVersion
 
+T = TypeVar("T")
 DELIVERIES = 2
 """How often a push is delivered at the most."""
 TOGETHER_S = 10.0
@@ -75,6 +77,10 @@ class Engines:
     def healed(self) -> float:
         """Return when a worker took the place of another one last, on the monotonic clock; see `RolloutPool.healed`."""
         return 0.0 if self.pool is None else self.pool.healed()
+
+    async def in_time(self, limit: Deadline, answers: Awaitable[T], *, stage: str, waiting_for: str) -> T:
+        """Wait for answers of the workers: as long again where one takes the place of another one, `StuckError` after it."""
+        return await within(limit, answers, stage=stage, waiting_for=lambda: waiting_for, last_sign=self.healed)
 
     def resize(self, workers: int) -> bool:
         """Have so many workers from now on; returns False where there are none yet."""

@@ -64,7 +64,7 @@ async def sample_once(
         tickets = _tickets(tasks, first=instance.first_ticket + first, admitted=run.version)
         answering = asyncio.gather(*(watch.on(pool.run_group(ticket, sampling.samples)) for ticket in tickets))
         groups = await run.stop.wait_or(
-            within(limit, answering, stage=name, waiting_for=lambda: "the model's own answers")
+            run.engines.in_time(limit, answering, stage=name, waiting_for="the model's own answers")
         )
         kept += [line for draw, group in zip(wave, groups, strict=True) for line in lines(draw, group)]
         run.progress.note(f"{name}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")

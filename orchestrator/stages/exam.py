@@ -12,7 +12,7 @@ from envs.core.setting import running, scheduled
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from envs.source import distinct, open_source
-from orchestrator.deadline import Deadline, in_thread, within
+from orchestrator.deadline import Deadline, in_thread
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import (
     BudgetPoint,
@@ -119,7 +119,8 @@ class Exam:
     async def answers(self, tasks: list[Task], *, points: int = 1) -> list[Group]:
         """Return the groups of answers to the tasks.
 
-        Raise `StuckError` after `points` times the deadline of an evaluation, `TooManyFailures` where too many fail.
+        Raise `StuckError` after `points` times the deadline of an evaluation, which begins anew where a worker takes the
+        place of another one; `TooManyFailures` where too many fail.
         """
         run, config = self._run, self._config
         tickets = [Ticket(number=next(self._numbers), task=task, admitted=run.version) for task in tasks]
@@ -132,7 +133,7 @@ class Exam:
 
     async def _in_time(self, work: Awaitable[T], *, waiting_for: str, points: int = 1) -> T:
         limit = Deadline(seconds=points * self._config.timeout_s, setting="eval.timeout_s")
-        return await within(limit, work, stage=f"eval of {self.label}", waiting_for=lambda: waiting_for)
+        return await self._run.engines.in_time(limit, work, stage=f"eval of {self.label}", waiting_for=waiting_for)
 
 
 async def thinking_passes(
