@@ -12,12 +12,6 @@ from orchestrator.ticket_ledger import Totals
 from rollout.trajectory import Group, WeightVersion
 from rollout.trajectory_json import group_from_json, group_to_json
 
-STATE_FILE = "loop.json"
-"""What a checkpoint of the loop holds beside the groups: mixture, tickets, and how many rows its ledger had."""
-GROUPS_FILE = "groups.jsonl"
-"""The groups that were finished and waited, or were dropped since the last release."""
-EPISODES_FILE = "episodes.jsonl"
-"""Of the groups in flight the finished episodes, and of the others what they had sampled."""
 Held = Literal["ready", "undecided", "dropped"]
 """Whether a finished group waits for a step, for the decision on earlier ones, or was dropped since the last release."""
 

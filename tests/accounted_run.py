@@ -1,7 +1,6 @@
 """A run's folder with everything that `rl` leaves, made by the loop's own parts in a tenth of a second, without a model."""
 
 import asyncio
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,9 @@ from envs.core.env_ref import EnvRef
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.buffer_state import GROUPS_FILE, STATE_FILE, saved_groups, state_from_json
+from orchestrator.buffer_state import state_from_json
 from orchestrator.loop import StepReport
+from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
 from orchestrator.mixture import Mixture
 from orchestrator.run.checkpoint import begin, commit, latest, step_of
 from orchestrator.run.folder import RunDir, RunState
@@ -113,9 +113,16 @@ class Past:
 
     def _save(self, step: int) -> None:
         state = self._buffer.state()
-        told = {"buffer": state.to_json(), "mixture": self._mixture.state(), "ledger_rows": self._ledger.rows}
+        told = LoopState(
+            buffer=state.to_json(),
+            mixture=self._mixture.state(),
+            failures={},
+            version=step,
+            ledger_rows=self._ledger.rows,
+        )
         directory = begin(self.folder.checkpoints(STAGE), step, needed_bytes=0)
-        (directory / STATE_FILE).write_text(json.dumps(told), encoding="utf-8")
+        (directory / STATE_FILE).write_text(told.to_text(), encoding="utf-8")
+        (directory / EPISODES_FILE).write_text("", encoding="utf-8")
         (directory / GROUPS_FILE).write_text(state.group_lines(), encoding="utf-8")
         (directory / "model.safetensors").write_bytes(b"weights")
         commit(directory)
@@ -123,13 +130,12 @@ class Past:
     def _restore(self, checkpoint: Path | None, version: WeightVersion) -> None:
         if checkpoint is None:
             return
-        told = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
-        groups = saved_groups((checkpoint / GROUPS_FILE).read_text(encoding="utf-8"))
-        self._ledger.cut(told["ledger_rows"])
+        saved = read_loop(checkpoint)
+        self._ledger.cut(saved.state.ledger_rows)
         self._ledger.continued(step_of(checkpoint))
-        self._mixture.restore(told["mixture"])
-        made = [group.with_task(self._mixture.task(group.draw)) for group in groups]
-        state = state_from_json(told["buffer"], made)
+        self._mixture.restore(saved.state.mixture)
+        made = [group.with_task(self._mixture.task(group.draw)) for group in saved.groups]
+        state = state_from_json(saved.state.buffer, made)
         self._buffer.restore(state, was=version, now=version, envs=self._mixture.envs)
 
 

@@ -332,6 +332,11 @@ def give_a_checkpoint_the_rows_of_another_step(folder: RunDir) -> Planted:
     return "differs", "checkpoints/rl/000015/loop.json", {"step": 15}
 
 
+def give_a_checkpoint_another_format(folder: RunDir) -> Planted:
+    with_state(folder, lambda state: state.pop("format"))
+    return "unreadable", "checkpoints/rl/000015/loop.json", {"step": 15}
+
+
 def leave_a_checkpoint_of_no_step(folder: RunDir) -> Planted:
     shutil.copytree(folder.checkpoints("rl") / "000020", folder.checkpoints("rl") / "000025")
     return "missing", "checkpoints/rl/000025", {"step": 25}
@@ -371,6 +376,7 @@ PLANTS = [
     put_a_trained_ticket_into_a_checkpoint,
     give_a_checkpoint_more_rows_than_there_are,
     give_a_checkpoint_the_rows_of_another_step,
+    give_a_checkpoint_another_format,
     leave_a_checkpoint_of_no_step,
     put_a_group_that_is_not_finished_into_a_checkpoint,
     put_episodes_of_a_trained_ticket_into_a_checkpoint,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.__main__ import main
-from orchestrator.buffer_state import GROUPS_FILE, STATE_FILE
+from orchestrator.loop_state import GROUPS_FILE, STATE_FILE, LoopState
 from orchestrator.pipeline.config import load_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.pipeline.fork import fork
@@ -182,7 +182,8 @@ def test_a_fork_takes_the_ledger_of_its_stages_along_and_groups_that_its_setting
             ledger.dropped(number, why="no_signal")
     directory = begin(folder.checkpoints("rl"), 150, needed_bytes=0)
     shutil.copytree(folder.checkpoints("rl") / "000150", directory, dirs_exist_ok=True)
-    (directory / STATE_FILE).write_text('{"ledger_rows": 3}')
+    state = LoopState(buffer={}, mixture={}, failures={}, version=150, ledger_rows=3)
+    (directory / STATE_FILE).write_text(state.to_text())
     (directory / GROUPS_FILE).write_text("a group")
     commit(directory)
     fork(source, "rl/150", ["name=new", changed])

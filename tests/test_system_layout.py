@@ -46,6 +46,7 @@ ROOMS = {
         "ticket_ledger",
         "slots",
         "buffer_state",
+        "loop_state",
         "buffer",
         "loop",
         "shaping",

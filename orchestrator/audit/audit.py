@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.audit.checkpoint_checks import checkpoint_findings
+from orchestrator.audit.checkpoint_checks import followed
 from orchestrator.audit.evidence import Evidence, gather
 from orchestrator.audit.finding import Finding
 from orchestrator.audit.metrics_checks import metrics_findings
@@ -58,17 +58,17 @@ def audit(folder: RunDir) -> Audit:
 
 
 def _look(evidence: Evidence) -> tuple[list[Finding], list[StageAudit]]:
-    names = list(dict.fromkeys(row.stage for _, row in evidence.ledger))
-    lives = {
-        name: TicketLives(name, [(line, row) for line, row in evidence.ledger if row.stage == name]) for name in names
-    }
+    ticketed = dict.fromkeys(row.stage for _, row in evidence.ledger)
+    past = {name: followed(evidence, name) for name in ticketed | dict.fromkeys(evidence.checkpoints)}
+    lives = {name: past[name][0] for name in ticketed}
     found = [*evidence.unreadable]
     for one in lives.values():
         found += one.findings
     found += metrics_findings(evidence, lives)
     for one in lives.values():
         found += trajectory_findings(evidence, one)
-    found += checkpoint_findings(evidence)
+    for _, of_checkpoints in past.values():
+        found += of_checkpoints
     return found, [_stage(evidence, name, lives) for name in evidence.stages]
 
 

@@ -1,67 +1,85 @@
 """The checkpoints: whole, of steps that were measured, and with a state that agrees with the ledger at that point."""
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from orchestrator.audit.evidence import Evidence, Numbered, name_in, parse_object
 from orchestrator.audit.finding import Finding, Kind
 from orchestrator.audit.ticket_lives import TicketLives, listed
-from orchestrator.buffer_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE
+from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
 from orchestrator.run.checkpoint import DamagedCheckpointError, place, verify
 from orchestrator.run.ledger import LedgerRow
 
 
-def checkpoint_findings(evidence: Evidence) -> list[Finding]:
-    """Return what is wrong with the checkpoints of all instances."""
-    found: list[Finding] = []
-    for stage, kept in evidence.checkpoints.items():
-        rows = [(line, row) for line, row in evidence.ledger if row.stage == stage]
-        measured = {row.step for _, row in evidence.metrics if row.stage == stage and row.event is None}
-        for step in kept:
-            found += _Checkpoint(evidence, stage, step).findings(rows, measured)
-    return found
+def followed(evidence: Evidence, stage: str) -> tuple[TicketLives, list[Finding]]:
+    """Follow a stage's rows of the ledger; return the lives of its tickets, and what is wrong with its checkpoints.
+
+    A long run's ledger has millions of rows: they are followed once, and each checkpoint is held against them on the way,
+    where the ledger was as long as when it was made.
+    """
+    rows = [(line, row) for line, row in evidence.ledger if row.stage == stage]
+    measured = {row.step for _, row in evidence.metrics if row.stage == stage and row.event is None}
+    checkpoints = [_Checkpoint(evidence, stage, step) for step in evidence.checkpoints.get(stage, [])]
+    for one in checkpoints:
+        one.check_itself(measured)
+    return _past(stage, rows, checkpoints), [finding for one in checkpoints for finding in one.found]
+
+
+def _past(stage: str, rows: Numbered[LedgerRow], checkpoints: "Sequence[_Checkpoint]") -> TicketLives:
+    """Follow the rows, and let each checkpoint look at them where they are as many as it counts."""
+    lives, done = TicketLives(stage), 0
+    told = [(one.state, one) for one in checkpoints if one.state is not None]
+    for state, one in sorted(told, key=lambda pair: pair[0].ledger_rows):
+        if state.ledger_rows > len(rows):
+            one.miss_rows(state, there=len(rows))
+        else:
+            lives.follow(rows[done : state.ledger_rows])
+            done = state.ledger_rows
+            one.check_tickets(state, lives)
+    lives.follow(rows[done:])
+    return lives
 
 
 class _Checkpoint:
-    """One checkpoint of an instance of a stage."""
+    """One checkpoint of an instance of a stage. `state` is None where it has none that the ledger could be held against."""
 
     def __init__(self, evidence: Evidence, stage: str, step: int) -> None:
-        self._found: list[Finding] = []
+        self.found: list[Finding] = []
+        self.state: LoopState | None = None
         self._evidence = evidence
         self._stage = stage
         self._step = step
         self._path = place(evidence.folder.checkpoints(stage), step)
 
-    def findings(self, rows: Numbered[LedgerRow], measured: set[int]) -> list[Finding]:
-        """Return what is wrong with it; nothing where it was removed meanwhile, as older ones are."""
+    def check_itself(self, measured: set[int]) -> None:
+        """Find what is wrong with it alone; nothing where it was removed meanwhile, as older ones are."""
         try:
             verify(self._path)
         except (DamagedCheckpointError, FileNotFoundError) as error:
             if self._path.exists():
                 self._find("damaged", str(error), self._path)
-            return self._found
-        if self._step >= self._evidence.first_step(self._stage) and self._step not in measured:
+            return
+        if self._step < self._evidence.first_step(self._stage):
+            return  # of another run, that of a fork
+        if self._step not in measured:
             self._find("missing", f"step {self._step} has a checkpoint and no row in metrics.jsonl", self._path)
         if (self._path / STATE_FILE).exists():
-            self._check_state(rows)
-        return self._found
+            try:
+                self.state = read_state(self._path)
+            except ValueError as error:
+                self._find("unreadable", str(error), self._path / STATE_FILE)
 
-    def _check_state(self, rows: Numbered[LedgerRow]) -> None:
-        """Hold the tickets of the checkpoint against the rows that the ledger had when it was made."""
-        file = self._path / STATE_FILE
-        state: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if "ledger_rows" not in state or self._is_of_another_run():
-            return
-        count = state["ledger_rows"]
-        if count > len(rows):
-            text = f"was made when the ledger had {count} rows of {self._stage}; it has {len(rows)}"
-            self._find("missing", text, file)
-            return
-        lives = TicketLives(self._stage, rows[:count])
+    def miss_rows(self, state: LoopState, *, there: int) -> None:
+        """Find that the ledger is shorter than it was."""
+        text = f"was made when the ledger had {state.ledger_rows} rows of {self._stage}; it has {there}"
+        self._find("missing", text, self._path / STATE_FILE)
+
+    def check_tickets(self, state: LoopState, lives: TicketLives) -> None:
+        """Hold its tickets against the rows that the ledger had when it was made."""
+        file, buffer = self._path / STATE_FILE, state.buffer
         if lives.last_step != self._step:
-            self._find("differs", f"the step of its {count} rows in ledger.jsonl is {lives.last_step}", file)
-        buffer = state["buffer"]
+            text = f"the step of its {state.ledger_rows} rows in ledger.jsonl is {lives.last_step}"
+            self._find("differs", text, file)
         held, open_ = {ticket["number"] for ticket in buffer["tickets"]}, set(lives.open)
         for number in sorted(open_ - held):
             text = f"ticket {number} is in flight in ledger.jsonl and not in this checkpoint: it is lost"
@@ -95,10 +113,6 @@ class _Checkpoint:
         lines = file.read_text(encoding="utf-8").splitlines()
         return [(int(str(parse_object(text)["ticket"])), line) for line, text in enumerate(lines, 1)]
 
-    def _is_of_another_run(self) -> bool:
-        """Return whether it came with a fork whose ledger does not reach back to it."""
-        return self._step < self._evidence.first_step(self._stage)
-
     def _find(self, kind: Kind, text: str, path: Path, ticket: int | None = None, line: int | None = None) -> None:
         where, stage, step = name_in(self._evidence.folder, path), self._stage, self._step
-        self._found.append(Finding(kind=kind, text=text, file=where, line=line, stage=stage, step=step, ticket=ticket))
+        self.found.append(Finding(kind=kind, text=text, file=where, line=line, stage=stage, step=step, ticket=ticket))

@@ -42,10 +42,9 @@ class StepTickets:
 
 
 class TicketLives:
-    """What the rows of one stage tell."""
+    """What the rows of one stage tell, as far as they were followed."""
 
-    def __init__(self, stage: str, rows: Numbered[LedgerRow]) -> None:
-        """Follow the rows, which are all of this stage, in their order."""
+    def __init__(self, stage: str) -> None:
         self.stage = stage
         self.lives: dict[int, Life] = {}
         self.steps: dict[int, StepTickets] = {}
@@ -60,6 +59,9 @@ class TicketLives:
         self._counts = dict.fromkeys(ENDS, 0)
         self._shift = dict.fromkeys(TOTALS, 0)
         """By how much the totals were wrong already, so that one wrong row is found once."""
+
+    def follow(self, rows: Numbered[LedgerRow]) -> None:
+        """Follow further rows, which are all of this stage, in their order."""
         for line, row in rows:
             self._follow(line, row)
 

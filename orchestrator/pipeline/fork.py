@@ -1,7 +1,6 @@
 """`fork`: a new run that begins at a checkpoint of another one, with other settings."""
 
 import hashlib
-import json
 import os
 import shutil
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from envs.core.setting import Kind
 from learner.training_state import CheckpointFacts
-from orchestrator.buffer_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE
+from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, read_state
 from orchestrator.pipeline.config import Config, load_config, save_config
 from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
 from orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
@@ -111,8 +110,7 @@ def _make(
     target.open()
     try:
         copy = _copied(checkpoint, given, target, keeps_answers=keeps_answers)
-        tickets = checkpoint / STATE_FILE
-        rows = json.loads(tickets.read_text(encoding="utf-8"))["ledger_rows"] if tickets.exists() else 0
+        rows = read_state(checkpoint).ledger_rows if (checkpoint / STATE_FILE).exists() else 0
         copy_ledger(given.ledger, target.ledger, rows=dict.fromkeys(before) | {instance.name: rows})
         for label in (name.removeprefix("eval-") for name in before if _evaluates(state.stages[name])):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")

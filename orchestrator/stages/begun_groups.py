@@ -42,12 +42,6 @@ class BegunGroups:
         return "".join(json.dumps(row) + "\n" for row in rows.values())
 
 
-def saved_rows(lines: str, *, go_on: Collection[int]) -> list[Row]:
-    """Return the rows of those tickets that go on where they were."""
-    rows = (json.loads(line) for line in lines.splitlines())
-    return [row for row in rows if row["ticket"] in go_on]
-
-
 def in_words(rows: Collection[Row]) -> str:
     """Return a line for people on groups that go on."""
     episodes = [one for row in rows for one in row["unfinished"].values()]

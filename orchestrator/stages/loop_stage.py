@@ -1,29 +1,21 @@
 """A stage that runs the loop of `orchestrator/loop.py`: what it samples, trains, writes and continues from."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import mini_batches, samples_from_groups
 from learner.trainer_group import TrainerGroup
 from orchestrator.band_watch import BandWatch
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.buffer_state import (
-    EPISODES_FILE,
-    GROUPS_FILE,
-    STATE_FILE,
-    HeldGroup,
-    SavedGroup,
-    saved_groups,
-    state_from_json,
-)
+from orchestrator.buffer_state import HeldGroup, SavedGroup, state_from_json
 from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
+from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
 from orchestrator.run.checkpoint import place
 from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.ledger import Ledger
@@ -33,7 +25,7 @@ from orchestrator.session.run_supervision import LoopView
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
-from orchestrator.stages.begun_groups import BegunGroups, in_words, saved_rows
+from orchestrator.stages.begun_groups import BegunGroups, in_words
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.ticket_ledger import TicketLedger
@@ -42,8 +34,6 @@ from rollout.pool.pool import RolloutPool, nobody
 from rollout.trajectory import Group, WeightVersion
 
 T = TypeVar("T")
-Saved = tuple[dict[str, Any], list[SavedGroup], str]
-"""What a checkpoint says of the loop, the finished groups in it, and the lines of those in flight."""
 
 
 class MakeBuffer(Protocol):
@@ -205,18 +195,18 @@ class LoopStage:
         held = self._begun.copy()  # before what runs, and that before the buffer: some of it may be finished by then
         running = await self._running()
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.value.step
-        state = {
-            "buffer": buffer.to_json(),
-            "mixture": self._mixture.state(),
-            "failures": self._watch.state(),
-            "version": version,
-            "ledger_rows": self._ledger.rows,
-        }
+        state = LoopState(
+            buffer=buffer.to_json(),
+            mixture=self._mixture.state(),
+            failures=self._watch.state(),
+            version=version,
+            ledger_rows=self._ledger.rows,
+        )
 
         def files() -> dict[str, str]:
             self._ledger.sync()
             episodes = held.lines(running, unfinished=unfinished)
-            return {STATE_FILE: json.dumps(state), GROUPS_FILE: buffer.group_lines(), EPISODES_FILE: episodes}
+            return {STATE_FILE: state.to_text(), GROUPS_FILE: buffer.group_lines(), EPISODES_FILE: episodes}
 
         written = await self._beside("the groups of a checkpoint to be written out", files)
         self._run.folder.store(replace(self._run.folder.state(), version=version))
@@ -229,38 +219,36 @@ class LoopStage:
         asking = self._loop.rollouts.groups_in_flight()
         return await within(self._limit, asking, stage=self._stage, waiting_for=lambda: "the episodes in flight")
 
-    def _saved(self, checkpoint: Path) -> Saved | None:
+    def _saved(self, checkpoint: Path) -> SavedLoop | None:
         """Read what the checkpoint says of the loop, and go back to its version; None where no step is done."""
         if not self._done:
             return None
-        saved = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
-        groups = saved_groups((checkpoint / GROUPS_FILE).read_text(encoding="utf-8"))
-        episodes = (checkpoint / EPISODES_FILE).read_text(encoding="utf-8")
-        self._run.folder.store(replace(self._run.folder.state(), version=saved["version"]))
-        return saved, groups, episodes
+        saved = read_loop(checkpoint)
+        self._run.folder.store(replace(self._run.folder.state(), version=saved.state.version))
+        return saved
 
-    async def _restore(self, saved: Saved | None) -> None:
+    async def _restore(self, saved: SavedLoop | None) -> None:
         """Go on as the checkpoint says, with ledger, metrics and trajectories cut back to it."""
-        missing = await self._cut_ledger(0 if saved is None else saved[0]["ledger_rows"])
+        missing = await self._cut_ledger(0 if saved is None else saved.state.ledger_rows)
         self._run.cut_back(self._stage, self._done)  # at once: an audit meanwhile finds steps that only one of both has
         if saved is None:
             return
-        state, saved_groups, episodes = saved
         if missing:
             ledger = self._run.folder.ledger
             self._run.progress.note(f"{self._stage}: {missing} rows of its past are missing in {ledger}")
         self._ledger.continued(self._done)
-        self._mixture.restore(state["mixture"])
-        self._watch.restore(state["failures"])
+        self._mixture.restore(saved.state.mixture)
+        self._watch.restore(saved.state.failures)
         envs = self._mixture.envs
-        groups = [await self._made_again(group) for group in saved_groups if group.draw.env in envs]
+        groups = [await self._made_again(group) for group in saved.groups if group.draw.env in envs]
         go_on = self._buffer.restore(
-            state_from_json(state["buffer"], groups),
-            was=WeightVersion(step=state["version"]),
+            state_from_json(saved.state.buffer, groups),
+            was=WeightVersion(step=saved.state.version),
             now=self._run.version,
             envs=envs,
         )
-        rows = saved_rows(episodes, go_on=go_on & self._buffer.unfinished)
+        go_on &= self._buffer.unfinished
+        rows = [row for row in saved.episodes if row["ticket"] in go_on]
         self._begun = BegunGroups(rows, note=self._run.progress.note)
         if rows:
             self._run.progress.note(f"{self._stage}: {in_words(rows)}")

@@ -1,0 +1,81 @@
+"""What a checkpoint says of the loop, in three files beside its model: as it is written, and read again."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from envs.core.failure import in_words
+from orchestrator.buffer_state import SavedGroup, saved_groups
+
+FORMAT = 1
+"""What a change of these files that an older program could not read, or not read as it is meant, adds one to."""
+STATE_FILE = "loop.json"
+"""Format, mixture, tickets, and how many rows the ledger had."""
+GROUPS_FILE = "groups.jsonl"
+"""The groups that were finished and waited, or were dropped since the last release."""
+EPISODES_FILE = "episodes.jsonl"
+"""Of the groups in flight the finished episodes, and of the others what they had sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """All but the answers. Buffer, mixture and failures are plain JSON data, as their own classes write and read them."""
+
+    buffer: dict[str, Any]
+    mixture: dict[str, Any]
+    failures: dict[str, Any]
+    version: int
+    """That of the weights."""
+    ledger_rows: int
+    """How many rows of the stage its ledger had."""
+
+    def to_text(self) -> str:
+        """Return what `STATE_FILE` holds."""
+        return json.dumps({"format": FORMAT} | asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedLoop:
+    """All that a checkpoint says: the state, the finished groups, and the rows of those in flight."""
+
+    state: LoopState
+    groups: list[SavedGroup]
+    episodes: list[dict[str, Any]]
+
+
+def read_state(checkpoint: Path) -> LoopState:
+    """Read the state of a checkpoint. Raise `ValueError`, with what to do, where its format is another or it is damaged."""
+    with _text(checkpoint / STATE_FILE) as text:
+        data: dict[str, Any] = dict(json.loads(text))
+    if (found := data.pop("format", None)) != FORMAT:
+        raise ValueError(
+            f"{checkpoint} can't be gone on from: its {STATE_FILE} has format {found}, and this version of Temper reads "
+            f"format {FORMAT}; go on with the version that wrote it, or begin another run with model.path={checkpoint}"
+        )
+    with _text(checkpoint / STATE_FILE):
+        return LoopState(**data)
+
+
+def read_loop(checkpoint: Path) -> SavedLoop:
+    """Read all that a checkpoint says of the loop. Raise `ValueError` as `read_state` does."""
+    state = read_state(checkpoint)
+    with _text(checkpoint / GROUPS_FILE) as text:
+        groups = saved_groups(text)
+    with _text(checkpoint / EPISODES_FILE) as text:
+        episodes = [json.loads(line) for line in text.splitlines()]
+    return SavedLoop(state=state, groups=groups, episodes=episodes)
+
+
+@contextmanager
+def _text(file: Path) -> Iterator[str]:
+    """Give the text of a file. Raise `ValueError`, with its name and a remedy, where there is none or the block fails on it."""
+    try:
+        yield file.read_text(encoding="utf-8")
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} is missing or damaged ({in_words(error)}); remove {file.parent}, so that the stage goes on from the "
+            f"checkpoint before it, or from its beginning where there is none"
+        ) from error

@@ -1,0 +1,58 @@
+"""What a checkpoint says of the loop: read back as it was written, or refused with the remedy."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
+from orchestrator.mixture import Draw
+
+STATE = LoopState(buffer={"tickets": []}, mixture={"drawn": {"math": 3}}, failures={}, version=7, ledger_rows=12)
+GROUP = {"held": "ready", "env": "math", "index": 2}
+
+
+def checkpoint(place: Path) -> Path:
+    """The files of a checkpoint with a group that waits and one in flight."""
+    (place / STATE_FILE).write_text(STATE.to_text())
+    (place / GROUPS_FILE).write_text(json.dumps(GROUP) + "\n")
+    (place / EPISODES_FILE).write_text('{"ticket": 4}\n')
+    return place
+
+
+def test_what_a_checkpoint_says_of_the_loop_is_read_back(tmp_path: Path) -> None:
+    saved = read_loop(checkpoint(tmp_path))
+    assert saved.state == STATE
+    assert [(group.draw, group.data) for group in saved.groups] == [(Draw(env="math", index=2), GROUP)]
+    assert saved.episodes == [{"ticket": 4}]
+
+
+@pytest.mark.parametrize("told", [{"mixture": {}, "buffer": []}, {"format": 2, "tickets": []}])
+def test_a_checkpoint_of_another_format_is_named_with_what_to_do(tmp_path: Path, told: dict[str, object]) -> None:
+    (checkpoint(tmp_path) / STATE_FILE).write_text(json.dumps(told))
+    (tmp_path / GROUPS_FILE).unlink()
+    words = f"{tmp_path} can't be gone on from: .* has format {told.get('format')}, .* model.path={tmp_path}"
+    with pytest.raises(ValueError, match=words):
+        read_loop(tmp_path)
+
+
+@pytest.mark.parametrize("name", [STATE_FILE, GROUPS_FILE, EPISODES_FILE])
+@pytest.mark.parametrize("text", [None, '{"format": 1', '{"format": 1}[]'])
+def test_a_file_that_is_missing_or_damaged_is_named_with_what_to_do(
+    tmp_path: Path, name: str, text: str | None
+) -> None:
+    file = checkpoint(tmp_path) / name
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=f"{file} is missing or damaged .*; remove {tmp_path}"):
+        read_loop(tmp_path)
+
+
+def test_a_state_that_lacks_a_part_is_damaged(tmp_path: Path) -> None:
+    file = checkpoint(tmp_path) / STATE_FILE
+    told = json.loads(file.read_text())
+    del told["ledger_rows"]
+    file.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="ledger_rows.*remove"):
+        read_loop(tmp_path)
