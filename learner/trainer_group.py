@@ -6,7 +6,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from envs.core.pulse import LearnerDied, Pulse
+from envs.core.member import Member, MemberNow
+from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
@@ -19,16 +20,9 @@ DEATH_S = 20.0
 """How long the death of a rank may take to be known after the others noticed that it no longer answers them, in seconds."""
 
 
-class TrainerRank(WeightSender, Protocol):
+class TrainerRank(Member, WeightSender, Protocol):
     """One rank as the group sees it, wherever it runs. See `learner/worker.py`. Every call raises `LearnerDied` where its
     process has ended."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def pulse(self) -> Pulse: ...
-
-    def kill(self) -> None: ...
 
     async def ready(self) -> None: ...
 
@@ -66,6 +60,10 @@ class TrainerGroup:
         """Whether a rank may be in the middle of a call for ever: it was given up, or has failed in another rank alone."""
         self._loss = LossConfig()
         self._delivery = Delivery(ranks[0])
+
+    def members(self, *, restarts: int = 0) -> list[MemberNow]:
+        """Return what each rank does, of a group that was made again so often."""
+        return [MemberNow(name=rank.name, state="serving", member=rank, restarts=restarts) for rank in self.ranks]
 
     async def ready(self) -> None:
         """Wait until the ranks have joined each other."""

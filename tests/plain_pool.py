@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envs.core.env_ref import EnvRef
+from envs.core.member import Place
 from envs.core.pulse import Pulse, WorkerDied
 from envs.core.task import Task
 from rollout.engines.protocol import EngineStats
@@ -38,6 +39,7 @@ class Worker:
     ) -> None:
         """`held` groups and an `unplaced` worker wait for `released` and `room`; `broken` is raised instead of a start."""
         self.name, self.failures, self.kind, self.broken = name, failures, kind, broken
+        self.place: Place | None = None
         self.calls: list[tuple[int, int]] = []
         self.did: list[str] = []
         self.running = self.cancelled = self.damaged = 0
@@ -120,7 +122,7 @@ class Worker:
         return version
 
     async def pulse(self) -> Pulse:
-        return Pulse(pid=1, host="here", progress=0, doing="", quiet_s=0.0)
+        return Pulse(progress=0, doing="", quiet_s=0.0)
 
     def kill(self) -> None:
         self.dead.set()

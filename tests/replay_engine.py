@@ -61,6 +61,9 @@ class ReplayEngine:
     async def answers(self) -> None:
         """Answer: there is no other process."""
 
+    async def gets_on(self) -> None:
+        """Answer: there is no other process."""
+
     async def died(self) -> None:
         """Wait: there is no process that dies."""
         await asyncio.Event().wait()

@@ -10,7 +10,7 @@ from rich.console import Console
 from orchestrator.__main__ import main
 from orchestrator.cli.status_command import status_table
 from orchestrator.run.folder import RunDir
-from orchestrator.supervision.scale import take_request
+from orchestrator.supervision.scale import ask_for_workers, take_request
 from orchestrator.supervision.status import MemberStatus, RunStatus, TicketStatus, read_status
 
 WORKER = MemberStatus(
@@ -102,6 +102,16 @@ def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.Capt
     folder.close()
     assert main(["scale", str(folder.root), "--rollout-workers", "3"]) == 2
     assert "is not running" in capsys.readouterr().err
+
+
+def test_a_request_that_comes_while_the_one_before_is_taken_is_not_lost(tmp_path: Path) -> None:
+    for _ in range(100):
+        asks = threading.Thread(target=lambda: [ask_for_workers(tmp_path, workers) for workers in (1, 2)])
+        asks.start()
+        taken = [take_request(tmp_path) for _ in range(10)]
+        asks.join(20)
+        taken.append(take_request(tmp_path))
+        assert [workers for workers in taken if workers is not None][-1] == 2
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"rollout_workers": "many"}', '{"rollout_workers": 0}'])

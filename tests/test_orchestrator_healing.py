@@ -12,6 +12,7 @@ from test_orchestrator_loop import Rollouts, told_folder
 from test_orchestrator_reporting_budget_curve import Tracked
 from test_orchestrator_session import HealthyLearner
 
+from envs.core.member import MemberNow
 from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import TrainBatch
 from orchestrator.audit.audit import audit
@@ -27,7 +28,6 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.stages import rl
-from rollout.pool.worker_slot import WorkerStatus
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -68,7 +68,7 @@ class Engines(Rollouts):
     def healed(self) -> float:
         return 0.0
 
-    def statuses(self) -> list[WorkerStatus]:
+    def members(self) -> list[MemberNow]:
         return []
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:

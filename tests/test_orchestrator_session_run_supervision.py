@@ -3,12 +3,12 @@
 import asyncio
 import io
 import os
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from envs.core.member import MemberNow, Place
 from envs.core.pulse import ProcessDied, Pulse
 from orchestrator.deadline import StopFlag, StuckError
 from orchestrator.pipeline.config import load_config
@@ -17,7 +17,7 @@ from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
 from orchestrator.session.context import RunContext
-from orchestrator.session.run_supervision import RunSupervision, SupervisedProcess
+from orchestrator.session.run_supervision import RunSupervision
 from orchestrator.supervision.scale import ask_for_workers
 from orchestrator.supervision.status import read_status
 
@@ -36,9 +36,10 @@ class Worker:
     """A member that answers at once, in the name of this process."""
 
     name = "rollout worker 0"
+    place = Place(pid=os.getpid(), host="here")
 
     async def pulse(self) -> Pulse:
-        return Pulse(pid=os.getpid(), host=socket.gethostname(), progress=5, doing="a group", quiet_s=1.5)
+        return Pulse(progress=5, doing="a group", quiet_s=1.5)
 
     def kill(self) -> None: ...
 
@@ -53,11 +54,11 @@ class Desk:
         progress = Progress(stream=self.said)
         self.run = RunContext(config, folder=self.folder, tracker=Untracked(), progress=progress, stop=StopFlag())
         progress.stage("rl", 9)
-        processes = [
-            SupervisedProcess(name="rollout worker 0", state="serving", member=Worker(), tickets=(3,), restarts=1),
-            SupervisedProcess(name="rollout worker 1", state="starting", member=None),
+        members = [
+            MemberNow(name="rollout worker 0", state="serving", member=Worker(), tickets=(3,), restarts=1),
+            MemberNow(name="rollout worker 1", state="starting", member=None),
         ]
-        self.supervision = RunSupervision(self.run, processes=lambda: processes, resize=self.resize)
+        self.supervision = RunSupervision(self.run, members=lambda: members, resize=self.resize)
 
     def resize(self, workers: int) -> bool:
         self.asked.append(workers)
@@ -86,7 +87,7 @@ def watched(root: Path, work: Callable[[Desk], Awaitable[None]]) -> Desk:
 
 def knows_its_worker(desk: Desk) -> bool:
     status = read_status(desk.folder.root)
-    return status is not None and status.members[0].pid is not None
+    return status is not None and status.members[0].progress is not None
 
 
 def test_the_status_shows_who_answers_and_who_starts(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_the_status_shows_who_answers_and_who_starts(tmp_path: Path) -> None:
         "serving",
         (3,),
         1,
-        socket.gethostname(),
+        "here",
     )
     assert (starting.state, starting.pid, starting.answered_s) == ("starting", None, None)
 

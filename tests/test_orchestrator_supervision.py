@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from time import monotonic, sleep
 import psutil
 import pytest
 
+from envs.core.member import Member, Place
 from envs.core.pulse import ProcessDied, Pulse
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.supervision.diagnosis import Diagnosis, FaultFolder
@@ -38,19 +38,20 @@ class Actor:
 
     def __init__(self, name: str = "rollout worker 0", pid: int = 2**22 + 1) -> None:
         self.name = name
-        self.pid = pid
+        self.place = Place(pid=pid, host="here", node=None)
         self.progress = 0
         self.doing = "a pass of the engine"
         self.answers = True
+        self.resumed = asyncio.Event()
         self.dead = False
         self.killed = 0
 
     async def pulse(self) -> Pulse:
         if self.dead:
             raise ProcessDied(self.name)
-        while not self.answers:
-            await asyncio.sleep(3600)
-        return Pulse(pid=self.pid, host=socket.gethostname(), progress=self.progress, doing=self.doing, quiet_s=0.0)
+        if not self.answers:
+            await self.resumed.wait()
+        return Pulse(progress=self.progress, doing=self.doing, quiet_s=0.0)
 
     def kill(self) -> None:
         self.killed += 1
@@ -61,7 +62,7 @@ class Scene:
 
     def __init__(self, *actors: Actor) -> None:
         self.now = 0.0
-        self.members = list(actors)
+        self.members: list[Member] = list(actors)
         self.faults: list[Diagnosis] = []
         self.supervisor = Supervisor(
             CONFIG,
@@ -81,6 +82,11 @@ class Scene:
     async def ended(self, actor: Actor) -> None:
         deadline = monotonic() + 30
         while not actor.killed and monotonic() < deadline:
+            await asyncio.sleep(0.01)
+
+    async def told(self, faults: int) -> None:
+        deadline = monotonic() + 30
+        while len(self.faults) < faults and monotonic() < deadline:
             await asyncio.sleep(0.01)
 
     async def _nothing(self) -> None: ...
@@ -115,9 +121,7 @@ def test_a_member_that_does_not_answer_is_looked_at_and_ended_once() -> None:
         await watched.pass_seconds(20)
         assert (actor.killed, other.killed) == (1, 0)
         (fault,) = watched.faults
-        assert fault.line.startswith(
-            f"rollout worker 0 (process {actor.pid} on {socket.gethostname()}) hung: no answer for"
-        )
+        assert fault.line.startswith(f"rollout worker 0 (process {actor.place.pid} on here) hung: no answer for")
         assert "supervision.silent_s=5" in fault.what
         assert "has ended" in fault.evidence
 
@@ -145,7 +149,50 @@ def test_a_member_that_never_answered_is_ended_too() -> None:
         watched = Scene(actor)
         await watched.pass_seconds(8)
         await watched.ended(actor)
-        assert "never answered" in watched.faults[0].evidence
+        assert watched.faults[0].evidence == f"process {actor.place.pid} has ended"
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_answers_again_after_the_look_is_left_alone_and_that_is_told() -> None:
+    async def scene() -> None:
+        slow, idle = Actor(), Actor("the learner's rank 0")
+        watched = Scene(slow, idle)
+        await watched.pass_seconds(2)
+        slow.answers = idle.answers = False
+        await watched.pass_seconds(7)  # both are being looked at
+        slow.answers, slow.progress = True, 1
+        slow.resumed.set()
+        idle.answers, idle.doing = True, ""
+        idle.resumed.set()
+        await watched.told(2)
+        await watched.pass_seconds(4)
+        assert (slow.killed, idle.killed) == (0, 0)
+        assert [fault.kind for fault in watched.faults] == ["recovered", "recovered"]
+        assert "no answer for 6 s (supervision.silent_s=5); it answers and gets on again, and is left alone" in (
+            watched.faults[0].line
+        )
+        slow.answers = False  # for good
+        slow.resumed.clear()
+        await watched.pass_seconds(8)
+        await watched.ended(slow)
+        assert watched.faults[-1].kind == "hung"
+
+    asyncio.run(scene())
+
+
+def test_an_answer_without_progress_after_the_look_saves_nobody_who_is_stalled() -> None:
+    async def scene() -> None:
+        stuck, late = Actor("the learner's rank 0"), Actor("the learner's rank 1")
+        watched = Scene(stuck, late)
+        await watched.pass_seconds(22)
+        watched.now += 1.0
+        watched.supervisor.look()
+        late.progress += 1
+        await watched.ended(stuck)
+        await watched.told(2)
+        assert (stuck.killed, late.killed) == (1, 0)
+        assert sorted(fault.kind for fault in watched.faults) == ["hung", "recovered"]
 
     asyncio.run(scene())
 

@@ -1,6 +1,7 @@
 """What a rollout worker says of its health, and what the death of its engine does to its groups."""
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from scripted_engine import RENDERER, TAGS, ScriptedEngine
 from envs.core.pulse import WorkerDied
 from envs.core.task import Task
 from rollout.budget.rule import ThoughtLimit
-from rollout.engines.engine_process import EngineProcess
+from rollout.engines.engine_process import EngineProcess, cpu_s
 from rollout.engines.protocol import Completion
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Ticket, WeightVersion
@@ -56,6 +57,9 @@ class SickEngine(ScriptedEngine):
     async def _answered(self) -> None:
         await self.well.wait()
 
+    async def gets_on(self) -> None:
+        await self.process.gets_on(self._answered())
+
     async def died(self) -> None:
         await self.process.died()
 
@@ -70,18 +74,31 @@ def worker_of(engine: SickEngine) -> RolloutWorker:
     return worker
 
 
-def test_a_worker_whose_engine_hangs_is_silent_but_for_the_time_of_a_load() -> None:
+def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work_on_a_load() -> None:
     async def work() -> list[Any]:
         worker = worker_of(engine := SickEngine())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(worker.pulse(), 0.1)
         loading = asyncio.create_task(worker.load_checkpoint("model", 3))
         await asyncio.sleep(0)
-        first, second = await worker.pulse(), await worker.pulse()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(worker.pulse(), 0.1)
+        engine.process.loading = [os.getpid()]
+        before = asyncio.create_task(worker.pulse())
+        await asyncio.sleep(0)
+        _use_a_cpu()
+        first = await before
         engine.well.set()
+        second = await worker.pulse()
         return [second.progress - first.progress, await loading, (await worker.pulse()).doing]
 
     assert run(work()) == [1, WeightVersion(step=3), ""]
+
+
+def _use_a_cpu() -> None:
+    used = cpu_s([os.getpid()])
+    while cpu_s([os.getpid()]) == used:
+        pass
 
 
 def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:

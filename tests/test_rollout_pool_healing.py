@@ -25,7 +25,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def states(pool: RolloutPool) -> list[tuple[str, int]]:
-    return [(slot.state, slot.restarts) for slot in pool.statuses()]
+    return [(slot.state, slot.restarts) for slot in pool.members()]
 
 
 def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_same_seeds() -> None:
@@ -380,7 +380,7 @@ def test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first
         groups = [asyncio.create_task(pool.run_group(TICKET, 1)) for _ in range(3)]
         await settle()
         pool.resize(1)
-        seen.append([(slot.state, len(slot.tickets)) for slot in pool.statuses()])
+        seen.append([(slot.state, len(slot.tickets)) for slot in pool.members()])
         await pool.load_weights(empty_push(1, nbytes=64))  # what drains goes on under new weights too
         seen.append(second.did)
         late = asyncio.create_task(pool.run_group(TICKET, 1))
@@ -390,7 +390,7 @@ def test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first
             worker.released.set()
         await asyncio.gather(late, *groups)
         await settle()
-        return [*seen, second.closed, first.closed, [slot.name for slot in pool.statuses()]]
+        return [*seen, second.closed, first.closed, [slot.name for slot in pool.members()]]
 
     assert run(work()) == [
         [("serving", 0), ("serving", 0)],
@@ -414,7 +414,7 @@ def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_its_groups_go_to
         await settle()
         stays.released.set()
         await asyncio.gather(*groups)
-        return len(stays.calls), [slot.name for slot in pool.statuses()]
+        return len(stays.calls), [slot.name for slot in pool.members()]
 
     assert run(work()) == (2, ["stays"])
 

@@ -147,16 +147,16 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
     await pool.start()
     await pool.load_weights(await learner.publish(WeightVersion(step=1)))
     cluster.remove_node(machine, allow_graceful=False)
-    await seen(lambda: [(slot.state, slot.restarts) for slot in pool.statuses()] == [("starting", 1)] * 2)
+    await seen(lambda: [(slot.state, slot.restarts) for slot in pool.members()] == [("starting", 1)] * 2)
     push = await learner.publish(WeightVersion(step=2))
     assert await pool.load_weights(push) == WeightVersion(step=2)  # nobody is there to take it
     cluster.add_node(num_cpus=1, resources={"engine": 4})
-    await seen(lambda: [slot.state for slot in pool.statuses()] == ["serving"] * 2)
+    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"] * 2)
     assert await asyncio.gather(*(one.holds.remote() for one in made[-2:])) == [2, 2]
     pool.resize(3)  # the machine that came has room for more
-    await seen(lambda: [slot.state for slot in pool.statuses()] == ["serving"] * 3)
+    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"] * 3)
     pool.resize(1)
-    await seen(lambda: [slot.state for slot in pool.statuses()] == ["serving"])
+    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"])
     await pool.close()
 
 

@@ -1,9 +1,7 @@
 """Signs of life of a worker process, by which another one knows that it works, and the errors of one that has died."""
 
 import faulthandler
-import os
 import signal
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,11 +32,9 @@ class Pulse:
     """What a process says of itself. One that is stuck either does not answer, or is busy and long quiet.
 
     `progress` counts its beats, `doing` is what it has been busy with the longest ("" where it is idle), `quiet_s` the
-    seconds since its last beat while it is busy, 0 where it is idle. `host` is the name of its machine.
+    seconds since its last beat while it is busy, 0 where it is idle.
     """
 
-    pid: int
-    host: str
     progress: int
     doing: str
     quiet_s: float
@@ -81,8 +77,6 @@ class Heart:
         """Say how it stands."""
         busy = list(self._busy.values())
         return Pulse(
-            pid=os.getpid(),
-            host=socket.gethostname(),
             progress=self._progress,
             doing=busy[0] if busy else "",
             quiet_s=self._clock() - self._last if busy else 0.0,

@@ -22,7 +22,6 @@ from orchestrator.run.ledger import Ledger
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended
 from orchestrator.session.context import RunContext
-from orchestrator.session.run import processes_of
 from orchestrator.session.run_supervision import LoopView, RunSupervision
 from orchestrator.settings.loop import RlConfig
 from orchestrator.ticket_ledger import Totals
@@ -76,7 +75,7 @@ async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, co
     progress = Progress(stream=io.StringIO())
     run = RunContext(config, folder=RunDir(root), tracker=_NoTracker(), progress=progress, stop=StopFlag())
     supervision = RunSupervision(
-        run, processes=lambda: processes_of(pool.statuses(), learner.ranks, renewals=0), resize=lambda workers: False
+        run, members=lambda: [*pool.members(), *learner.members()], resize=lambda workers: False
     )
     buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=rl.max_lag, max_drops=0)
     for _ in range(buffer.capacity):

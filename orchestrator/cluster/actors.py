@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, TypeVarTuple
@@ -11,7 +12,8 @@ from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayEr
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from envs.core.failure import in_words
-from envs.core.pulse import ProcessDied
+from envs.core.member import Place
+from envs.core.pulse import ProcessDied, show_stacks_on_signal
 from orchestrator.cluster.placement import Gpus, NoRoomError
 from orchestrator.cluster.this_machine import LOOPBACK
 from orchestrator.deadline import in_thread
@@ -67,22 +69,32 @@ async def host_of(actor: Any) -> str:
     return address
 
 
-async def on_host(host: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a plain function on a machine of the cluster, by its host name; return or raise what it does.
+async def placed(actor: Any) -> Place:
+    """Wait until an actor's process runs, which writes its stacks on a signal from then on; returns where it does."""
+    pid, host, node = await actor.__ray_call__.remote(_introduce)
+    return Place(pid=pid, host=host, node=None if node == ray.get_runtime_context().get_node_id() else node)
 
-    Raise `RuntimeError` where the cluster has no such machine any more, or loses it. The caller sets the deadline.
+
+def _introduce(_actor: object) -> tuple[int, str, str]:
+    show_stacks_on_signal()
+    return os.getpid(), socket.gethostname(), ray.get_runtime_context().get_node_id()
+
+
+async def at_place(place: Place, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+    """Run a plain function on the node of a process, that of the driver in a thread; return or raise what it does.
+
+    Raise `RuntimeError` where the cluster has lost the node, or loses it. The caller sets the deadline.
     """
-    if host == socket.gethostname():
+    if place.node is None:
         return await in_thread(function, *args)
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == host]
-    if not nodes:
-        raise RuntimeError(f"the cluster has no machine {host!r} now")
-    there = NodeAffinitySchedulingStrategy(nodes[0], soft=False)
+    if not any(node["Alive"] and node["NodeID"] == place.node for node in ray.nodes()):
+        raise RuntimeError(f"the cluster has lost the node of {place}")
+    there = NodeAffinitySchedulingStrategy(place.node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
     try:
         result: T = await task.remote(*args)
     except RayError as error:
-        raise RuntimeError(f"{function.__name__} could not run on {host}: {error}") from error
+        raise RuntimeError(f"{function.__name__} could not run on the node of {place}: {error}") from error
     return result
 
 

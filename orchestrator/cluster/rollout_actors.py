@@ -6,8 +6,9 @@ from typing import Any
 
 import ray
 
-from envs.core.pulse import Pulse, WorkerDied, show_stacks_on_signal
-from orchestrator.cluster.actors import await_actor, close_actor, gpu_share
+from envs.core.member import Place
+from envs.core.pulse import Pulse, WorkerDied
+from orchestrator.cluster.actors import await_actor, close_actor, gpu_share, placed
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
@@ -60,10 +61,11 @@ class RolloutActor:
         self._actor = actor
         self._record_experts = record_experts
         self.name = f"rollout worker {number}"
+        self.place: Place | None = None
 
     async def placed(self) -> None:
         """Wait until the cluster has room for the actor, and its process runs."""
-        await self._answer(self._actor.__ray_call__.remote(_show_stacks))
+        self.place = await self._answer(placed(self._actor))
 
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
         """Start the engine; returns the version that it confirms."""
@@ -126,7 +128,3 @@ class RolloutActor:
 
     async def _answer(self, call: Awaitable[Any]) -> Any:
         return await await_actor(call, self.name, died=WorkerDied)
-
-
-def _show_stacks(_worker: RolloutWorker) -> None:
-    show_stacks_on_signal()

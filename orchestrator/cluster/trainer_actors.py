@@ -5,13 +5,22 @@ from typing import Any
 
 import ray
 
-from envs.core.pulse import LearnerDied, Pulse, show_stacks_on_signal
+from envs.core.member import Place
+from envs.core.pulse import LearnerDied, Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
 from learner.worker import TrainerWorker
-from orchestrator.cluster.actors import await_actor, close_actor, cluster_gpus, ended_on_failure, gpu_share, host_of
+from orchestrator.cluster.actors import (
+    await_actor,
+    close_actor,
+    cluster_gpus,
+    ended_on_failure,
+    gpu_share,
+    host_of,
+    placed,
+)
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest
@@ -46,10 +55,11 @@ class TrainerActor:
     def __init__(self, actor: Any, *, number: int) -> None:
         self._actor = actor
         self.name = f"the learner's rank {number}"
+        self.place: Place | None = None
 
     async def ready(self) -> None:
         """Wait until the rank has joined the others."""
-        await self._answer(self._actor.__ray_call__.remote(_show_stacks))
+        self.place = await self._answer(placed(self._actor))
 
     async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None:
         """Load a model."""
@@ -121,7 +131,3 @@ class TrainerActor:
 
     async def _answer(self, call: Awaitable[Any]) -> Any:
         return await await_actor(call, self.name, died=LearnerDied)
-
-
-def _show_stacks(_worker: TrainerWorker) -> None:
-    show_stacks_on_signal()

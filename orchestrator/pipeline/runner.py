@@ -20,7 +20,6 @@ from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker
 from orchestrator.session.run import Run
-from orchestrator.session.run_supervision import HEALED
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
 
 
@@ -150,10 +149,9 @@ async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
             run.supervision.died("the learner", death)
             await run.trainer.renew(death)
             step = max(steps_in(run.folder.checkpoints(one.name)), default=0)
-            run.metrics.event(
-                one.name, step, HEALED, {"who": "the learner", "what": f"new ranks go on after step {step}"}
+            run.supervision.healed(
+                "the learner", f"has new ranks, which go on after step {step}", after=(one.name, step)
             )
-            run.progress.note(f"{one.name}: {death}; new ranks go on after step {step}")
             run.stop.check()
 
 

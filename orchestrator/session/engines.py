@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from envs.core.member import MemberNow
 from envs.sandbox.sandbox import MIN_LEVEL
 from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.rollout_actors import start_rollout_pool
@@ -16,7 +17,6 @@ from orchestrator.session.run_supervision import RunSupervision
 from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.slot_keeper import Healing
-from rollout.pool.worker_slot import WorkerStatus
 from rollout.trajectory import WeightVersion
 
 T = TypeVar("T")
@@ -70,9 +70,9 @@ class Engines:
         if self.pool is not None:
             self.pool.hold(model)
 
-    def statuses(self) -> list[WorkerStatus]:
-        """Return what each worker is doing; nothing before they have started."""
-        return [] if self.pool is None else self.pool.statuses()
+    def members(self) -> list[MemberNow]:
+        """Return what each worker does; nothing before they have started."""
+        return [] if self.pool is None else self.pool.members()
 
     def healed(self) -> float:
         """Return when a worker took the place of another one last, on the monotonic clock; see `RolloutPool.healed`."""

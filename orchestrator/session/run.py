@@ -1,9 +1,8 @@
 """One run in progress, as its stages see it."""
 
 import asyncio
-from collections.abc import Sequence
 
-from learner.trainer_group import TrainerRank
+from envs.core.member import MemberNow
 from orchestrator.cluster.ray_cluster import stop_ray
 from orchestrator.deadline import StopFlag
 from orchestrator.run.folder import RunDir
@@ -11,10 +10,9 @@ from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
 from orchestrator.session.context import RunContext
 from orchestrator.session.engines import Engines
-from orchestrator.session.run_supervision import RunSupervision, SupervisedProcess
+from orchestrator.session.run_supervision import RunSupervision
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
-from rollout.pool.worker_slot import WorkerStatus
 
 
 class Run(RunContext):
@@ -34,7 +32,7 @@ class Run(RunContext):
         super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
         self.trainer = Trainer(self)
         self.supervision = RunSupervision(
-            self, processes=self._processes, resize=lambda workers: self.engines.resize(workers)
+            self, members=self._members, resize=lambda workers: self.engines.resize(workers)
         )
         beside = self.trainer.start if will_train else None
         self.engines = Engines(self, beside=beside, supervision=self.supervision)
@@ -47,19 +45,5 @@ class Run(RunContext):
                 self.progress.note(f"closing: {type(error).__name__}: {error}")
         stop_ray()
 
-    def _processes(self) -> list[SupervisedProcess]:
-        return processes_of(self.engines.statuses(), self.trainer.members, renewals=self.trainer.renewals)
-
-
-def processes_of(
-    workers: Sequence[WorkerStatus], ranks: Sequence[TrainerRank], *, renewals: int
-) -> list[SupervisedProcess]:
-    """Return the rollout workers and the ranks as they are now; the ranks were renewed so often."""
-    processes = [
-        SupervisedProcess(name=one.name, state=one.state, member=one.worker, tickets=one.tickets, restarts=one.restarts)
-        for one in workers
-    ]
-    return [
-        *processes,
-        *(SupervisedProcess(name=rank.name, state="serving", member=rank, restarts=renewals) for rank in ranks),
-    ]
+    def _members(self) -> list[MemberNow]:
+        return [*self.engines.members(), *self.trainer.members()]

@@ -6,33 +6,22 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from envs.core.member import Member, MemberNow
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StuckError, in_thread
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.session.context import RunContext
 from orchestrator.supervision.diagnosis import Diagnosis, FaultFolder
-from orchestrator.supervision.member import Member
 from orchestrator.supervision.scale import SCALE_FILE, take_request
-from orchestrator.supervision.status import STATUS_FILE, MemberState, MemberStatus, RunStatus, TicketStatus
+from orchestrator.supervision.status import STATUS_FILE, MemberStatus, RunStatus, TicketStatus
 from orchestrator.supervision.supervisor import Supervisor
 
 FAULT, HEALED, SCALED = "fault", "healed", "scaled"
 """The kinds of the events in metrics.jsonl."""
 CLOSE_S = 10.0
 """How long the watch may take to end, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisedProcess:
-    """A rollout worker or a rank: watched where it has a `member`, which it has not while it starts."""
-
-    name: str
-    state: MemberState
-    member: Member | None
-    tickets: tuple[int, ...] = ()
-    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +38,11 @@ class RunSupervision:
     """Watches the processes of one run."""
 
     def __init__(
-        self, run: RunContext, *, processes: Callable[[], Sequence[SupervisedProcess]], resize: Callable[[int], bool]
+        self, run: RunContext, *, members: Callable[[], Sequence[MemberNow]], resize: Callable[[int], bool]
     ) -> None:
-        """`processes` gives them as they are now; `resize` asks for so many rollout workers, False where there are none."""
+        """`members` gives them as they are now; `resize` asks for so many rollout workers, False where there are none."""
         self._run = run
-        self._processes = processes
+        self._members = members
         self._resize = resize
         self._faults = FaultFolder(run.folder.faults)
         self._loop: LoopView | None = None
@@ -61,7 +50,7 @@ class RunSupervision:
         self._files: asyncio.Task[int | None] | None = None
         self._trouble = ""  # with these files, told once
         self._supervisor = Supervisor(
-            run.config.supervision, members=self._members, on_fault=self._record, on_look=self._looked
+            run.config.supervision, members=self._watched, on_fault=self._record, on_look=self._looked
         )
 
     @asynccontextmanager
@@ -93,17 +82,16 @@ class RunSupervision:
         """Record a death that somebody heals: of a rollout worker by its name, or of the learner."""
         self._supervisor.died(who, error)
 
-    def healed(self, who: str, what: str) -> None:
-        """Record that a process has a successor."""
-        self._event(HEALED, {"who": who, "what": what})
+    def healed(self, who: str, what: str, *, after: tuple[str, int] | None = None) -> None:
+        """Record that a process has a successor, which goes on after a step of a stage, by default the last one."""
+        self._event(HEALED, {"who": who, "what": what}, after=after)
         self._run.progress.note(f"{who} {what}")
 
     def status(self) -> RunStatus:
         """Return the state of the run now."""
-        view, loop, processes = self._run.progress.current, self._loop, self._processes()
+        view, loop, members = self._run.progress.current, self._loop, self._members()
         loop = loop if loop is not None and view is not None and loop.stage == view.name else None
-        members = tuple(self._member(process) for process in processes)
-        workers = {number: process.name for process in processes for number in process.tickets}
+        workers = {number: one.name for one in members for number in one.tickets}
         slots = {} if loop is None else loop.buffer.slots
         now = time.monotonic()
         self._seen = {number: self._seen.get(number, now) for number in slots}
@@ -125,29 +113,30 @@ class RunSupervision:
                 )
                 for number, (env, state) in slots.items()
             ),
-            members=members,
+            members=tuple(map(self._member, members)),
             failures={} if loop is None else {kind.value: count for kind, count in loop.failures.kinds.items()},
             faults=self._faults.count,
         )
 
-    def _member(self, process: SupervisedProcess) -> MemberStatus:
-        shown = MemberStatus(name=process.name, state=process.state, restarts=process.restarts, tickets=process.tickets)
-        watch = None if process.member is None else self._supervisor.watch_of(process.member)
-        if watch is None or watch.pulse is None:
-            return shown
-        pulse = watch.pulse
-        return replace(
-            shown,
-            pid=pulse.pid,
-            host=pulse.host,
-            answered_s=round(self._supervisor.silent_s(watch), 1),
-            progress=pulse.progress,
-            doing=pulse.doing,
-            quiet_s=round(pulse.quiet_s, 1),
+    def _member(self, one: MemberNow) -> MemberStatus:
+        place = None if one.member is None else one.member.place
+        watch = None if one.member is None else self._supervisor.watch_of(one.member)
+        pulse = None if watch is None else watch.pulse
+        return MemberStatus(
+            name=one.name,
+            state=one.state,
+            restarts=one.restarts,
+            tickets=one.tickets,
+            pid=None if place is None else place.pid,
+            host=None if place is None else place.host,
+            answered_s=None if watch is None or pulse is None else round(self._supervisor.silent_s(watch), 1),
+            progress=None if pulse is None else pulse.progress,
+            doing="" if pulse is None else pulse.doing,
+            quiet_s=None if pulse is None else round(pulse.quiet_s, 1),
         )
 
-    def _members(self) -> list[Member]:
-        return [process.member for process in self._processes() if process.member is not None]
+    def _watched(self) -> list[Member]:
+        return [one.member for one in self._members() if one.member is not None]
 
     def _record(self, diagnosis: Diagnosis) -> None:
         """Write a fault into its file, on the screen and among the metrics."""
@@ -165,9 +154,9 @@ class RunSupervision:
         self._run.progress.note(f"{diagnosis.line}; {where}")
         self._event(FAULT, {"who": diagnosis.who, "how": diagnosis.kind, "what": diagnosis.what, "evidence": where})
 
-    def _event(self, kind: str, what: dict[str, str]) -> None:
-        """Add an event after the step that was done last. That it can't be written ends the run elsewhere, not the watch."""
-        stage, step = self._stage_and_step()
+    def _event(self, kind: str, what: dict[str, str], *, after: tuple[str, int] | None = None) -> None:
+        """Add an event, after the last step by default. That it can't be written ends the run elsewhere, not the watch."""
+        stage, step = after or self._stage_and_step()
         try:
             self._run.metrics.event(stage, step, kind, what)
         except OSError as error:

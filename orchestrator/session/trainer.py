@@ -1,15 +1,16 @@
 """The learner's ranks under a run's deadlines: brought to the model or checkpoint that a stage goes on from, and saved."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from time import monotonic
 
+from envs.core.member import MemberNow
 from envs.core.pulse import LearnerDied
 from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
-from learner.trainer_group import TrainerGroup, TrainerRank
+from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import StopRequested, in_thread, within
@@ -40,10 +41,9 @@ class Trainer:
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
         self._unscored: set[str] = set()
 
-    @property
-    def members(self) -> Sequence[TrainerRank]:
-        """The ranks as they are now, for whoever watches them."""
-        return () if self.learner is None else self.learner.ranks
+    def members(self) -> list[MemberNow]:
+        """Return what each rank does; nothing before they have started."""
+        return [] if self.learner is None else self.learner.members(restarts=self.renewals)
 
     def batch_builder(self) -> BatchBuilder:
         """Return what builds batches for the ranks, of what the run's newest model reads."""

@@ -8,16 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from envs.core.member import Member, Place
 from envs.core.pulse import Pulse
-from orchestrator.cluster.actors import on_host
+from orchestrator.cluster.actors import at_place
 from orchestrator.run.folder import write_whole
 from orchestrator.supervision.examination import Examination, ProcessKey, examine
-from orchestrator.supervision.watch import Watch
 
 EXAMINE_S = 60.0
 """How long the look at a process may take, in seconds."""
-FaultKind = Literal["hung", "died", "looked at"]
-"""A process that was stuck and is ended; one that ended by itself; one of those that may be why the run waited too long."""
+FaultKind = Literal["hung", "recovered", "died", "looked at"]
+"""A process that was stuck and is ended; one that was and goes on; one that ended by itself; one of those that may be why the
+run waited too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,26 +29,35 @@ class Diagnosis:
     kind: FaultKind
     what: str
     evidence: str
+    place: Place | None = None
     pulse: Pulse | None = None
     processes: tuple[ProcessKey, ...] = ()
 
     @property
     def line(self) -> str:
         """The fault in one line."""
-        place = "" if self.pulse is None else f" (process {self.pulse.pid} on {self.pulse.host})"
+        place = "" if self.place is None else f" ({self.place})"
         return f"{self.who}{place} {self.kind}: {self.what}"
 
 
-async def diagnose(watch: Watch, what: str, *, kind: FaultKind) -> Diagnosis:
-    """Look at a process, on its own machine; one that can't be looked at is diagnosed all the same."""
-    name, pulse = watch.member.name, watch.pulse
-    if pulse is None:
-        return Diagnosis(who=name, kind=kind, what=what, evidence="it never answered, so its process is not known")
+async def diagnose(member: Member, what: str, *, kind: FaultKind, pulse: Pulse | None = None) -> Diagnosis:
+    """Look at a process, on its own node; one that can't be looked at is diagnosed all the same. `pulse` is its last one."""
+    place = member.place
+    if place is None:
+        return Diagnosis(who=member.name, kind=kind, what=what, evidence="it has no process yet")
     try:
-        found = await asyncio.wait_for(on_host(pulse.host, examine, pulse.pid), EXAMINE_S)
+        found = await asyncio.wait_for(at_place(place, examine, place.pid), EXAMINE_S)
     except (TimeoutError, RuntimeError, OSError) as error:  # its machine may be gone
         found = Examination(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
-    return Diagnosis(who=name, kind=kind, what=what, evidence=found.text, pulse=pulse, processes=found.processes)
+    return Diagnosis(
+        who=member.name,
+        kind=kind,
+        what=what,
+        evidence=found.text,
+        place=place,
+        pulse=pulse,
+        processes=found.processes,
+    )
 
 
 class FaultFolder:

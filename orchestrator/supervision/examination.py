@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def examine(pid: int, spy: Path = PY_SPY) -> Examination:
     except psutil.NoSuchProcess:
         return Examination(processes=(), text=f"process {pid} has ended")
     shown = tree[:MOST_PROCESSES]
-    parts = [_look(process, spy) for process in shown]
+    with ThreadPoolExecutor(len(shown)) as looks:  # each may wait for a program that reads the stacks
+        parts = list(looks.map(lambda process: _look(process, spy), shown))
     if len(tree) > len(shown):
         parts.append(f"{len(tree) - len(shown)} more children are not shown")
     parts += tails(path for process in shown for path in outputs(process.pid))

@@ -1,11 +1,14 @@
 """The request for another number of rollout workers: a file in a run's folder, which its driver takes away."""
 
 import json
+import os
 from pathlib import Path
 
 from orchestrator.run.folder import write_json
 
 SCALE_FILE = "scale.json"
+TAKEN = ".taken"
+"""What is added to its name while it is read, so that the next request may come meanwhile."""
 
 
 def ask_for_workers(folder: Path, workers: int) -> Path:
@@ -19,12 +22,13 @@ def take_request(folder: Path) -> int | None:
 
     Raise `ValueError` for what is no request.
     """
-    path = folder / SCALE_FILE
+    path, taken = folder / SCALE_FILE, folder / f"{SCALE_FILE}{TAKEN}"
     try:
-        text = path.read_text(encoding="utf-8")
+        os.replace(path, taken)
     except FileNotFoundError:
         return None
-    path.unlink()
+    text = taken.read_text(encoding="utf-8")
+    taken.unlink()
     try:
         workers = int(json.loads(text)["rollout_workers"])
     except (ValueError, KeyError, TypeError) as error:

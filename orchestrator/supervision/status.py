@@ -4,10 +4,11 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from envs.core.member import MemberState
 
 STATUS_FILE = "status.json"
-MemberState = Literal["starting", "serving", "draining"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,14 @@ Its death raises in whoever waits for its work, as any other death does: nobody 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 
-from orchestrator.cluster.actors import on_host
+from envs.core.member import Member
+from orchestrator.cluster.actors import at_place
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.supervision.diagnosis import Diagnosis, diagnose
 from orchestrator.supervision.examination import end, tails
-from orchestrator.supervision.member import Member
 from orchestrator.supervision.watch import AwakeClock, Watch
 
 END_S = 20.0
@@ -57,7 +58,7 @@ class Supervisor:
         await self._on_look()
 
     def look(self) -> None:
-        """Ask all members, and begin to end those that are stuck."""
+        """Ask all members, and begin to look at those that are stuck."""
         now, members = self._clock.now(), {id(member): member for member in self._members()}
         for key, watch in list(self._watches.items()):
             if watch.is_settled and key not in members:
@@ -65,7 +66,7 @@ class Supervisor:
         for key, member in members.items():
             watch = self._watches.setdefault(key, Watch(member, now=now))
             if watch.ending is None and (breach := watch.tick(now, self._config)):
-                watch.ending = asyncio.create_task(self._end(watch, breach))
+                watch.ending = asyncio.create_task(self._end_stuck(watch, breach))
 
     def died(self, who: str, error: Exception) -> None:
         """Record the death of a member, or of all that belong to it; that of one that was ended here is known."""
@@ -79,7 +80,8 @@ class Supervisor:
 
     async def examine_all(self, what: str) -> None:
         """Record how all members stand, where the run itself waited too long for something; none is ended."""
-        looks = (diagnose(watch, what, kind="looked at") for watch in list(self._watches.values()))
+        watches = list(self._watches.values())
+        looks = (diagnose(watch.member, what, kind="looked at", pulse=watch.pulse) for watch in watches)
         for diagnosis in await asyncio.gather(*looks):
             self._on_fault(diagnosis)
 
@@ -91,12 +93,21 @@ class Supervisor:
         """Return the seconds since a member answered last."""
         return self._clock.now() - watch.answered
 
-    async def _end(self, watch: Watch, breach: str) -> None:
-        diagnosis = await diagnose(watch, breach, kind="hung")
+    async def _end_stuck(self, watch: Watch, breach: str) -> None:
+        """Look at a member that is stuck, and end it where it still is after that."""
+        found = await diagnose(watch.member, breach, kind="hung", pulse=watch.pulse)
+        if await watch.is_well(self._clock.now, self._config):
+            what = f"{breach}; it answers and gets on again, and is left alone"
+            self._on_fault(replace(found, kind="recovered", what=what))
+            watch.ending = None
+        else:
+            await self._end(watch, found)
+
+    async def _end(self, watch: Watch, found: Diagnosis) -> None:
         try:
-            self._on_fault(diagnosis)
+            self._on_fault(found)
         finally:
             watch.member.kill()
-        if diagnosis.pulse is not None and diagnosis.processes:  # a stopped process and its children would stay
+        if found.place is not None and found.processes:  # a stopped process and its children would stay
             with contextlib.suppress(TimeoutError, RuntimeError):  # a machine that is gone took them along
-                await asyncio.wait_for(on_host(diagnosis.pulse.host, end, diagnosis.processes), END_S)
+                await asyncio.wait_for(at_place(found.place, end, found.processes), END_S)

@@ -1,15 +1,14 @@
 """What is known of one process under watch, and when it counts as stuck."""
 
 import asyncio
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
+from envs.core.member import Member
 from envs.core.pulse import Pulse
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.supervision.examination import outputs
-from orchestrator.supervision.member import Member
 
 
 class AwakeClock:
@@ -41,7 +40,7 @@ class Watch:
         self.logs: list[Path] = []
         """What it writes to, where that is on this machine."""
         self.ending: asyncio.Task[None] | None = None
-        """Its end, once it is stuck."""
+        """The look at it and its end, once it is stuck."""
         self._moved = now
         self._refused = ""
         self._asking: asyncio.Task[Pulse] | None = None
@@ -57,8 +56,7 @@ class Watch:
     def tick(self, now: float, config: SupervisionConfig) -> str | None:
         """Take the answer if there is one, ask again, and return what is wrong, with the setting that says so."""
         self._take(now)
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask())
+        self._ask()
         silent, stalled = now - self.answered, now - self._moved
         if silent > config.silent_s:
             return f"no answer for {silent:.0f} s (supervision.silent_s={config.silent_s:g}){self._refused}"
@@ -66,13 +64,25 @@ class Watch:
             return f"{self.pulse.doing}: nothing done for {stalled:.0f} s (supervision.stalled_s={config.stalled_s:g})"
         return None
 
+    async def is_well(self, now: Callable[[], float], config: SupervisionConfig) -> bool:
+        """Ask once more, wait for the answer as long as between two looks, and return whether nothing is wrong any more."""
+        self._take(now())
+        await asyncio.wait({self._ask()}, timeout=config.pulse_s)
+        return self.tick(now(), config) is None
+
     def close(self) -> None:
         """Ask no more."""
         for task in (self._asking, self.ending):
             if task is not None:
                 task.cancel()
 
-    async def _ask(self) -> Pulse:
+    def _ask(self) -> "asyncio.Task[Pulse]":
+        """Return the question that is open, a new one where the last was answered."""
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._pulse())
+        return self._asking
+
+    async def _pulse(self) -> Pulse:
         return await self.member.pulse()
 
     def _take(self, now: float) -> None:
@@ -84,8 +94,9 @@ class Watch:
         except Exception as error:  # who waits for its work hears of it; where nobody does it stays silent: a breach
             self._refused = f"; its last answer was {type(error).__name__}: {error}"
             return
-        if self.pulse is None and pulse.host == socket.gethostname():
-            self.logs = outputs(pulse.pid)
+        place = self.member.place
+        if self.pulse is None and place is not None and place.node is None:
+            self.logs = outputs(place.pid)
         if self.pulse is None or not pulse.doing or pulse.progress != self.pulse.progress:
             self._moved = now
         self.pulse, self.answered, self._refused = pulse, now, ""

@@ -1,8 +1,11 @@
 """The process of an engine as its front end sees it: waits for it end where it does."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
+
+import psutil
 
 from envs.core.pulse import WorkerDied
 
@@ -12,12 +15,14 @@ LOOK_S = 0.5
 
 
 class EngineProcess:
-    """Tells the death of an engine's process, which leaves calls that were forwarded to it waiting for ever."""
+    """Tells the death of an engine's process, which leaves calls that were forwarded to it waiting for ever, and its work."""
 
     def __init__(self, is_dead: Callable[[], bool], *, raised: type[Exception]) -> None:
         """`is_dead` looks whether it lives; `raised` is what the front end says of one that is dead, where it says anything."""
         self._is_dead = is_dead
         self._raised = raised
+        self.loading: list[int] = []
+        """The numbers of the processes that load weights, once they are known."""
 
     async def died(self) -> None:
         """Wait for as long as it lives, then raise `WorkerDied`."""
@@ -38,3 +43,27 @@ class EngineProcess:
         finally:
             work.cancel()
             death.cancel()
+
+    async def gets_on(self, call: Coroutine[Any, Any, object]) -> None:
+        """Wait until a call to the engine has been answered, or the processes that load weights have used a CPU meanwhile.
+
+        Raise `WorkerDied` where it dies before.
+        """
+        work, used = asyncio.ensure_future(self.answer(call)), cpu_s(self.loading)
+        try:
+            while not work.done() and cpu_s(self.loading) == used:
+                await asyncio.wait({work}, timeout=LOOK_S)
+            if work.done():
+                work.result()
+        finally:
+            work.cancel()
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """Return the CPU seconds that those of these processes have used that still live."""
+    used = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            used += times.user + times.system
+    return used

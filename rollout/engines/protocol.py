@@ -173,6 +173,10 @@ class Engine(Protocol):
         """Return once the engine's process has answered; raise `WorkerDied` where it has died. It answers between passes."""
         ...
 
+    async def gets_on(self) -> None:
+        """Return once the engine's processes are seen at work while they load weights, or `answers` would."""
+        ...
+
     async def died(self) -> None:
         """Wait for as long as the engine's process lives, then raise `WorkerDied`."""
         ...

@@ -97,7 +97,7 @@ class VllmEngine:
         await self._process.answer(self._start())
 
     async def _start(self) -> None:
-        await self._llm.collective_rpc("end_with_parent")
+        self._process.loading = await self._llm.collective_rpc("end_with_parent")
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
         if self._record_experts:
@@ -187,6 +187,10 @@ class VllmEngine:
     async def answers(self) -> None:
         """See `Engine.answers`."""
         await self.version()
+
+    async def gets_on(self) -> None:
+        """See `Engine.gets_on`."""
+        await self._process.gets_on(self._llm.get_weight_version())
 
     async def died(self) -> None:
         """See `Engine.died`."""

@@ -109,9 +109,13 @@ def _repack_experts(model: torch.nn.Module) -> None:
 class WorkerExtension:
     """Mixed into vLLM's worker; that vLLM imports this module for it registers the engine below in that process."""
 
-    def end_with_parent(self) -> None:
-        """Let this process end soon after the one that started it, even one that was killed: it holds gigabytes."""
+    def end_with_parent(self) -> int:
+        """Let this process end soon after the one that started it, even one that was killed: it holds gigabytes.
+
+        Returns its number.
+        """
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        return os.getpid()
 
     def record_experts(self) -> str:
         """Record from now on which experts the model chooses; returns why that can not be, or nothing."""

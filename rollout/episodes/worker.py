@@ -148,9 +148,10 @@ class RolloutWorker:
     async def pulse(self) -> Pulse:
         """Return the worker's signs of life, once its engine has answered too: one that hangs is silent as a whole.
 
-        While it loads weights the worker answers alone, and as one that gets on: that has deadlines of its own.
+        An engine that loads weights answers nothing meanwhile: it counts as one that gets on where it is seen at work.
         """
-        if self._loads:
+        if self._engine is not None and self._loads:
+            await self._engine.gets_on()
             self._heart.beat()
         elif self._engine is not None:
             await self._engine.answers()

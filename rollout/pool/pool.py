@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
+from envs.core.member import MemberNow
 from envs.core.pulse import WorkerDied
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
@@ -17,7 +18,7 @@ from rollout.pool.groups_in_flight import newest
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.served_weights import Served, ServedWeights
 from rollout.pool.slot_keeper import Healing, SlotKeeper
-from rollout.pool.worker_slot import WorkerSlot, WorkerState, WorkerStatus
+from rollout.pool.worker_slot import WorkerSlot, WorkerState
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -132,9 +133,9 @@ class RolloutPool:
         waits = not self._in(WorkerState.SERVING) and bool(self._in(WorkerState.STARTING))
         return monotonic() if waits else self._keeper.healed_at
 
-    def statuses(self) -> list[WorkerStatus]:
-        """Return what each worker is doing."""
-        return [slot.status() for slot in self._slots]
+    def members(self) -> list[MemberNow]:
+        """Return what each worker does."""
+        return [slot.now() for slot in self._slots]
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
         """Sample turns by the engines alone, for measurement; returns their tokens."""

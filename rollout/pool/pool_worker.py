@@ -3,23 +3,20 @@
 from pathlib import Path
 from typing import Protocol
 
-from envs.core.pulse import Pulse
+from envs.core.member import Member
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import WeightTaker
 
 
-class PoolWorker(WeightTaker, Protocol):
+class PoolWorker(Member, WeightTaker, Protocol):
     """One process with one engine. Every call raises `WorkerDied` where the process ends, or its engine's; one that is
     cancelled ends its work there too.
     """
 
-    @property
-    def name(self) -> str: ...
-
     async def placed(self) -> None:
-        """Wait until the process runs: until a machine has room for it."""
+        """Wait until the process runs: until a machine has room for it. From then on its `place` is known."""
         ...
 
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
@@ -41,11 +38,5 @@ class PoolWorker(WeightTaker, Protocol):
     async def engine_stats(self) -> EngineStats: ...
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion: ...
-
-    async def pulse(self) -> Pulse: ...
-
-    def kill(self) -> None:
-        """End the process at once; nothing where it has ended."""
-        ...
 
     async def close(self) -> None: ...

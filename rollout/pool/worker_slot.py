@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
 from envs.core.failure import FailureKind
+from envs.core.member import MemberNow, MemberState
 from envs.core.pulse import WorkerDied
 from rollout.pool.pool_worker import PoolWorker
 from rollout.trajectory import Group
@@ -24,17 +24,6 @@ class WorkerState(Enum):
     JOINING = "joining"  # takes the weights that the others serve
     SERVING = "serving"  # is given groups
     DRAINING = "draining"  # is given none any more, and leaves once its last one is finished
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStatus:
-    """What the worker of a slot does. `tickets` are the numbers of its groups in flight, `worker` is None until it started."""
-
-    name: str
-    state: Literal["starting", "serving", "draining"]
-    tickets: tuple[int, ...]
-    restarts: int
-    worker: PoolWorker | None
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -101,15 +90,15 @@ class WorkerSlot:
     def takes_weights(self) -> bool:
         return self.state is not WorkerState.STARTING and not self.over.is_set()
 
-    def status(self) -> WorkerStatus:
-        """Return what it is doing."""
-        state: Literal["starting", "serving", "draining"] = "starting"
+    def now(self) -> MemberNow:
+        """Return what its worker does."""
+        state: MemberState = "starting"
         if self.state in (WorkerState.SERVING, WorkerState.DRAINING):
             state = "serving" if self.state is WorkerState.SERVING else "draining"
-        return WorkerStatus(
+        return MemberNow(
             name=self.worker.name,
             state=state,
+            member=None if self.state is WorkerState.STARTING else self.worker,
             tickets=tuple(self.tickets),
             restarts=self.restarts,
-            worker=None if self.state is WorkerState.STARTING else self.worker,
         )
