@@ -1,24 +1,29 @@
 """`make soak MINUTES=30 SEED=1`: the demo's loop under random faults, and what it leaves.
 
 Kills and stops workers, engines and ranks at random moments, each time waiting until the run has healed. At the end the
-resident memory of each process that lived long enough is flat within 5 % after its warm-up, nothing is left (no process, file,
-segment of shared memory or listening port), and the ledger balances. Exit status 1 where that is not so.
+resident memory of each process that lived long enough is flat within 5 % after its warm-up, the driver's among them, nothing
+is left (no process, file, segment of shared memory or listening port), and the ledger balances. Exit status 1 where that is
+not so. What it printed, the samples of memory and what the run wrote of itself stay in `runs/soak/`.
+
+Logs of Ray's sessions and what compilers keep for later runs have folders of their own here, as they outlive a run by
+intention; everything else below the temporary folder counts as left behind.
 """
 
 import argparse
 import contextlib
+import json
 import random
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 import psutil
-from fault_job import Job, rows, runs, stop, title
-from healing import ENGINE, RANK, WORKER, audited, heal
+from fault_job import Job, Runs, rows, runs, stop
+from healing import ENGINE, RANK, WORKER, audited, heal, steps_done
+from process_memory import SAMPLE_S, MemoryWatch
 
 DEMO = Path("configs/demo.yaml")
 ARGUMENTS = [
@@ -35,55 +40,76 @@ ARGUMENTS = [
 FAULTS: list[tuple[str, Callable[[psutil.Process], None]]] = [
     (name, hurt) for name in (WORKER, ENGINE, RANK) for hurt in (psutil.Process.kill, stop)
 ]
-SAMPLE_S = 5.0
-WARM_UP_S = 120.0
-WINDOW_S = 60.0
-GROWTH = 0.05
 PAUSE_S = (20.0, 90.0)
+TELL_S = 60.0
 SHARED = Path("/dev/shm")
+RESULTS = Path("runs/soak")
+KEPT = ("metrics.jsonl", "ledger.jsonl", "status.json", "faults")
+"""What stays of the run's folder."""
 
 
-@dataclass(kw_only=True)
-class Memory:
-    """The resident bytes of one process, by the second since it was first seen."""
+class Report:
+    """What the soak prints, which stays in a folder with what it measured."""
 
-    title: str
-    began: float
-    samples: list[tuple[float, int]] = field(default_factory=list)
+    def __init__(self, seed: int) -> None:
+        self.folder = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
+        self.folder.mkdir(parents=True)
+        self._began = time.monotonic()
 
-    def growth(self) -> float | None:
-        """Return by which share it has grown since its warm-up; None where it did not live long enough."""
-        after = [(at, size) for at, size in self.samples if at >= WARM_UP_S]
-        if not after or after[-1][0] < WARM_UP_S + 2 * WINDOW_S:
-            return None
-        first = median(size for at, size in after if at < WARM_UP_S + WINDOW_S)
-        last = median(size for at, size in after if at > after[-1][0] - WINDOW_S)
-        return last / first - 1.0
+    def say(self, text: str) -> None:
+        """Print a line, with the minute; it is in the file at once."""
+        minutes = (time.monotonic() - self._began) / 60
+        line = f"{minutes:5.1f} min  {text}"
+        print(line, flush=True)
+        with (self.folder / "soak.txt").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def keep(self, job: Job, memory: MemoryWatch) -> None:
+        """Keep what was measured, and what the run says of itself."""
+        (self.folder / "memory.json").write_text(json.dumps(memory.to_json()), encoding="utf-8")
+        for path in [job.log, *(job.run / name for name in KEPT)]:
+            if path.is_dir():
+                shutil.copytree(path, self.folder / path.name, dirs_exist_ok=True)
+            elif path.exists():
+                shutil.copy(path, self.folder)
 
 
 class Watch:
     """What the processes of a job take while it runs."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, report: Report) -> None:
         self._job = job
-        self._next = 0.0
-        self.memory: dict[int, Memory] = {}
+        self._report = report
+        self._next = self._tells = 0.0
+        self.memory = MemoryWatch(job.process.pid)
         self.ports: set[int] = set()
         self.segments: set[str] = set()
 
     def look(self) -> None:
-        """Take a sample, where the last one is old enough."""
+        """Take a sample, where the last one is old enough, and say how it goes, where that was long ago."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + SAMPLE_S
-        for one in [psutil.Process(self._job.process.pid), *self._job.tree()]:
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                known = self.memory.setdefault(one.pid, Memory(title=title(one)[:60], began=now))
-                known.samples.append((now - known.began, one.memory_info().rss))
+        processes = [psutil.Process(self._job.process.pid), *self._job.tree()]
+        self.memory.sample(processes)
+        for one in processes:
+            with contextlib.suppress(OSError, psutil.Error):
+                self.segments |= mapped(one.pid)
                 listening = (c for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
                 self.ports |= {c.laddr.port for c in listening}
-                self.segments |= {m.path for m in one.memory_maps() if m.path.startswith(f"{SHARED}/")}
+        if now >= self._tells:
+            self._tells = now + TELL_S
+            driver = psutil.Process(self._job.process.pid).memory_info().rss / 2**20
+            self._report.say(f"step {steps_done(self._job)}, {len(processes)} processes, driver {driver:.0f} MB")
+            self._report.keep(self._job, self.memory)
+
+
+def mapped(pid: int) -> set[str]:
+    """Return the files of shared memory that a process has mapped and that have a name."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    paths = (line.split(maxsplit=5)[-1] for line in lines if f"{SHARED}/" in line)
+    return {path for path in paths if not path.endswith("(deleted)")}
 
 
 def hurt_again_and_again(job: Job, watch: Watch, rng: random.Random, until: float) -> Iterator[str]:
@@ -101,40 +127,49 @@ def hurt_again_and_again(job: Job, watch: Watch, rng: random.Random, until: floa
 
 
 def left_over(watch: Watch, temporary: Path, run: Path) -> list[str]:
-    """Return what is there that the run should have taken along; logs of Ray's sessions stay, as Ray wants it."""
+    """Return what is there that the run should have taken along."""
     listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
     ports = [f"port {port}" for port in sorted(watch.ports & listening)]
     segments = [path for path in sorted(watch.segments) if Path(path).exists()]
-    files = [str(path) for path in temporary.iterdir() if path.name != "ray"]
+    files = [str(path) for path in temporary.iterdir()]
     files += [str(path) for pattern in ("*.tmp", "*.unfinished") for path in run.rglob(pattern)]
     return [*ports, *segments, *files]
 
 
+def ended(found: Runs, job: Job, watch: Watch, report: Report) -> list[str]:
+    """Stop the run, and return what is wrong with how it ended and with what it left."""
+    problems = []
+    job.process.send_signal(signal.SIGTERM)
+    if (status := job.end()) != 130:
+        problems.append(f"exit status {status}, not 130:\n{job.output}")
+    report.say(f"{len(rows(job.run, 'rl'))} steps; audit: {audited(job.run)}")
+    found.require_gone()  # Ray's agents as well, which take longest
+    return problems + [f"left behind: {what}" for what in left_over(watch, found.folder / "tmp", job.run)]
+
+
 def soak(minutes: float, seed: int) -> int:
     """Run, hurt, measure; returns the exit status."""
-    rng, problems = random.Random(seed), []
+    rng, report, problems, faults = random.Random(seed), Report(seed), [], 0
     with runs(DEMO) as found:
-        temporary = found.folder / "tmp"
-        temporary.mkdir()
-        environment = {"TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
+        folders = {"TMPDIR": "tmp", "RAY_TMPDIR": "ray", "TORCHINDUCTOR_CACHE_DIR": "compiled"}
+        environment = {name: str(found.folder / folder) for name, folder in folders.items()}
+        for folder in environment.values():
+            Path(folder).mkdir()
         job = found.start("soak", *ARGUMENTS, f"seed={seed}", environment=environment)
-        job.wait_until(lambda: bool(rows(job.run, "rl")), "the first step", limit_s=600.0)
-        watch = Watch(job)
-        for text in hurt_again_and_again(job, watch, rng, time.monotonic() + 60 * minutes):
-            print(text, flush=True)
-        job.process.send_signal(signal.SIGTERM)
-        status = job.end()
-        if status != 130:
-            problems.append(f"exit status {status}, not 130:\n{job.output}")
-        print(f"{len(rows(job.run, 'rl'))} steps; audit: {audited(job.run)}")
-        problems += [f"left behind: {what}" for what in left_over(watch, temporary, job.run)]
-        measured = [(one, growth) for one in watch.memory.values() if (growth := one.growth()) is not None]
-        for one, growth in measured:
-            print(f"{one.title}: {one.samples[-1][1] / 2**20:.0f} MiB, {100 * growth:+.1f} % since its warm-up")
-            if growth > GROWTH:
-                problems.append(f"{one.title} has grown by {100 * growth:.1f} %")
-        print(f"{len(measured)} processes lived long enough, of {len(watch.memory)}")
-    print(*problems, sep="\n")
+        watch = Watch(job, report)
+        try:
+            job.wait_until(lambda: bool(rows(job.run, "rl")), "the first step", limit_s=600.0, every_s=1.0)
+            for text in hurt_again_and_again(job, watch, rng, time.monotonic() + 60 * minutes):
+                faults += 1
+                report.say(text)
+            problems += ended(found, job, watch, report)
+        except AssertionError as error:  # of what was waited for: the rest is told all the same
+            problems.append(str(error))
+        finally:
+            report.keep(job, watch.memory)
+    problems += watch.memory.problems()
+    for line in [f"{faults} faults healed", *watch.memory.table(), *(problems or ["nothing is wrong"])]:
+        report.say(line)
     return 1 if problems else 0
 
 

@@ -1,10 +1,12 @@
 """The command `serve` with a tiny model, asked by the openai client."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -108,7 +110,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "orchestrator", "serve", str(run), "--port", str(port), "--grace", "0"]
     command += ["--raw-prompts"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    temporary = Path(tempfile.mkdtemp(prefix="tf-", dir="/tmp"))  # on a short path, as sockets need one
+    environment = os.environ | {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(run / "compiled")}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         address = f"http://127.0.0.1:{port}/v1"
@@ -123,6 +127,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         while left := [child for child in children if Path(f"/proc/{child}").exists()]:  # no engine is left
             assert time.monotonic() < deadline, f"children {left} outlive the server"
             time.sleep(0.1)
+    temporary.rmdir()  # nothing is left in it
 
 
 def test_a_thought_is_closed_once_at_its_budget(served: Served) -> None:

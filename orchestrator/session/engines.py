@@ -14,6 +14,7 @@ from orchestrator.deadline import Deadline, both, in_thread, within
 from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import RunSupervision
+from rollout.engines.scratch_folder import remove_abandoned
 from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.slot_keeper import Healing
@@ -89,9 +90,10 @@ class Engines:
         return self.pool is not None
 
     async def close(self) -> None:
-        """Stop the workers."""
+        """Stop the workers, and remove what those that were killed have left on this machine."""
         if self.pool is not None:
             await self.pool.close()
+        await in_thread(remove_abandoned)
 
     async def _start_pool(self, model: Path, *, who: str) -> None:
         config = self._run.config

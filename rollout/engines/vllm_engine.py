@@ -15,6 +15,7 @@ from rollout.budget.request_args import CLOSING, extra_args
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.engine_process import EngineProcess
 from rollout.engines.protocol import Completion, EngineConfig, EngineStats
+from rollout.engines.scratch_folder import ScratchFolder
 from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
 from rollout.trajectory import WeightVersion
@@ -66,24 +67,24 @@ class VllmEngine:
         self._receiver = WeightReceiver()
         self._stats = StatsRecorder(on_pass=on_pass)
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
-        self._llm = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=str(model_dir),
-                dtype=config.dtype,
-                max_model_len=config.max_model_len,
-                max_num_seqs=config.max_sequences,
-                max_num_batched_tokens=max(config.batched_tokens, config.max_model_len),
-                gpu_memory_utilization=config.gpu_memory_utilization,
-                # Not the logits' own: what was really sampled from.
-                logprobs_mode="processed_logprobs",
-                logits_processors=[ThoughtProcessor],
-                additional_config={} if tags is None else {CLOSING: tags.closing},
-                weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-                worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
-                **engine_arguments(eager=record_experts),
-            ),
-            stat_loggers=[lambda _config, _index: self._stats],
+        arguments = AsyncEngineArgs(
+            model=str(model_dir),
+            dtype=config.dtype,
+            max_model_len=config.max_model_len,
+            max_num_seqs=config.max_sequences,
+            max_num_batched_tokens=max(config.batched_tokens, config.max_model_len),
+            gpu_memory_utilization=config.gpu_memory_utilization,
+            # Not the logits' own: what was really sampled from.
+            logprobs_mode="processed_logprobs",
+            logits_processors=[ThoughtProcessor],
+            additional_config={} if tags is None else {CLOSING: tags.closing},
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
+            **engine_arguments(eager=record_experts),
         )
+        self._scratch = ScratchFolder()
+        with self._scratch.used():
+            self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
         assert self._llm.logger_manager is not None
         self._process = EngineProcess(lambda: self._llm.errored, raised=EngineDeadError)
         # Beside it vLLM puts one that keeps forty figures for Prometheus, which nobody reads.
@@ -252,6 +253,7 @@ class VllmEngine:
         """See `Engine.close`."""
         self._llm.shutdown()
         self._receiver.close()
+        self._scratch.close()
 
 
 def _completion(

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 ON_CPU = not torch.cuda.is_available()
 
@@ -19,6 +20,8 @@ def prepare_environment() -> None:
     os.environ.setdefault(
         "GLOO_SOCKET_IFNAME", "lo"
     )  # an engine is alone in its group, which need not listen elsewhere
+    # Below the machine's temporary folder: what was compiled has to outlive the engine, whose own is removed.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
     # The second model runner, which GPUs get otherwise, takes no logits processors: thoughts could not be limited.
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     if ON_CPU:

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 from argparse import Namespace
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.request_args import CLOSING
+from rollout.engines.scratch_folder import ScratchFolder
 from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
 from rollout.engines.vllm_worker import WorkerExtension
@@ -81,7 +83,8 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
         raise ValueError(f"can't listen at {config.host}:{config.port} ({error}); give another --port") from error
     guard = Middleware(ThinkingMiddleware, rules=rules, escaper=Escaper(tokenizer), raw_prompts=config.raw_prompts)
     line = _ready_line(name, address, budgets=not rules.no_budget)
-    return asyncio.run(_serve(arguments, guard, listener, line=line))
+    with closing(ScratchFolder()) as scratch, scratch.used():
+        return asyncio.run(_serve(arguments, guard, listener, line=line))
 
 
 def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name: str) -> Namespace:
