@@ -4,54 +4,7 @@
 `make test-faults` writes down what it saw.
 """
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
-    """A thread of another project."""
-
-    name: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One fault."""
-
-    name: str
-    fault: str
-    promised: str
-    threads: tuple[Thread, ...] = ()
-    held_by: str | None = None
-    seen: str = ""
-    more: bool = False
-    """Whether only `make test-faults-more` looks at it, which is no part of what must be clean."""
-
-
-REPOSITORIES = {
-    "NeMo-RL": "NVIDIA-NeMo/RL",
-    "SkyRL": "NovaSky-AI/SkyRL",
-    "prime-rl": "PrimeIntellect-ai/prime-rl",
-    "verl": "verl-project/verl",
-    "OpenRLHF": "OpenRLHF/OpenRLHF",
-    "TRL": "huggingface/trl",
-    "open-instruct": "allenai/open-instruct",
-    "SvS": "MasterVito/SvS",
-    "rllm": "rllm-org/rllm",
-}
-
-
-def thread(name: str) -> Thread:
-    """Return the thread of a name such as `SkyRL #1350` or `TRL PR #5911`."""
-    project, *kind, number = name.split()
-    place = "pull" if kind else "issues"
-    return Thread(name=name, url=f"https://github.com/{REPOSITORIES[project]}/{place}/{number.removeprefix('#')}")
-
-
-def threads(*names: str) -> tuple[Thread, ...]:
-    return tuple(thread(name) for name in names)
-
+from fault_row import Row, threads
 
 HEALS = "a new one takes its place on the current weights, its groups are issued again with their tickets and seeds"
 LEARNER_HEALS = "the ranks are made again, the stage goes on from its newest checkpoint in the same process"
@@ -184,6 +137,14 @@ ROWS = (
         threads=threads("NeMo-RL #3488"),
         held_by="test_rollout_pool_healing.py::test_too_many_deaths_end_what_waits_and_are_named",
         seen="what waits ends, the deaths are named; a machine that takes many along counts once",
+    ),
+    Row(
+        name="poison",
+        fault="a task that every rollout worker dies of",
+        promised="after three deaths it is given up: failed answers, counted and named; the other tasks are answered",
+        held_by="test_rollout_pool_suspects.py::"
+        "test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_are_answered",
+        seen="so by plain workers: one ticket of ten fails, the restart limit holds",
     ),
     Row(
         name="scaled",

@@ -10,7 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fault_rows import ROWS, Row
+from fault_row import Row
+from fault_rows import ROWS
 
 FOLDER = "TEMPER_FAULTS"
 HEAD = """# Faults: what is promised, what was seen

@@ -15,6 +15,7 @@ from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import ServedWeights
 from rollout.pool.slot_keeper import Healing
+from rollout.pool.suspects import Suspects
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
@@ -138,6 +139,7 @@ async def pool_of(
     newcomers: Sequence[Worker] = (),
     retries: int = 0,
     restarts: int = 3,
+    suspects: Suspects | None = None,
     start_s: float = 60.0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> RolloutPool:
@@ -150,6 +152,7 @@ async def pool_of(
         retries=retries,
         healing=Healing(
             restarts=RestartLimit(restarts, window_s=1000.0),
+            suspects=suspects or Suspects(),
             start_s=start_s,
             died=lambda name, death: tell(f"{name}: {death}"),
             healed=lambda name, what: tell(f"{name} {what}"),

@@ -16,15 +16,13 @@ from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import RunSupervision
 from rollout.engines.scratch_folder import remove_abandoned
 from rollout.pool.pool import RolloutPool
-from rollout.pool.restarts import RestartLimit
+from rollout.pool.restarts import TOGETHER_S, RestartLimit
 from rollout.pool.slot_keeper import Healing
 from rollout.trajectory import WeightVersion
 
 T = TypeVar("T")
 DELIVERIES = 2
 """How often a push is delivered at the most."""
-TOGETHER_S = 10.0
-"""Seconds within which deaths of rollout workers count as one."""
 
 
 class Engines:

@@ -18,6 +18,7 @@ from rollout.pool.groups_in_flight import newest
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.served_weights import Served, ServedWeights
 from rollout.pool.slot_keeper import Healing, SlotKeeper
+from rollout.pool.suspects import failed
 from rollout.pool.worker_slot import WorkerSlot, WorkerState
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
@@ -40,14 +41,16 @@ class RolloutPool:
         self, spawn: Spawn, *, workers: int, weights: ServedWeights, retries: int, healing: Healing | None = None
     ) -> None:
         """`workers` are wanted, which serve `weights` at first; `retries` is how often failed episodes are tried again."""
+        healing = healing or Healing()
         self._weights = weights
         self._retries = retries
+        self._suspects, self._tell = healing.suspects, healing.tell
         self._wanted = workers
         self._slots: list[WorkerSlot] = []
         self._begun: dict[int, BegunGroup] = {}
         self.on_reissue: OnReissue = nobody
         """Told of each ticket that another worker takes over: its number, and why."""
-        self._keeper = SlotKeeper(spawn, weights=weights, healing=healing or Healing(), on_leave=self._slots.remove)
+        self._keeper = SlotKeeper(spawn, weights=weights, healing=healing, on_leave=self._slots.remove)
 
     async def start(self) -> None:
         """Start the workers, and wait until all serve. Ends those that have begun where that fails or is given up."""
@@ -88,11 +91,12 @@ class RolloutPool:
                 group, slot = await self._sampled(ticket, wanted, begun, avoided=slot)
                 if begun.before is not None:
                     group = begun.before.merged_with_retry(group)
-                if begun.attempt >= self._retries or not group.worth_retrying:
+                if slot is None or begun.attempt >= self._retries or not group.worth_retrying:
                     return group
                 begun = BegunGroup(ticket=ticket, attempt=begun.attempt + 1, before=group)
         finally:
             self._begun.pop(ticket.number, None)
+            self._suspects.forget(ticket.number)
 
     async def groups_in_flight(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
@@ -101,18 +105,26 @@ class RolloutPool:
 
     async def _sampled(
         self, ticket: Ticket, samples: int, begun: BegunGroup, *, avoided: WorkerSlot | None
-    ) -> tuple[Group, WorkerSlot]:
-        """Return one attempt's answers, and who gave them; where a worker dies another one gives them, from the same seeds."""
+    ) -> tuple[Group, WorkerSlot | None]:
+        """Return one attempt's answers, and who gave them; where a worker dies another one gives them, from the same seeds.
+
+        A task that one worker after the other dies of is given up: its answers have failed, and nobody gave them.
+        """
         own = replace(begun, before=None)
         while True:
-            slot = await self._free(avoided)
-            with slot.running(ticket.number) as worker:
-                try:
-                    group = await worker.run_group(ticket, samples, begun.attempt, own)
-                except WorkerDied as death:
-                    slot.end(worker, death)
-                    self.on_reissue(ticket.number, "worker_died")
-                    continue
+            async with self._suspects.turn(ticket.number):
+                slot = await self._free(avoided)
+                with slot.running(ticket.number) as worker:
+                    try:
+                        group = await worker.run_group(ticket, samples, begun.attempt, own)
+                    except WorkerDied as death:
+                        slot.end(worker, death)
+                        if self._suspects.is_guilty(ticket.number):
+                            group = failed(ticket, samples, death)
+                            self._tell(f"group {ticket.number} is given up: {group.failures[0].message}")
+                            return group, None
+                        self.on_reissue(ticket.number, "worker_died")
+                        continue
             slot.learn(worker, group)
             return group, slot
 

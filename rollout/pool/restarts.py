@@ -6,6 +6,9 @@ from time import monotonic
 
 from envs.core.pulse import ProcessDied
 
+TOGETHER_S = 10.0
+"""Seconds within which deaths of rollout workers count as one."""
+
 
 class TooManyRestarts(ProcessDied):
     """Processes died more often than they may be replaced. The message names the deaths."""

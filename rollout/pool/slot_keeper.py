@@ -10,6 +10,7 @@ from envs.core.pulse import ProcessDied, WorkerDied
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import Served, ServedWeights
+from rollout.pool.suspects import Suspects
 from rollout.pool.worker_slot import WorkerSlot, WorkerState
 
 JOINS = 10
@@ -27,6 +28,7 @@ class Healing:
     """
 
     restarts: RestartLimit = field(default_factory=lambda: RestartLimit(3, window_s=1800.0))
+    suspects: Suspects = field(default_factory=Suspects)
     start_s: float = 300.0
     died: Callable[[str, WorkerDied], None] = lambda name, death: None
     healed: Callable[[str, str], None] = lambda name, what: None
