@@ -20,14 +20,17 @@ class SkipWatch:
         """Count the steps of a run that goes on, each with whether it was skipped."""
         self._skipped = []
         for step, skipped in steps:
-            self._skipped = [*self._skipped, step] if skipped else []
+            self._count(step, skipped=skipped)
 
     def add(self, step: int, *, skipped: bool, evidence: str) -> None:
         """Count a step; raise `NothingTrained` with the steps and the evidence of it once too many were skipped."""
-        self._skipped = [*self._skipped, step] if skipped else []
+        self._count(step, skipped=skipped)
         if len(self._skipped) >= self._most:
             raise NothingTrained(
                 f"{self._stage}: steps {self._skipped[0]} to {step} were skipped one after the other "
                 f"(learner.max_skipped={self._most}): loss or gradient was not finite, or nothing was left to train on; "
                 f"{evidence}"
             )
+
+    def _count(self, step: int, *, skipped: bool) -> None:
+        self._skipped = [*self._skipped, step] if skipped else []

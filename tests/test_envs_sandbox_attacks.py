@@ -1,6 +1,7 @@
 """The conformance test of the sandbox: every attack, at level 3 and at level 2, judged from outside."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -18,7 +19,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         if request.param < 3:
             raise
         pytest.skip(f"level 3 can't be had on this machine: {error}")
-    with target:
+    with closing(target):
         yield target
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledger_rows import read_ledger
 from pushes import empty_push
 from test_orchestrator_loop import Rollouts, told_folder
 from test_orchestrator_reporting_budget_curve import Tracked
@@ -22,7 +23,6 @@ from orchestrator.pipeline.runner import healed
 from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir
-from orchestrator.run.ledger import read_ledger
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.session.run import Run

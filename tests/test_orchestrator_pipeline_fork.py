@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ledger_rows import read_ledger
 
 from orchestrator.__main__ import main
 from orchestrator.loop_state import GROUPS_FILE, STATE_FILE, LoopState
@@ -17,7 +18,7 @@ from orchestrator.reporting.record import read_run
 from orchestrator.reporting.report import summary
 from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.run.folder import RunDir
-from orchestrator.run.ledger import Ledger, read_ledger
+from orchestrator.run.ledger import Ledger
 from orchestrator.stages.sft import SftConfig
 
 DEMO = Path("configs/demo.yaml")

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from ledger_rows import read_ledger
 from pushes import empty_push
 from test_orchestrator_reporting_budget_curve import Tracked
 
@@ -34,7 +35,6 @@ from orchestrator.pipeline.config import Config, load_config
 from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.run.checkpoint import begin, commit, latest, step_of
 from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.ledger import read_ledger
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.session.engines import Engines

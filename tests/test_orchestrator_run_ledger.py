@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+from ledger_rows import read_ledger
 
 from envs.core.env_ref import EnvRef
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from orchestrator.mixture import Draw
-from orchestrator.run.ledger import Ledger, LedgerRow, read_ledger
+from orchestrator.run.ledger import Ledger, LedgerRow, copy_ledger
 from orchestrator.ticket_ledger import TicketLedger, Totals
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
@@ -78,7 +79,7 @@ def test_a_line_that_a_killed_process_left_half_written_disappears_and_any_other
     assert [row.step for row in read_ledger(path)] == [1, 2]
     path.write_text(whole + "{}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"ledger.jsonl, line 2 is no row of a ledger"):
-        read_ledger(path)
+        copy_ledger(path, tmp_path / "copy.jsonl", rows={"rl": None})
     path.write_text(whole.replace("continued", "vanished"), encoding="utf-8")
     with pytest.raises(ValueError, match=r"line 1 is no row of a ledger: event 'vanished' is none of admitted"):
-        read_ledger(path)
+        copy_ledger(path, tmp_path / "copy.jsonl", rows={"rl": None})

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ledger_rows import read_ledger
 from test_orchestrator_reporting_budget_curve import Tracked
 from test_system_same_trajectories import TASK, answer
 
 from orchestrator.deadline import StopFlag
 from orchestrator.pipeline.config import load_config
 from orchestrator.run.folder import RunDir
-from orchestrator.run.ledger import Ledger, read_ledger
+from orchestrator.run.ledger import Ledger
 from orchestrator.run.metrics_log import MetricsLog, read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.session.context import RunContext

@@ -15,9 +15,8 @@ from clock_shim import Clock
 from fault_job import SYNCHRONOUS, Job, Runs, rows, runs, wait_a_moment
 from fault_table import saw
 from healing import audited
+from ledger_rows import read_ledger
 from same_trajectories import compare_runs, largest_loss_gap
-
-from orchestrator.run.ledger import read_ledger
 
 STEPS = 36
 ARGUMENTS = [*SYNCHRONOUS, "sft.steps=60", f"rl.steps={STEPS}"]

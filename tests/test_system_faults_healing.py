@@ -8,8 +8,8 @@ import pytest
 from fault_job import Job, Runs, rows, runs, stop
 from fault_table import saw
 from healing import ENGINE, RANK, WORKER, audited, heal, steps_done
+from ledger_rows import read_ledger
 
-from orchestrator.run.ledger import read_ledger
 from orchestrator.run.metrics_log import read_metrics
 
 STEPS = 100

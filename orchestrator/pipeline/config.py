@@ -73,14 +73,11 @@ class Config(RunConfig):
 
     def plays(self, instance: StageInstance) -> bool:
         """Return whether an instance plays episodes, for which it needs the engines."""
-        settings = self.settings(instance)
-        return settings is not None and instance.stage.plays(settings)
+        return instance.stage.plays(self.settings(instance))
 
     def require_stage(self, instance: StageInstance) -> None:
         """Raise `ValueError` where a stage could not run, which matters only where it is to run."""
-        settings = self.settings(instance)
-        if settings is not None:
-            instance.stage.requires(settings)
+        instance.stage.requires(self.settings(instance))
 
 
 SCHEMA = make_dataclass(

@@ -159,28 +159,20 @@ class Ledger(TicketLedger):
 
 
 def copy_ledger(source: Path, target: Path, *, rows: Mapping[str, int | None]) -> None:
-    """Copy the rows of some stages to another run: of each the first so many, or all of them where that is None."""
+    """Copy the rows of some stages to another run: of each the first so many, or all of them where that is None.
+
+    Raise `ValueError` with file and line number where a line of the source is no row of a ledger.
+    """
     copied: Counter[str] = Counter()
     kept: list[str] = []
-    for line, row in _rows(source):
+    text = source.read_text(encoding="utf-8") if source.exists() else ""
+    for line, row in parsed_lines(text, source, parse_row):
         most = rows.get(row.stage, 0)
         if most is None or copied[row.stage] < most:
             kept.append(line + "\n")
         copied[row.stage] += 1
     if kept:
         write_whole(target, "".join(kept))
-
-
-def read_ledger(path: Path) -> list[LedgerRow]:
-    """Read the rows of a ledger in order; none where there is no file. A torn last line is left out.
-
-    Raise `ValueError` with file and line number where a line inside the file is no row of a ledger.
-    """
-    return [row for _, row in _rows(path)]
-
-
-def _rows(path: Path) -> list[tuple[str, LedgerRow]]:
-    return parsed_lines(path.read_text(encoding="utf-8"), path, parse_row) if path.exists() else []
 
 
 def _head(stage: str) -> str:

@@ -14,10 +14,11 @@ import socket
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import ModuleType
+from typing import Any
 
 from envs.core.errors import SandboxError
 from envs.sandbox.conformance import attacks, cheats
@@ -152,14 +153,6 @@ class Target:
         shutil.rmtree(self.folder)
         del os.environ[VARIABLE]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _was_reached(opened: socket.socket) -> bool:
     """Tell whether something arrived at a socket that does not block."""
@@ -197,7 +190,7 @@ def main() -> int:
     """Run all attacks at a level and print what came of them."""
     level = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     unknown = 0
-    with Target(level) as target:
+    with closing(Target(level)) as target:
         for name in ATTACKS:
             outcome = target.attack(name)
             unknown += outcome.succeeded and name not in KNOWN[level]
