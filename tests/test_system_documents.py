@@ -10,7 +10,10 @@ import pytest
 from orchestrator.stages.registry import HELP
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/performance.md")
+DOCUMENTS = (
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *("docs/architecture.md", "docs/operations.md", "docs/performance.md"),
+)
 CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")
 FOLDERS = (*CODE, "configs", "docs", "requirements", ".ci")
 ENDINGS = (".py", ".md", ".yaml", ".sh", ".in", ".svg", ".jinja")
