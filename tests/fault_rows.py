@@ -79,8 +79,8 @@ ROWS = (
     Row(
         name="node-gone",
         more=True,
-        fault="a node of two gone, with a rollout worker on it",
-        promised="the run goes on on the other node",
+        fault="a rollout worker on another node stopped, then that node gone",
+        promised="looked at on its own node, killed and replaced; the run goes on on the other node",
         threads=threads("NeMo-RL #3488"),
     ),
     Row(
@@ -150,9 +150,6 @@ ROWS = (
         name="scaled",
         fault="workers added and removed while the run goes on",
         promised="newcomers serve on the current weights, those that go finish their groups first",
-        held_by="test_rollout_pool_healing.py::"
-        "test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first",
-        seen="so by plain workers",
     ),
     Row(
         name="killed-anywhere",

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 from fault_job import Job, rows
 
-from orchestrator.supervision.status import read_status
+from orchestrator.run.metrics_log import MetricsRow, read_metrics
+from orchestrator.supervision.status import MemberStatus, read_status
 
 WORKER, ENGINE, RANK = "ray::RolloutWorker", "VLLM::EngineCore", "ray::TrainerWorker"
 MEMBERS = {WORKER: "rollout worker", ENGINE: "rollout worker", RANK: "the learner's rank"}
@@ -51,14 +52,44 @@ def heal(
     waits(lambda: len(serving()) == of and len(job.actors(name)) == of, f"{of} processes {name}")
     victim = rng.choice(job.actors(name))
     gone = victim.ppid() if name == ENGINE else victim.pid
-    done, began = steps_done(job), time.monotonic()
+    done, began, at = steps_done(job), time.monotonic(), time.time()
     hurt(victim)
     waits(lambda: len(now := serving()) == of and gone not in now, f"{name} replaced")
     seconds, meanwhile = time.monotonic() - began, steps_done(job) - done
     replaced()
     after = steps_done(job)
     waits(lambda: steps_done(job) >= after + 2, "two steps after it")
-    return f"another one serves after {seconds:.0f} s, {max(0, meanwhile)} steps meanwhile"
+    noticed = min(fault.time for fault in faults(job) if fault.time >= at) - at
+    return (
+        f"noticed after {noticed:.0f} s, another one serves after {seconds:.0f} s, {max(0, meanwhile)} steps meanwhile"
+    )
+
+
+def faults(job: Job) -> list[MetricsRow]:
+    """Return what the run has noticed, hangs and deaths."""
+    rows = read_metrics(job.run / "metrics.jsonl")
+    return [row for row in rows if row.event is not None and row.event["kind"] == "fault"]
+
+
+def workers(job: Job) -> list[MemberStatus]:
+    """Return the rollout workers as the run shows them."""
+    status = read_status(job.run)
+    return [one for one in (status.members if status else ()) if one.name.startswith(MEMBERS[WORKER])]
+
+
+def scale(job: Job, number: int) -> float:
+    """Ask the run for so many rollout workers; return the seconds until so many serve, and there is no other one."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "orchestrator", "scale", str(job.run), "--rollout-workers", str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def there() -> bool:
+        states = [one.state for one in workers(job)]
+        return states == ["serving"] * number and len(job.actors(ENGINE)) == number
+
+    job.wait_until(there, f"{number} rollout workers", limit_s=HEALED_S, every_s=0.1)
+    return time.monotonic() - began
 
 
 def audited(run: Path) -> str:

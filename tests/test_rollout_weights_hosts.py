@@ -1,6 +1,9 @@
 """A weight push between hosts: a cluster of Ray with two of them on this machine."""
 
 import asyncio
+import os
+import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +20,13 @@ from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.config import LearnerConfig
 from learner.trainer_group import TrainerGroup
-from orchestrator.cluster.actors import gpus_taken
+from orchestrator.cluster.actors import at_place, gpus_taken
 from orchestrator.cluster.placement import NoRoomError
 from orchestrator.cluster.rollout_actors import RolloutActor
 from orchestrator.cluster.this_machine import ROOT
 from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
 from orchestrator.deadline import Deadline, StuckError, within
+from orchestrator.supervision.diagnosis import diagnose
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import RestartLimit
@@ -146,6 +150,7 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
     pool = RolloutPool(spawn, workers=2, weights=weights, retries=0, healing=healing)
     await pool.start()
     await pool.load_weights(await learner.publish(WeightVersion(step=1)))
+    await a_stopped_worker_is_looked_at_on_its_own_node(pool)
     cluster.remove_node(machine, allow_graceful=False)
     await seen(lambda: [(slot.state, slot.restarts) for slot in pool.members()] == [("starting", 1)] * 2)
     push = await learner.publish(WeightVersion(step=2))
@@ -158,6 +163,28 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
     pool.resize(1)
     await seen(lambda: [slot.state for slot in pool.members()] == ["serving"])
     await pool.close()
+
+
+async def a_stopped_worker_is_looked_at_on_its_own_node(pool: RolloutPool) -> None:
+    """Both nodes have this machine's name, and are told apart all the same."""
+    member = pool.members()[0].member
+    assert member is not None
+    assert member.place is not None
+    assert member.place.host == socket.gethostname()
+    assert await at_place(member.place, _node) == member.place.node != _node()
+    os.kill(member.place.pid, signal.SIGSTOP)
+    try:
+        found = await diagnose(member, "no answer", kind="hung")
+    finally:
+        os.kill(member.place.pid, signal.SIGCONT)
+    assert f"== process {member.place.pid} ray::Receiver" in found.evidence
+    assert ": stopped," in found.evidence
+    assert "Thread" in found.evidence or "no stacks:" in found.evidence
+    assert member.place.pid in [key.pid for key in found.processes]
+
+
+def _node() -> str:
+    return str(ray.get_runtime_context().get_node_id())
 
 
 async def seen(ready: Callable[[], bool]) -> None:

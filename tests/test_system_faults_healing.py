@@ -1,16 +1,17 @@
 """One run that loses workers, engines and ranks, by kills and by hangs, and ends as if nothing had been."""
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 from fault_job import Job, Runs, rows, runs, stop
 from fault_table import saw
-from healing import ENGINE, RANK, WORKER, audited, heal, steps_done
+from healing import ENGINE, RANK, WORKER, audited, faults, heal, scale, steps_done, workers
 from ledger_rows import read_ledger
 
-from orchestrator.run.metrics_log import read_metrics
+from orchestrator.supervision.status import read_status
 
 STEPS = 100
 SLOW, FAST = "6", "0.2"
@@ -37,10 +38,22 @@ def found() -> Iterator[Runs]:
         yield made
 
 
-def faults(job: Job) -> int:
-    """How many hangs the run has noticed."""
-    return sum(
-        row.event is not None and row.event["kind"] == "fault" for row in read_metrics(job.run / "metrics.jsonl")
+def scaled(job: Job, *, replaced: Callable[[], None]) -> str:
+    """Have a third worker, and two again; return what was seen."""
+    before = read_status(job.run)
+    assert before is not None
+    old = {one.name for one in workers(job)}
+    up = scale(job, 3)
+    (newcomer,) = {one.name for one in workers(job)} - old
+    said = re.findall(rf"{newcomer} serves version (\d+) after", job.output)
+    assert int(said[-1]) >= before.version, said
+    job.wait_until(lambda: any(one.tickets for one in workers(job) if one.name == newcomer), "its first group")
+    replaced()
+    down, done = scale(job, 2), steps_done(job)
+    job.wait_until(lambda: steps_done(job) >= done + 2, "two steps after it")
+    return (
+        f"the third serves version {said[-1]} (the run had {before.version} when asked) after {up:.0f} s and is given groups; "
+        f"two again, and no third process, after {down:.0f} s"
     )
 
 
@@ -62,12 +75,18 @@ def test_a_run_heals_from_the_kill_and_the_hang_of_each_kind_of_process(found: R
     seen = {}
     for name, kind in (("worker", WORKER), ("engine", ENGINE), ("rank", RANK)):
         for how, hurt in (("killed", psutil.Process.kill), ("stopped", stop)):
-            go(SLOW)
-            seen[f"{name}-{how}"] = heal(job, kind, hurt, rng, of=2, replaced=lambda: go(FAST))
+
+            def at_full_speed(one: psutil.Process, hurt: Callable[[psutil.Process], None] = hurt) -> None:
+                hurt(one)  # the next push, too, comes to one that hangs
+                go(SLOW)
+
+            seen[f"{name}-{how}"] = heal(job, kind, at_full_speed, rng, of=2, replaced=lambda: go(FAST))
             print(name, how, seen[f"{name}-{how}"], flush=True)
+    go(SLOW)
+    seen["scaled"] = scaled(job, replaced=lambda: go(FAST))
     assert job.end() == 0, job.output
     assert [row.step for row in rows(job.run, "rl")] == list(range(1, STEPS + 1))
-    assert faults(job) >= 3, job.output
+    assert sum(fault.event_text["how"] == "hung" for fault in faults(job)) >= 3, job.output
     verdict = audited(job.run)
     totals = next(row for row in reversed(read_ledger(job.run / "ledger.jsonl")) if row.event == "step").totals
     sums = (

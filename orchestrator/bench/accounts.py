@@ -32,6 +32,8 @@ from rollout.trajectory import Group, WeightVersion
 LOOKS = 150
 BETWEEN_S = 0.03
 """Seconds between two looks, in which the answers come."""
+ANSWER_S = 60.0
+"""How long it may take until all processes have answered once, in seconds."""
 REPEATS = 3
 UNDER_WAY_S = 0.5
 """Seconds after which the states of episodes are taken."""
@@ -83,8 +85,10 @@ async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, co
     progress.stage("bench", 1)
     failures = FailureWatch(rl.max_failures, setting="rl.max_failures")
     supervision.shows(LoopView(stage="bench", buffer=buffer, version=version, failures=failures))
-    await _looks(supervision, 3)  # the first answers say who answers
-    pids = [member.pid for member in supervision.status().members if member.pid is not None]
+    async with asyncio.timeout(ANSWER_S):
+        while any(member.progress is None for member in supervision.status().members):
+            await _looks(supervision, 1)
+    pids = [pid for member in supervision.status().members if member.pid is not None for pid in _family(member.pid)]
     idle = await _cpu_s(pids, asyncio.sleep(LOOKS * BETWEEN_S))
     busy = await _cpu_s(pids, _looks(supervision, LOOKS))
     return max(busy - idle, 0.0) / LOOKS
@@ -94,6 +98,11 @@ async def _looks(supervision: RunSupervision, count: int) -> None:
     for _ in range(count):
         await supervision.once()
         await asyncio.sleep(BETWEEN_S)
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and those that it started: an engine answers in one of its own."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 async def _cpu_s(pids: Sequence[int], work: Awaitable[None]) -> float:

@@ -129,6 +129,7 @@ class RunSupervision:
             tickets=one.tickets,
             pid=None if place is None else place.pid,
             host=None if place is None else place.host,
+            node=None if place is None else place.node,
             answered_s=None if watch is None or pulse is None else round(self._supervisor.silent_s(watch), 1),
             progress=None if pulse is None else pulse.progress,
             doing="" if pulse is None else pulse.doing,

@@ -15,7 +15,8 @@ STATUS_FILE = "status.json"
 class MemberStatus:
     """A rollout worker or a rank. Ages in seconds; what is not known yet is None.
 
-    `answered_s` is the age of its last pulse; `progress`, `doing` and `quiet_s` are what that said (see `Pulse`).
+    `host` is the name of its machine, `node` how the cluster calls its node where that is not the driver's. `answered_s` is
+    the age of its last pulse; `progress`, `doing` and `quiet_s` are what that said (see `Pulse`).
     """
 
     name: str
@@ -24,6 +25,7 @@ class MemberStatus:
     tickets: tuple[int, ...]
     pid: int | None = None
     host: str | None = None
+    node: str | None = None
     answered_s: float | None = None
     progress: int | None = None
     doing: str = ""
