@@ -81,21 +81,25 @@ async def within(
     stage: str,
     waiting_for: Callable[[], str],
     last_sign: Callable[[], float] = lambda: 0.0,
+    on_stuck: Callable[[str], Awaitable[None]] | None = None,
 ) -> T:
     """Return the awaitable's result; raise `StuckError` once nothing has come for as long as the limit allows.
 
-    `last_sign` is when something came last, on the monotonic clock, for a wait for many things. A `TimeoutError` of the
-    awaitable's own passes through unchanged.
+    `last_sign` is when something came last, on the monotonic clock, for a wait for many things. `on_stuck` is told the message
+    before what is waited for is given up. A `TimeoutError` of the awaitable's own passes through unchanged.
     """
     work, began = asyncio.ensure_future(awaitable), monotonic()
     try:
         while not work.done():
             left = max(began, last_sign()) + limit.seconds - monotonic()
             if left <= 0:
-                raise StuckError(
+                stuck = StuckError(
                     f"{stage}: nothing for {limit.seconds:.0f} s while waiting for {waiting_for()}; the same command "
                     f"continues the run, with a longer {limit.setting} where that was too short"
                 )
+                if on_stuck is not None:
+                    await on_stuck(str(stuck))
+                raise stuck
             await asyncio.wait({work}, timeout=left)
         return work.result()
     finally:

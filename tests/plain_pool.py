@@ -12,6 +12,7 @@ from envs.core.task import Task
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.pool import RolloutPool
+from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import ServedWeights
 from rollout.pool.slot_keeper import Healing
@@ -144,6 +145,11 @@ async def pool_of(
     tell: Callable[[str], None] = lambda line: None,
 ) -> RolloutPool:
     """Return a pool that serves the directory "base" as version 0; `newcomers` take the places of those that die."""
+
+    async def late(worker: PoolWorker, what: str) -> None:
+        tell(f"{worker.name} looked at: {what}")
+        worker.kill()
+
     coming: Iterator[Worker] = iter([*workers, *newcomers])
     pool = RolloutPool(
         lambda number: next(coming),
@@ -154,6 +160,7 @@ async def pool_of(
             restarts=RestartLimit(restarts, window_s=1000.0),
             suspects=suspects or Suspects(),
             start_s=start_s,
+            late=late,
             died=lambda name, death: tell(f"{name}: {death}"),
             healed=lambda name, what: tell(f"{name} {what}"),
             tell=tell,

@@ -24,6 +24,28 @@ def test_a_passed_deadline_names_the_stage_what_it_waited_for_and_the_setting() 
         asyncio.run(story())
 
 
+def test_whoever_looks_at_what_is_stuck_does_so_before_that_is_given_up() -> None:
+    async def story() -> list[str]:
+        said: list[str] = []
+
+        async def waits() -> None:
+            try:
+                await asyncio.sleep(10)
+            finally:
+                said.append("given up")
+
+        async def look(what: str) -> None:
+            await asyncio.sleep(0.01)
+            said.append(what[:8])
+
+        with pytest.raises(StuckError):
+            await within(SHORT, waits(), stage="rl", waiting_for=lambda: "engines", on_stuck=look)
+        await asyncio.sleep(0)
+        return said
+
+    assert asyncio.run(story()) == ["rl: noth", "given up"]
+
+
 def test_a_wait_for_many_things_goes_on_while_they_come_and_ends_when_nothing_comes_any_more() -> None:
     async def story(signs: int) -> str:
         last = 0.0

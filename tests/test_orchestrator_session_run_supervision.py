@@ -56,7 +56,7 @@ class Desk:
         progress.stage("rl", 9)
         members = [
             MemberNow(name="rollout worker 0", state="serving", member=Worker(), tickets=(3,), restarts=1),
-            MemberNow(name="rollout worker 1", state="starting", member=None),
+            MemberNow(name="rollout worker 1", state="starting", member=Worker(), watched=False),
         ]
         self.supervision = RunSupervision(self.run, members=lambda: members, resize=self.resize)
 
@@ -105,7 +105,7 @@ def test_the_status_shows_who_answers_and_who_starts(tmp_path: Path) -> None:
         1,
         "here",
     )
-    assert (starting.state, starting.pid, starting.answered_s) == ("starting", None, None)
+    assert (starting.state, starting.pid, starting.answered_s) == ("starting", os.getpid(), None)
 
 
 def test_a_request_for_workers_reaches_the_pool_and_stands_among_the_metrics(tmp_path: Path) -> None:
@@ -145,6 +145,17 @@ def test_a_run_that_waited_in_vain_leaves_the_stacks_of_its_processes(tmp_path: 
         watched(tmp_path, work)
     text = (tmp_path / "job" / "faults" / "001-rollout-worker-0.txt").read_text()
     assert "looked at: rl step 3: nothing for 300 s" in text
+    assert f"process {os.getpid()}" in text
+
+
+def test_a_start_that_is_waited_for_in_vain_leaves_the_stacks_of_those_that_start(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.supervision.examine_starting("rl: nothing for 300 s while waiting for the rollout engines to start")
+
+    watched(tmp_path, work)
+    (found,) = (tmp_path / "job" / "faults").iterdir()
+    text = found.read_text()
+    assert "looked at: rl: nothing for 300 s while waiting for the rollout engines to start" in text
     assert f"process {os.getpid()}" in text
 
 

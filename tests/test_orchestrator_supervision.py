@@ -197,6 +197,19 @@ def test_an_answer_without_progress_after_the_look_saves_nobody_who_is_stalled()
     asyncio.run(scene())
 
 
+def test_a_process_that_does_not_start_in_time_is_looked_at_and_ended_and_its_death_is_known() -> None:
+    async def scene() -> None:
+        late = Actor()
+        watched = Scene()
+        await watched.supervisor.end_starting(late, "did not start within 300 s")
+        watched.supervisor.died("rollout worker 0", ProcessDied("rollout worker 0 did not start within 300 s"))
+        (fault,) = watched.faults
+        assert (fault.kind, fault.evidence, late.killed) == ("hung", f"process {late.place.pid} has ended", 1)
+        await watched.pass_seconds(2)
+
+    asyncio.run(scene())
+
+
 def test_a_newcomer_of_the_same_name_has_time_of_its_own() -> None:
     async def scene() -> None:
         actor, newcomer = Actor(), Actor()

@@ -266,6 +266,21 @@ class StartsLate(Worker):
         return await super().start(model_dir, version)
 
 
+def test_a_newcomer_that_does_not_start_in_time_is_looked_at_before_it_is_replaced() -> None:
+    said: list[str] = []
+
+    async def work() -> list[tuple[str, int]]:
+        first, late = Worker(name="0"), StartsLate()
+        pool = await pool_of([first, Worker()], newcomers=[late, Worker()], start_s=0.1, tell=said.append)
+        first.kill()
+        while states(pool)[0] != ("serving", 2):
+            await asyncio.sleep(0.01)
+        return states(pool)
+
+    assert run(work()) == [("serving", 2), ("serving", 0)]
+    assert said[1:3] == ["w looked at: did not start within 0 s", "w: w did not start within 0 s"]
+
+
 def test_a_newcomer_that_never_reads_the_weights_of_the_others_is_replaced_and_holds_up_no_push() -> None:
     said: list[str] = []
 

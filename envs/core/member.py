@@ -46,10 +46,13 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberNow:
-    """What a rollout worker or a rank does: `member` is None while it starts, `tickets` are its groups in flight."""
+    """What a rollout worker or a rank does. `watched` says whether it is to give signs of life, which it need not while it
+    starts; `tickets` are its groups in flight.
+    """
 
     name: str
     state: MemberState
-    member: Member | None
+    member: Member
+    watched: bool = True
     tickets: tuple[int, ...] = ()
     restarts: int = 0

@@ -22,7 +22,7 @@ from orchestrator.bench.loop import bench_loop
 from orchestrator.bench.rollout import bench_rollout, same_length
 from orchestrator.bench.training import bench_training
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from orchestrator.cluster.rollout_actors import start_rollout_pool
+from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
@@ -48,9 +48,10 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         began, stolen = time.monotonic(), _stolen_s()
         closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
         rollout = same_length(config, closing)
-        pool = await start_rollout_pool(
+        pool = await make_rollout_pool(
             rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed, actors=config.actors
         )
+        await pool.start()
         engine_start = time.monotonic() - began
         learner = await start_trainer_group(config.learner, actors=config.actors)
         await learner.load(model, optim=rl.optim, loss=LossConfig(objective="nll"), total_steps=100)

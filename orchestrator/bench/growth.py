@@ -25,7 +25,7 @@ from learner.models.fresh import FreshModelConfig, make_model
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from orchestrator.cluster.rollout_actors import start_rollout_pool
+from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
@@ -177,9 +177,8 @@ class _Bench:
     @asynccontextmanager
     async def _pool(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[RolloutPool]:
         version, actors = WeightVersion(step=0), most_actors(self._config)
-        pool = await start_rollout_pool(
-            rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors
-        )
+        pool = await make_rollout_pool(rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors)
+        await pool.start()
         try:
             yield pool
         finally:

@@ -1,4 +1,4 @@
-"""The rollout workers as actors of Ray, and the pool of them that a run starts."""
+"""The rollout workers as actors of Ray, and the pool of them."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ from rollout.weights.manifest import WeightManifest
 CONCURRENT_CALLS = 4096
 
 
-async def start_rollout_pool(
+async def make_rollout_pool(
     config: RolloutConfig,
     *,
     model_dir: Path,
@@ -33,12 +33,12 @@ async def start_rollout_pool(
     healing: Healing | None = None,
     newest: Callable[[], Path] | None = None,
 ) -> RolloutPool:
-    """Start every worker's engine on a model directory, whose weights count as `version`.
+    """Return a pool of workers, which its `start` starts: every engine on a model directory, whose weights count as `version`.
 
     `actors` is how many the run has, its learner's included: where there are as many GPUs, each has one. With
     `record_experts` the engines record the experts that they choose. `healing` says how dead workers are replaced, and
-    `newest` which model of the same shape there is by then. Raises `ValueError` where experts can't be recorded,
-    `NoRoomError` where the cluster has too few GPUs free, and `TooManyRestarts` where workers die before they serve.
+    `newest` which model of the same shape there is by then. Raises `NoRoomError` where the cluster has too few GPUs free;
+    the start raises `ValueError` where experts can't be recorded, and `TooManyRestarts` where workers die before they serve.
     """
     share = await gpu_share(actors, wanted=config.workers)
     actor = ray.remote(RolloutWorker).options(
@@ -49,9 +49,7 @@ async def start_rollout_pool(
         return RolloutActor(actor.remote(config, seed=seed), number=number, record_experts=record_experts)
 
     weights = ServedWeights(model_dir, version, newest=newest)
-    pool = RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
-    await pool.start()
-    return pool
+    return RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
 
 
 class RolloutActor:

@@ -35,7 +35,7 @@ FILES = "files"
 async def start_trainer_group(config: LearnerConfig, *, actors: int, again: bool = False) -> TrainerGroup:
     """Start one actor per rank, and wait until they have joined each other on loopback.
 
-    `actors`: see `start_rollout_pool`. Where ranks start `again` they wait for the GPUs of those that died, or for others.
+    `actors`: see `make_rollout_pool`. Where ranks start `again` they wait for the GPUs of those that died, or for others.
     """
     share = cluster_gpus().share(actors) if again else await gpu_share(actors, wanted=config.ranks)
     groups = {HEALTH: 1, FILES: 1}

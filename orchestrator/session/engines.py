@@ -9,7 +9,7 @@ from typing import TypeVar
 from envs.core.member import MemberNow
 from envs.sandbox.sandbox import MIN_LEVEL
 from orchestrator.cluster.actors import gpus_taken
-from orchestrator.cluster.rollout_actors import start_rollout_pool
+from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.deadline import Deadline, both, in_thread, within
 from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
@@ -42,6 +42,7 @@ class Engines:
         self._limits = run.config.deadlines
         self._served: Path | None = None
         self._undoing = False
+        self._starting: RolloutPool | None = None
         self.pool: RolloutPool | None = None
 
     async def serving(self, model: Path, *, who: str) -> RolloutPool:
@@ -70,8 +71,9 @@ class Engines:
             self.pool.hold(model)
 
     def members(self) -> list[MemberNow]:
-        """Return what each worker does; nothing before they have started."""
-        return [] if self.pool is None else self.pool.members()
+        """Return what each worker does; nothing before they start."""
+        pool = self.pool or self._starting
+        return [] if pool is None else pool.members()
 
     def healed(self) -> float:
         """Return when a worker took the place of another one last, on the monotonic clock; see `RolloutPool.healed`."""
@@ -97,7 +99,26 @@ class Engines:
         config = self._run.config
         self._run.progress.note(f"{who}: starting {config.rollout.workers} rollout engine(s)")
         began = time.monotonic()
-        starting = start_rollout_pool(
+        starting = within(
+            self._limits.start(size_of(model)),
+            self._start(model),
+            stage=who,
+            waiting_for=lambda: f"the rollout engines to start{gpus_taken()}",
+            on_stuck=None if self._supervision is None else self._supervision.examine_starting,
+        )
+        if self._beside is not None:  # both take long to start, mostly on one core each
+            await both(starting, self._beside(who))
+        else:
+            await starting
+        self._run.metrics.append_next("start", {"engine/start_s": time.monotonic() - began})
+        # below the usual level anyway: the processes that grade are sealed by the same layers as programs
+        programs = any(env.runs_programs for env in config.environments.values())
+        if programs or config.sandbox.min_level < MIN_LEVEL:
+            await self._show_isolation(who)
+
+    async def _start(self, model: Path) -> None:
+        config = self._run.config
+        self._starting = pool = await make_rollout_pool(
             config.rollout,
             model_dir=model,
             version=self._run.version,
@@ -107,21 +128,11 @@ class Engines:
             healing=self._how_to_heal(model),
             newest=lambda: self._run.model_dir,
         )
-        limit = self._limits.start(size_of(model))
-        waiting = within(limit, starting, stage=who, waiting_for=lambda: f"the rollout engines to start{gpus_taken()}")
-
-        async def start() -> None:
-            self.pool = await waiting
-
-        if self._beside is not None:  # both take long to start, mostly on one core each
-            await both(start(), self._beside(who))
-        else:
-            await start()
-        self._run.metrics.append_next("start", {"engine/start_s": time.monotonic() - began})
-        # below the usual level anyway: the processes that grade are sealed by the same layers as programs
-        programs = any(env.runs_programs for env in config.environments.values())
-        if programs or config.sandbox.min_level < MIN_LEVEL:
-            await self._show_isolation(who)
+        try:
+            await pool.start()
+        finally:
+            self._starting = None
+        self.pool = pool
 
     def _how_to_heal(self, model: Path) -> Healing:
         config, record = self._run.config.supervision, self._supervision
@@ -130,7 +141,9 @@ class Engines:
             start_s=self._limits.start(size_of(model)).seconds,
             tell=self._run.progress.note,
         )
-        return healing if record is None else replace(healing, died=record.died, healed=record.healed)
+        if record is None:
+            return healing
+        return replace(healing, late=record.end_starting, died=record.died, healed=record.healed)
 
     async def _show_isolation(self, who: str) -> None:
         assert self.pool is not None

@@ -78,6 +78,14 @@ class RunSupervision:
         """Show this stage's buffer and failures from now on."""
         self._loop, self._seen = loop, {}
 
+    async def examine_starting(self, what: str) -> None:
+        """Record how those stand that have not started, where the run waited too long for them; none is ended."""
+        await self._supervisor.examine([one.member for one in self._members() if not one.watched], what)
+
+    async def end_starting(self, member: Member, what: str) -> None:
+        """Look at a process that did not start in time, and end it."""
+        await self._supervisor.end_starting(member, what)
+
     def died(self, who: str, error: Exception) -> None:
         """Record a death that somebody heals: of a rollout worker by its name, or of the learner."""
         self._supervisor.died(who, error)
@@ -119,8 +127,7 @@ class RunSupervision:
         )
 
     def _member(self, one: MemberNow) -> MemberStatus:
-        place = None if one.member is None else one.member.place
-        watch = None if one.member is None else self._supervisor.watch_of(one.member)
+        place, watch = one.member.place, self._supervisor.watch_of(one.member)
         pulse = None if watch is None else watch.pulse
         return MemberStatus(
             name=one.name,
@@ -137,7 +144,7 @@ class RunSupervision:
         )
 
     def _watched(self) -> list[Member]:
-        return [one.member for one in self._members() if one.member is not None]
+        return [one.member for one in self._members() if one.watched]
 
     def _record(self, diagnosis: Diagnosis) -> None:
         """Write a fault into its file, on the screen and among the metrics."""

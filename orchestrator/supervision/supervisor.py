@@ -10,6 +10,7 @@ from dataclasses import replace
 from time import monotonic
 
 from envs.core.member import Member
+from envs.core.pulse import Pulse
 from orchestrator.cluster.actors import at_place
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.supervision.diagnosis import Diagnosis, diagnose
@@ -80,14 +81,28 @@ class Supervisor:
 
     async def examine_all(self, what: str) -> None:
         """Record how all members stand, where the run itself waited too long for something; none is ended."""
-        watches = list(self._watches.values())
-        looks = (diagnose(watch.member, what, kind="looked at", pulse=watch.pulse) for watch in watches)
+        await self.examine([watch.member for watch in self._watches.values()], what)
+
+    async def examine(self, members: Sequence[Member], what: str) -> None:
+        """Record likewise how some processes stand, which need not be members yet."""
+        looks = (diagnose(member, what, kind="looked at", pulse=self._pulse_of(member)) for member in members)
         for diagnosis in await asyncio.gather(*looks):
             self._on_fault(diagnosis)
+
+    async def end_starting(self, member: Member, what: str) -> None:
+        """Look at a process that did not become a member in time, and end it."""
+        found = await diagnose(member, what, kind="hung")
+        watch = self._watches.setdefault(id(member), Watch(member, now=self._clock.now()))
+        watch.ending = asyncio.create_task(self._end(watch, found))
+        await asyncio.wait({watch.ending})
 
     def watch_of(self, member: Member) -> Watch | None:
         """Return what is known of a member."""
         return self._watches.get(id(member))
+
+    def _pulse_of(self, member: Member) -> Pulse | None:
+        watch = self.watch_of(member)
+        return None if watch is None else watch.pulse
 
     def silent_s(self, watch: Watch) -> float:
         """Return the seconds since a member answered last."""

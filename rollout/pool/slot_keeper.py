@@ -1,7 +1,7 @@
 """Keeps a worker in every slot: starts it, brings it to the weights that are served, and replaces it when it dies."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -23,13 +23,14 @@ next ones, with which it is given them too."""
 class Healing:
     """How dead workers are replaced: how often, and how many seconds one may take to start, or to read a model then.
 
-    `died` learns the name of each that is replaced and its death, `healed` the name and what its successor serves;
-    `tell` says all else to people.
+    `late` ends one that does not start in time, told what is wrong. `died` learns the name of each that is replaced and its
+    death, `healed` the name and what its successor serves; `tell` says all else to people.
     """
 
     restarts: RestartLimit = field(default_factory=lambda: RestartLimit(3, window_s=1800.0))
     suspects: Suspects = field(default_factory=Suspects)
     start_s: float = 300.0
+    late: Callable[[PoolWorker, str], Awaitable[None]] | None = None
     died: Callable[[str, WorkerDied], None] = lambda name, death: None
     healed: Callable[[str, str], None] = lambda name, what: None
     tell: Callable[[str], None] = lambda line: None
@@ -167,7 +168,10 @@ class SlotKeeper:
             async with asyncio.timeout(self._healing.start_s):
                 confirmed = await worker.start(started.model, started.version)
         except TimeoutError:
-            raise WorkerDied(f"{worker.name} did not start within {self._healing.start_s:.0f} s") from None
+            late = f"did not start within {self._healing.start_s:.0f} s"
+            if self._healing.late is not None:
+                await self._healing.late(worker, late)
+            raise WorkerDied(f"{worker.name} {late}") from None
         except Exception as error:
             if isinstance(error, WorkerDied) or not self._has_served:  # a mistake in the settings, for example
                 raise

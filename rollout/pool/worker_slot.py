@@ -98,7 +98,8 @@ class WorkerSlot:
         return MemberNow(
             name=self.worker.name,
             state=state,
-            member=None if self.state is WorkerState.STARTING else self.worker,
+            member=self.worker,
+            watched=self.state is not WorkerState.STARTING,
             tickets=tuple(self.tickets),
             restarts=self.restarts,
         )
