@@ -32,7 +32,7 @@ ROWS = (
     Row(
         name="engine-stopped",
         fault="SIGSTOP of an engine's process",
-        promised=f"diagnosed and killed after supervision.silent_s, since its worker answers for it; {HEALS}",
+        promised=f"diagnosed and killed after supervision.silent_s, also in a push, since its worker answers for it; {HEALS}",
         threads=threads("SkyRL #1173", "verl #7180"),
     ),
     Row(
