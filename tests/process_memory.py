@@ -77,6 +77,11 @@ class MemoryWatch:
                 known.kind = kind or known.kind
                 known.samples.append((now - known.began, sizes))
 
+    def driver_bytes(self) -> int:
+        """Return what the driver took when it was last seen."""
+        drivers = [one for one in self.seen.values() if one.kind == DRIVER and one.samples]
+        return drivers[-1].samples[-1][1][PARTS[0]] if drivers else 0
+
     def problems(self) -> list[str]:
         """Return which processes have grown, and whether the driver could not be judged."""
         judged = [one for one in self.seen.values() if one.judged]

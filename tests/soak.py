@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 from fault_job import Job, Runs, rows, runs, stop
 from healing import ENGINE, RANK, WORKER, audited, heal, steps_done
-from process_memory import SAMPLE_S, MemoryWatch
+from process_memory import MB, SAMPLE_S, MemoryWatch
 
 DEMO = Path("configs/demo.yaml")
 ARGUMENTS = [
@@ -100,8 +100,8 @@ class Watch:
                 self.ports |= {c.laddr.port for c in listening}
         if now >= self._tells:
             self._tells = now + TELL_S
-            driver = psutil.Process(self._job.process.pid).memory_info().rss / 2**20
-            self._report.say(f"step {steps_done(self._job)}, {len(processes)} processes, driver {driver:.0f} MB")
+            size = self.memory.driver_bytes() / MB
+            self._report.say(f"step {steps_done(self._job)}, {len(processes)} processes, driver {size:.0f} MB")
             self._report.keep(self._job, self.memory)
 
 
