@@ -127,6 +127,8 @@ def kind_of(command: str) -> str:
     """Return the kind of a process by its command line: what it calls itself, the script or the module that it runs."""
     if named := re.match(r"(?:ray|VLLM)::\w+", command):
         return named[0]
+    if started := re.search(r" -c from ([\w.]+) import", command):
+        return started[1]
     words = command.split()
     for before, word in pairwise(words):
         if before == "-m" or word.endswith(".py"):
