@@ -21,6 +21,8 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray would run its workers at low priority: whatever else the machine does would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # Its head would remember 100,000 calls at 2 kB each, growing for hours; without a dashboard nobody reads them.
+    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
     # the current folder too: a user's own environments are modules there
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.getcwd(), os.environ.get("PYTHONPATH", "")]))
