@@ -36,13 +36,18 @@ class Memory:
         return self.samples[-1][0] if self.samples else 0.0
 
     @property
+    def warm_s(self) -> float:
+        """When it was seen first after its warm-up; on a busy machine that may be late."""
+        return next((at for at, _ in self.samples if at >= WARM_UP_S), self.lived_s)
+
+    @property
     def judged(self) -> bool:
         """Whether it has lived for two windows after its warm-up."""
-        return self.lived_s >= WARM_UP_S + 2 * WINDOW_S
+        return self.lived_s >= self.warm_s + 2 * WINDOW_S
 
     def first(self, part: str = PARTS[0]) -> float:
         """Return the median of the first window after the warm-up."""
-        return median(sizes[part] for at, sizes in self.samples if WARM_UP_S <= at < WARM_UP_S + WINDOW_S)
+        return median(sizes[part] for at, sizes in self.samples if 0 <= at - self.warm_s < WINDOW_S)
 
     def last(self, part: str = PARTS[0]) -> float:
         """Return the median of the last window."""
@@ -130,6 +135,8 @@ def kind_of(command: str) -> str:
     if started := re.search(r" -c from ([\w.]+) import", command):
         return started[1]
     words = command.split()
+    if words and not Path(words[0]).name.startswith("python"):  # whose arguments may name the scripts of others
+        return Path(words[0]).name
     for before, word in pairwise(words):
         if before == "-m" or word.endswith(".py"):
             return Path(word).name

@@ -167,10 +167,12 @@ def soak(minutes: float, seed: int) -> int:
             problems.append(str(error))
         finally:
             report.keep(job, watch.memory)
-    problems += watch.memory.problems()
-    for line in [f"{faults} faults healed", *watch.memory.table(), *(problems or ["nothing is wrong"])]:
+    for line in [f"{faults} faults healed", *(problems or ["nothing is left behind"]), *watch.memory.table()]:
         report.say(line)
-    return 1 if problems else 0
+    grown = watch.memory.problems()
+    for line in grown or ["the memory is flat"]:
+        report.say(line)
+    return 1 if problems or grown else 0
 
 
 def main() -> int:

@@ -38,6 +38,16 @@ def test_of_many_processes_of_a_kind_each_is_judged() -> None:
     assert found.table()[2].split()[:4] == ["VLLM::EngineCore", "3", "2", "600"]
 
 
+def test_a_process_that_was_not_looked_at_for_a_while_is_judged_by_what_was_seen() -> None:
+    whole = memory(DRIVER, seconds=1800, growth=0.08)
+    whole.samples = [sample for sample in whole.samples if not 100 < sample[0] < 300]
+    assert whole.growth == pytest.approx(0.067, abs=0.002)
+    whole.samples = [sample for sample in whole.samples if sample[0] < 400]
+    assert not whole.judged
+    whole.samples = []
+    assert not whole.judged
+
+
 def test_a_driver_that_could_not_be_judged_is_a_problem() -> None:
     (problem,) = watch(memory(DRIVER, seconds=200, growth=0.0)).problems()
     assert problem == "the driver's memory can't be judged: it was not seen for 4 minutes"
@@ -63,6 +73,7 @@ def test_processes_are_sampled_until_they_are_gone() -> None:
         ("/x/python -u /y/dashboard/agent.py --node-id=1", "agent.py"),
         ("/x/python -m envs.sandbox.zygote_main a", "envs.sandbox.zygote_main"),
         ("/x/python -c from multiprocessing.resource_tracker import main;main(9)", "multiprocessing.resource_tracker"),
+        ("/x/raylet --python_worker_command=/x/python /y/setup_worker.py", "raylet"),
         ("/x/gcs_server --log_dir=/tmp", "gcs_server"),
         ("", ""),
     ],
