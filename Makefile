@@ -11,7 +11,7 @@ PACKAGES := rewards envs rollout learner orchestrator
 STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults test-faults-more soak check bench \
+.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults soak check bench \
 	bench-growth bench-envs clean
 
 help:  ## list the targets
@@ -53,14 +53,10 @@ test: setup  ## set up, run the tests, two files at a time: a quarter of an hour
 test-long: setup  ## run the tests that take long: every row, every generator, every attack
 	@$(PY) -m pytest -m slow $(ARGS)
 
-test-faults: setup  ## kill, stop and starve real runs, write docs/faults.md: a quarter of an hour
+test-faults: setup  ## kill, stop and starve real runs, two at a time, write docs/faults.md: 20 minutes
 	@rm -rf $(SEEN) && mkdir -p $(SEEN)
-	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults $(ARGS)
+	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(if $(ARGS),,$(PY) tests/fault_table.py $(SEEN) docs/faults.md)
-
-test-faults-more: setup  ## kill the driver 20 times, lose nodes: half an hour more
-	@mkdir -p $(SEEN)
-	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults_more $(ARGS)
 
 soak: setup  ## run the demo's loop under random faults, MINUTES=30 SEED=1, and measure what stays
 	@PYTHONPATH=. $(PY) tests/soak.py --minutes $(MINUTES) --seed $(SEED)

@@ -21,8 +21,6 @@ class Row:
     threads: tuple[Thread, ...] = ()
     held_by: str | None = None
     seen: str = ""
-    more: bool = False
-    """Whether only `make test-faults-more` looks at it, which is no part of what must be clean."""
 
 
 REPOSITORIES = {

@@ -49,7 +49,6 @@ ROWS = (
     ),
     Row(
         name="driver-killed",
-        more=True,
         fault="kill -9 of the driver at 20 seeded moments: first stage, checkpoint, evaluation, push, step",
         promised="each time the same command goes on; in the end tickets, tokens, rewards and order are those of an "
         "undisturbed run (lag 0, one worker), and nothing is left behind",
@@ -57,28 +56,24 @@ ROWS = (
     ),
     Row(
         name="all-terminated",
-        more=True,
         fault="SIGTERM to all processes of a run",
         promised=f"the run ends and leaves no process; {SAME}",
         threads=threads("prime-rl PR #3050", "prime-rl #1360"),
     ),
     Row(
         name="interrupted-twice",
-        more=True,
         fault="two SIGINTs",
         promised=f"the second one ends the run at once; {SAME}",
         threads=threads("prime-rl #1360"),
     ),
     Row(
         name="head-gone",
-        more=True,
         fault="the head of the cluster gone (kill -9 of its GCS)",
         promised=f"the run ends by itself; {SAME}",
         threads=threads("prime-rl PR #3050"),
     ),
     Row(
         name="node-gone",
-        more=True,
         fault="a rollout worker on another node stopped, then that node gone",
         promised="looked at on its own node, killed and replaced; the run goes on on the other node",
         threads=threads("NeMo-RL #3488"),

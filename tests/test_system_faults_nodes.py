@@ -96,7 +96,7 @@ def heals_on_the_other_node(job: Job) -> str:
     return f"diagnosed there after {noticed:.0f} s, another one serves after {time.monotonic() - began:.0f} s"
 
 
-@pytest.mark.faults_more
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_a_node_that_is_lost_costs_its_worker_and_one_that_joins_gets_it(found: Runs) -> None:
     nodes = Nodes()
