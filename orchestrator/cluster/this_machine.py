@@ -1,12 +1,16 @@
 """The machine that a process runs on: where the repository lies, and loopback with its free ports."""
 
+import contextlib
+import random
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository."""
 LOOPBACK = "127.0.0.1"
+PORTS = range(20_000, 32_768)
+"""Ports that Linux gives to nobody by itself, as it does those from 32768: between the look at one of them and its use,
+seconds later in another process, a connection of somebody else's would take it. Ray's workers listen below 20000."""
 
 
 def free_port() -> int:
@@ -15,9 +19,11 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that were free a moment ago, all different."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Return ports of loopback that were free a moment ago, all different. Raise `RuntimeError` where there are too few."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if len(found) == count:
+            return found
+        with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
+            found.append(port)
+    raise RuntimeError(f"no {count} free ports between {PORTS.start} and {PORTS.stop - 1}; end what holds them")
