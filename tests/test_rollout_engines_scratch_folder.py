@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from rollout.engines.scratch_folder import LOCK, PREFIX, SHORT, ScratchFolder, remove_abandoned, scratch_base
+from rollout.engines.scratch_folder import PREFIX, SHORT, ScratchFolder, remove_abandoned, scratch_base
 from rollout.engines.vllm_settings import prepare_environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,6 +103,13 @@ def test_the_folder_of_a_living_one_stays(base: Path, holder: Holder) -> None:
     assert (holder.path / "socket").exists()
 
 
+def test_the_folder_of_a_living_one_stays_though_its_old_files_were_cleaned_away(base: Path, holder: Holder) -> None:
+    for file in holder.path.iterdir():
+        file.unlink()
+    ScratchFolder(base).close()
+    assert folders(base) == [holder.path]
+
+
 def test_two_engines_of_one_process_have_a_folder_each(base: Path) -> None:
     first, second = ScratchFolder(base), ScratchFolder(base)
     first.close()
@@ -128,7 +135,7 @@ def test_many_that_come_and_go_at_once_take_no_folder_from_each_other(base: Path
         for _ in range(40):
             scratch = ScratchFolder(base)
             (scratch.path / "socket").touch()
-            held += (scratch.path / LOCK).exists()
+            held += (scratch.path / "socket").exists()
             scratch.close()
         return held
 

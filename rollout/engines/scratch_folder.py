@@ -1,7 +1,8 @@
 """The folder for what an engine leaves in the temporary one: sockets and rendezvous files, which a kill would leave for ever.
 
 Each engine has one, below the temporary folder, held by a lock that ends with its owner, however that ends. Whoever makes or
-removes one removes those whose owners are no more, too.
+removes one removes those whose owners are no more, too. The lock is on the folder itself: a file in it would go with what
+cleans the temporary folder of old files, and systemd leaves folders that are locked so alone.
 
 Imports no vLLM: an engine's folder is there before its processes are.
 """
@@ -16,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "temper-engine-"
-LOCK = "lock"
 SOCKET_BYTES = 107
 """The longest path of a Unix socket on Linux."""
 RANDOM_BYTES = 8
@@ -58,11 +58,11 @@ class ScratchFolder:
 
     def close(self) -> None:
         """Remove it, and those whose owners are no more. May be called again."""
+        shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = None
-            remove_abandoned(self._base)
+        remove_abandoned(self._base)
 
 
 def scratch_base() -> Path:
@@ -79,30 +79,37 @@ def remove_abandoned(base: Path | None = None) -> None:
             about = folder.lstat()
             if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
                 continue
-            if (lock := _lock_in(folder)) is not None:
+            if (lock := _lock_of(folder)) is not None:
                 shutil.rmtree(folder, ignore_errors=True)
                 os.close(lock)
 
 
 def _held_folder(base: Path) -> tuple[Path, int | None]:
-    """Make a folder and lock it. Another process may take it for an abandoned one before that: then make another one."""
+    """Make a folder and lock it. Another process may take it for an abandoned one before that: then make another one.
+
+    The lock is None on a file system without such locks, where what a kill leaves stays.
+    """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-        with contextlib.suppress(FileNotFoundError):
-            if (lock := _lock_in(folder)) is not None:
-                return folder, lock
+        try:
+            lock = _lock_of(folder)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return folder, None
+        if lock is not None:
+            return folder, lock
 
 
-def _lock_in(folder: Path) -> int | None:
+def _lock_of(folder: Path) -> int | None:
     """Take the lock of a folder; None where another one has it, or has removed the folder meanwhile.
 
-    It belongs to this process alone: none that it starts inherits the open file.
+    It belongs to this process alone: no program that it starts inherits the open folder.
     """
-    path = folder / LOCK
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), path.lstat()):
+        if os.path.samestat(os.fstat(lock), folder.lstat()):
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
