@@ -86,7 +86,8 @@ async def within(
     """Return the awaitable's result; raise `StuckError` once nothing has come for as long as the limit allows.
 
     `last_sign` is when something came last, on the monotonic clock, for a wait for many things. `on_stuck` is told the message
-    before what is waited for is given up. A `TimeoutError` of the awaitable's own passes through unchanged.
+    before what is waited for is given up; what comes meanwhile is taken. A `TimeoutError` of the awaitable's own passes through
+    unchanged.
     """
     work, began = asyncio.ensure_future(awaitable), monotonic()
     try:
@@ -99,6 +100,8 @@ async def within(
                 )
                 if on_stuck is not None:
                     await on_stuck(str(stuck))
+                if work.done():
+                    break
                 raise stuck
             await asyncio.wait({work}, timeout=left)
         return work.result()

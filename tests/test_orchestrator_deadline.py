@@ -46,6 +46,23 @@ def test_whoever_looks_at_what_is_stuck_does_so_before_that_is_given_up() -> Non
     assert asyncio.run(story()) == ["rl: noth", "given up"]
 
 
+def test_what_comes_while_somebody_looks_why_it_does_not_is_taken() -> None:
+    async def story() -> str:
+        came = asyncio.Event()
+
+        async def late() -> str:
+            await came.wait()
+            return "engines"
+
+        async def look(what: str) -> None:
+            came.set()
+            await asyncio.sleep(0.01)
+
+        return await within(SHORT, late(), stage="rl", waiting_for=lambda: "engines", on_stuck=look)
+
+    assert asyncio.run(story()) == "engines"
+
+
 def test_a_wait_for_many_things_goes_on_while_they_come_and_ends_when_nothing_comes_any_more() -> None:
     async def story(signs: int) -> str:
         last = 0.0
