@@ -25,6 +25,7 @@ from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import LoopView, RunSupervision
 from orchestrator.settings.loop import RlConfig
 from orchestrator.ticket_ledger import Totals
+from rollout.engines.engine_process import cpu_s
 from rollout.episodes.begun_json import begun_to_json
 from rollout.pool.pool import RolloutPool
 from rollout.trajectory import Group, WeightVersion
@@ -113,8 +114,7 @@ async def _cpu_s(pids: Sequence[int], work: Awaitable[None]) -> float:
 
 
 def _used_s(pids: Sequence[int]) -> float:
-    times = [psutil.Process(pid).cpu_times() for pid in pids]
-    return time.process_time() + sum(one.user + one.system for one in times)
+    return time.process_time() + cpu_s(pids)
 
 
 def _ledger_s(config: Config, groups: Sequence[Group], path: Path) -> float:

@@ -99,6 +99,8 @@ def _look(process: psutil.Process, spy: Path) -> str:
             memory = process.memory_info().rss
     except psutil.NoSuchProcess:
         return f"== process {process.pid} has ended"
+    except psutil.AccessDenied as error:
+        return f"== process {process.pid} can't be looked at: {error}"
     head = f"== process {process.pid} {name}: {state}, {times.user + times.system:.0f} s of CPU, {memory / 1e6:.0f} MB"
     return f"{head}\n{_stacks(process, spy, stopped=state == psutil.STATUS_STOPPED)}"
 
@@ -116,7 +118,7 @@ def _stacks(process: psutil.Process, spy: Path, *, stopped: bool) -> str:
         failed = " ".join(done.stderr.split()) or f"status {done.returncode}"
     if stopped or not _catches(process.pid):
         return f"no stacks: {failed}"
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         process.send_signal(STACKS_SIGNAL)
         time.sleep(HANDLER_S)
     return f"its stacks are in its log, below (py-spy: {failed})"
