@@ -14,6 +14,7 @@ from rollout.weights.checksum import checksum, tensor_checksum
 from rollout.weights.delta import changes
 from rollout.weights.manifest import ALIGNMENT, WeightDelta, WeightManifest, wire_dtype
 from rollout.weights.segment import FOOTER_BYTES, clear_footer, contents, tensor_view, write_footer
+from rollout.weights.spare_memory import give_back
 from rollout.weights.transports.transport import Audience, Transport
 
 DELTA = "delta"
@@ -68,6 +69,7 @@ class WeightPublisher:
         if self.sparse and last is not None:
             manifest = replace(manifest, delta=self._delta(self._room(before), segment, last=last))
         self._last = manifest
+        give_back()  # once a step: what the update took
         return manifest
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:

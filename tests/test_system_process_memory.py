@@ -29,6 +29,22 @@ def test_growth_after_the_warm_up_is_told_and_growth_in_it_is_not() -> None:
     assert watch(memory(DRIVER, seconds=1800, growth=-0.3)).problems() == []
 
 
+def test_what_a_step_takes_for_a_moment_is_no_growth_and_hides_none() -> None:
+    for growth, flat in ((0.0, True), (0.08, False)):
+        steps = memory("ray::TrainerWorker", seconds=1200, growth=growth)
+        for _, sizes in steps.samples[::3] + steps.samples[-5:]:
+            sizes.update({part: int(size * 1.3) for part, size in sizes.items()})
+        assert steps.flat is flat
+
+
+def test_a_small_process_may_grow_by_three_megabytes() -> None:
+    small = [memory("raylet", seconds=1800, growth=share) for share in (0.09, 0.12)]
+    for one in small:
+        one.samples = [(at, {part: size // 3 for part, size in sizes.items()}) for at, sizes in one.samples]
+    assert [one.flat for one in small] == [True, False]
+    assert not memory("raylet", seconds=1800, growth=0.09).flat
+
+
 def test_of_many_processes_of_a_kind_each_is_judged() -> None:
     flat, grows = (memory("VLLM::EngineCore", seconds=600, growth=share) for share in (0.0, 0.2))
     young = memory("VLLM::EngineCore", seconds=200, growth=2.0)

@@ -26,6 +26,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from rollout.engines.expert_recorder import ExpertRecorder
 from rollout.engines.vllm_settings import ON_CPU
 from rollout.weights.segment import LocalWeights, require_footer, tensors
+from rollout.weights.spare_memory import give_back
 
 BACKEND = "temper"
 PARENT_CHECK_S = 2.0
@@ -88,6 +89,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
+        give_back()
 
     def shutdown(self) -> None:
         pass
