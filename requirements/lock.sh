@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes cpu.txt, gpu.txt, puzzles.txt and dev.txt again from the .in files. Further arguments go to uv, for example
-# `--find-links DIR` where torch's CPU build lies in a folder.
+# Makes cpu.txt, gpu.txt, puzzles.txt and dev.txt again from the .in files. What the lock files hold stays at its version
+# where the .in files allow it. Arguments go to uv, for example `--upgrade-package mlflow` or `--upgrade`. TORCH_CPU says
+# where torch's CPU build is: an index, or a folder of wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=.venv/bin/uv
@@ -9,15 +10,22 @@ head="# Complete lock: install with --no-deps. Made by requirements/lock.sh."
 compile() {  # compile NAME ARGUMENTS...
     local name=$1
     shift
-    "$uv" pip compile --quiet --no-header --python-version 3.11 "requirements/$name.in" "$@" >"requirements/$name.new"
+    cp "requirements/$name.txt" "requirements/$name.new"
+    "$uv" pip compile --quiet --no-header --python-version 3.11 "requirements/$name.in" \
+        --output-file "requirements/$name.new" "$@" >/dev/null
     { echo "$head"; cat "requirements/$name.new"; } >"requirements/$name.txt"
     rm "requirements/$name.new"
 }
 
-compile cpu --override requirements/overrides.txt --index-strategy unsafe-best-match \
-    --extra-index-url https://download.pytorch.org/whl/cpu "$@"
+torch_cpu=${TORCH_CPU:-https://download.pytorch.org/whl/cpu}
+case $torch_cpu in
+    http*) from=(--extra-index-url "$torch_cpu" --index-strategy unsafe-best-match) ;;
+    *) from=(--find-links "$torch_cpu") ;;
+esac
+compile cpu --override requirements/overrides.txt "${from[@]}" "$@"
 compile gpu "$@"
 # what reasoning-gym needs and the stacks do not hold
+grep -E '^[a-z]' requirements/cpu.txt >>requirements/puzzles.txt
 compile puzzles "$@"
 grep -E '^[a-z]' requirements/puzzles.txt >requirements/puzzles.new
 { echo "$head"; grep -vxFf <(cat requirements/cpu.txt requirements/gpu.txt) requirements/puzzles.new; } >requirements/puzzles.txt
