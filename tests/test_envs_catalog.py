@@ -6,10 +6,12 @@ from pathlib import Path
 import envs
 from envs.catalog import ENVIRONMENTS
 
-FAMILIES = sorted(path.parent.name for path in Path(envs.__file__).parent.glob("*/env.py"))
+ROOM = Path(envs.__file__).parent
+MODULES = [f"envs.{path.parent.name}.env" for path in ROOM.glob("*/env.py")]
+MODULES += [f"envs.questions.{path.stem}" for path in ROOM.glob("questions/[!_]*.py")]
 
 
 def test_each_family_says_what_it_is_beside_the_class_that_plays_it() -> None:
-    modules = {f"envs.{family}.env": import_module(f"envs.{family}.env") for family in FAMILIES}
+    modules = {name: import_module(name) for name in MODULES}
     listed = {definition.entry_point.partition(":")[0]: definition for definition in ENVIRONMENTS.values()}
     assert listed == {name: module.ENVIRONMENT for name, module in modules.items()}

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")
-FAMILIES = ("mathematics", "coding", "tool_use", "retail", "puzzles", "games", "remote")
+FAMILIES = ("mathematics", "coding", "tool_use", "retail", "puzzles", "games", "questions", "remote")
 """Families of environments: none knows another."""
 ROOMS = {
     "envs": ("core", "sandbox", "tools", "task_env", FAMILIES, "catalog", "binding", "source", "play", "playback"),

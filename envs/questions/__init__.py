@@ -1,0 +1,1 @@
+"""Questions that one answer settles: a kind of question in a file."""

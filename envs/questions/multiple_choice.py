@@ -1,0 +1,219 @@
+"""Multiple choice: a question with lettered choices, and the letter of the right one as the answer.
+
+Levels of generated tasks: 1 which choice is the given number; 2 which is the sum of two numbers below ten; 3 which is the
+smallest, the largest or the even one among up to five two-digit numbers. A level draws from all levels up to it.
+
+Rows: `question`, `choices` (a list) and `answer` (a letter, or a 0-based index), as in MMLU, or `options` in place of
+`choices`, as in MMLU-Pro; `choices` with `text` and `label` and an `answerKey`, as in ARC, CommonsenseQA and OpenBookQA;
+`Question`, `Correct Answer` and `Incorrect Answer 1` to `3`, as in GPQA.
+
+The choices of a row are shuffled by a seed made of the row itself, so that a task is the same in every run, unless a choice
+speaks of the others (`none of the above`, `both A and B`). Option `shuffle: false` keeps the order of the data, but for
+GPQA's rows, which name the right one first. `rewards/choices.py` says which letter an answer chooses.
+"""
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from envs.core.bounds import only_known
+from envs.core.definition import EnvDefinition
+from envs.core.jsonl import field
+from envs.core.row_format import Row, RowFormat, has_fields
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import ParsedTurn
+from envs.core.worked_steps import sum_steps
+from envs.task_env import TaskEnv, last_user_text
+from rewards.choices import LETTERS, chosen
+from rewards.verdict import verdict
+
+REQUEST = "Put the letter of the right choice in \\boxed{}."
+SPEAKS_OF_OTHERS = re.compile(
+    r"\b(?:none|all|any|both|neither|either|some)\b(?: of)?(?: the)? (?:above|below|these|those|others?|choices|options)\b|"
+    r"\b(?:above|preceding) (?:answers?|choices|options)\b|\b(?:choice|option|answer)s? (?-i:\(?[A-J]\b)|"
+    r"(?-i:\b[A-J]\)?,?) (?:and|or|nor|&) (?-i:\(?[A-J]\b)",
+    re.IGNORECASE,
+)
+WRONG_OF_GPQA = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+
+
+class MultipleChoiceEnv(TaskEnv):
+    """Single turn: the letter must be that of the right choice."""
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        letter = chosen(parsed.answer, count=task.spec["choices"])
+        detail = "no letter, or several" if letter is None else f"chose {letter}"
+        return self.end(verdict(letter == task.spec["answer"], well_formed=letter is not None, detail=detail))
+
+
+def laid_out(question: str, choices: Sequence[str], request: str = REQUEST) -> str:
+    """Return the text of a question: its choices on lines of their own, each behind its letter, and what is asked for."""
+    lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+    return "\n".join((question, *lines)) + (f"\n\n{request}" if request else "")
+
+
+def _which(rng: random.Random) -> tuple[str, list[int], int, str]:
+    """Return a question, its numbers, the index of the right one and the steps that lead there."""
+    numbers = rng.sample(range(10), rng.randint(2, 4))
+    right = rng.randrange(len(numbers))
+    return f"Which is {numbers[right]}?", numbers, right, f"{numbers[right]}={LETTERS[right]}"
+
+
+def _sum(rng: random.Random) -> tuple[str, list[int], int, str]:
+    a, b = rng.randint(1, 9), rng.randint(1, 9)
+    wrong = rng.sample([number for number in range(2, 19) if number != a + b], rng.randint(1, 3))
+    numbers = rng.sample([a + b, *wrong], len(wrong) + 1)
+    right = numbers.index(a + b)
+    return f"{a}+{b}=?", numbers, right, f"{sum_steps([a, b])} {a + b}={LETTERS[right]}"
+
+
+OUTSTANDING: dict[str, Callable[[list[int]], int]] = {
+    "smallest": min,
+    "largest": max,
+    "even": lambda numbers: next(number for number in numbers if number % 2 == 0),
+}
+
+
+def _outstanding(rng: random.Random) -> tuple[str, list[int], int, str]:
+    asked = rng.choice(tuple(OUTSTANDING))
+    numbers = rng.sample(range(10, 100), rng.randint(3, 5))
+    if asked == "even":
+        numbers = [rng.randrange(10, 100, 2), *rng.sample(range(11, 100, 2), len(numbers) - 1)]
+        rng.shuffle(numbers)
+    right = numbers.index(OUTSTANDING[asked](numbers))
+    return f"Which is {asked}?", numbers, right, f"{numbers[right]}={LETTERS[right]}"
+
+
+LEVELS: dict[int, Callable[[random.Random], tuple[str, list[int], int, str]]] = {1: _which, 2: _sum, 3: _outstanding}
+
+
+def generate(rng: random.Random, level: int) -> Task:
+    """Generate a task of this level; its key is set by the source."""
+    if level not in LEVELS:
+        raise ValueError(f"multiple_choice has levels {min(LEVELS)} to {max(LEVELS)}, not {level}")
+    question, numbers, right, steps = LEVELS[rng.randint(1, level)](rng)
+    content = laid_out(question, [str(number) for number in numbers], request="")
+    spec = {"answer": LETTERS[right], "choices": len(numbers), "steps": steps}
+    return Task(messages=({"role": "user", "content": content},), spec=spec)
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """Return the expert's answer to a generated task."""
+    if "steps" not in task.spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
+    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": task.spec["answer"]}]
+
+
+def gold(task: Task) -> list[str]:
+    """Return the turn of the right answer."""
+    return [f"\\boxed{{{task.spec['answer']}}}"]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Yield wrong answers by what was done to the right one."""
+    right, letters = task.spec["answer"], LETTERS[: task.spec["choices"] + 1]
+    others = [letter for letter in letters if letter != right]
+    for letter in others:
+        yield "another letter", [f"\\boxed{{{letter}}}"]
+    yield "empty", [""]
+    yield "all letters", [" ".join(letters)]
+    yield "two letters", [f"{right} or {others[0]}"]
+    yield "two boxes that differ", [f"\\boxed{{{right}}} \\boxed{{{others[0]}}}"]
+    yield "a statement and another one", [f"The answer is {others[0]}. The answer is {right}."]
+    yield "the question repeated", [last_user_text(task)]
+
+
+def _list_task(row: Row, *, choices: str, shuffle: bool) -> Task:
+    """Make a task of a row with a list of choices under this name: `answer` is a letter or a 0-based index."""
+    texts = field(row, choices, list)
+    answer = row.get("answer", row.get("answer_index"))
+    if isinstance(answer, str) and re.fullmatch(r"\(?[A-Za-z]\)?\.?", answer.strip()):
+        index = LETTERS.index(answer.strip(" ().").upper())
+    elif isinstance(answer, int) and not isinstance(answer, bool):
+        index = answer
+    else:
+        raise ValueError(f"field 'answer' must be a letter or a 0-based index, not {answer!r:.40}")
+    return _task(field(row, "question", str), texts, index, shuffle=shuffle)
+
+
+def _labelled_task(row: Row, *, shuffle: bool) -> Task:
+    """Make a task of a row whose `choices` have `text` and `label`, one of which is the `answerKey`."""
+    choices = field(row, "choices", dict)
+    texts, labels = field(choices, "text", list), field(choices, "label", list)
+    if len(texts) != len(labels) or labels.count(row["answerKey"]) != 1:
+        raise ValueError(f"field 'answerKey' is {row['answerKey']!r:.40}; it must be one of the labels {labels!r:.80}")
+    question = field(row, "question_stem" if "question_stem" in row else "question", str)
+    return _task(question, texts, labels.index(row["answerKey"]), shuffle=shuffle)
+
+
+def _gpqa_task(row: Row) -> Task:
+    """Make a task of a GPQA row."""
+    texts = [field(row, name, str).strip() for name in ("Correct Answer", *WRONG_OF_GPQA)]
+    return _task(field(row, "Question", str), texts, 0, shuffle=True)
+
+
+def _task(question: str, choices: list[Any], right: int, *, shuffle: bool) -> Task:
+    if not all(isinstance(choice, str | int | float) for choice in choices):
+        raise ValueError(f"the choices must be texts, not {choices!r:.120}")
+    texts = [str(choice) for choice in choices]
+    if not 2 <= len(texts) <= len(LETTERS):
+        raise ValueError(f"a question needs 2 to {len(LETTERS)} choices, not {len(texts)}")
+    if not 0 <= right < len(texts):
+        raise ValueError(f"the answer is choice {right} (0-based) of {len(texts)}")
+    if texts.count(texts[right]) > 1:
+        raise ValueError(f"the right choice {texts[right]!r:.80} stands there twice")
+    order = list(range(len(texts)))
+    if shuffle and not any(SPEAKS_OF_OTHERS.search(text[:1000]) for text in texts):
+        random.Random(json.dumps([question, texts])).shuffle(order)
+    content = laid_out(question.strip(), [texts[index] for index in order])
+    spec = {"answer": LETTERS[order.index(right)], "choices": len(texts)}
+    return Task(messages=({"role": "user", "content": content},), spec=spec)
+
+
+def _formats(*, shuffle: bool) -> tuple[RowFormat, ...]:
+    """Return the formats, the choices of a row shuffled or not."""
+    labelled = has_fields("choices", "answerKey")
+    return (
+        RowFormat(name="arc", matches=labelled, load=partial(_labelled_task, shuffle=shuffle)),
+        RowFormat(
+            name="mmlu",
+            matches=has_fields("question", "choices", "answer"),
+            load=partial(_list_task, choices="choices", shuffle=shuffle),
+        ),
+        RowFormat(
+            name="mmlu_pro",
+            matches=has_fields("question", "options"),
+            load=partial(_list_task, choices="options", shuffle=shuffle),
+        ),
+        RowFormat(name="gpqa", matches=has_fields("Question", "Correct Answer", *WRONG_OF_GPQA), load=_gpqa_task),
+    )
+
+
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    """Return the environment with these options. Raise `ValueError` for wrong ones."""
+    only_known(options, ("shuffle",), "options")
+    shuffle = options.get("shuffle", True)
+    if not isinstance(shuffle, bool):
+        raise ValueError(f"options.shuffle is {shuffle!r}; it must be true or false")
+    return _definition(shuffle=shuffle)
+
+
+def _definition(*, shuffle: bool) -> EnvDefinition:
+    return EnvDefinition(
+        id="multiple_choice",
+        entry_point="envs.questions.multiple_choice:MultipleChoiceEnv",
+        generate=generate,
+        formats=_formats(shuffle=shuffle),
+        demonstrate=demonstrate,
+        gold=gold,
+        corruptions=corruptions,
+        configure=configure,
+        max_turns=1,
+    )
+
+
+ENVIRONMENT = _definition(shuffle=True)

@@ -1,0 +1,69 @@
+"""The kinds of questions: on every level gold and demonstrations earn 1, corruptions nothing, and level 1 stays small."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import envs.questions
+from envs.catalog import ENVIRONMENTS, make_env
+from envs.core.definition import EnvDefinition
+from envs.core.turn_text import turn_text
+from envs.source import content_key, split_of
+from orchestrator.grading.envcheck import self_test
+
+KINDS = [
+    import_module(f"envs.questions.{path.stem}").ENVIRONMENT.id
+    for path in sorted(Path(envs.questions.__file__).parent.glob("[!_]*.py"))
+]
+MOST_LEVELS = 9
+LONGEST_PROMPT, LONGEST_ANSWER = 160, 90
+"""Characters of a level 1 task that the demo's model, with a token a byte, can still learn."""
+
+
+def levels(env: EnvDefinition) -> Iterator[int]:
+    """Levels of its generated tasks, from 1."""
+    assert env.generate is not None
+    for level in range(1, MOST_LEVELS):
+        try:
+            env.generate(random.Random(0), level)
+        except ValueError:
+            break
+        yield level
+    with pytest.raises(ValueError, match=f"{env.id} has level"):
+        env.generate(random.Random(0), MOST_LEVELS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_level_passes_the_self_test(kind: str) -> None:
+    env = ENVIRONMENTS[kind]
+    assert env.generate is not None
+    for level in levels(env):
+        tasks = [env.generate(random.Random(f"{level}/{index}"), level) for index in range(40)]
+        bound = [replace(task, env=env.ref(), key=content_key(task)) for task in tasks]
+        report = self_test(env, bound)
+        assert report.passed, [(level, finding.name, finding.against[:3]) for finding in report.findings]
+        assert {split_of(task) for task in bound} == {"train", "heldout"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_demonstrations_earn_1_on_every_level_and_are_small_on_the_first(kind: str) -> None:
+    env = ENVIRONMENTS[kind]
+    assert env.generate is not None
+    assert env.demonstrate is not None
+    for level in levels(env):
+        for index in range(30):
+            task = env.generate(random.Random(f"{level}/{index}"), level)
+            said = [message for message in env.demonstrate(task) if message["role"] == "assistant"]
+            played = make_env(env.ref())
+            played.reset(options={"task": replace(task, env=env.ref())})
+            for message in said:
+                _, reward, over, _, _ = played.step(turn_text(message, thinks=True))
+            assert (reward, over) == (1.0, True), (level, task.messages, said)
+            if level == 1:
+                prompt = sum(len(message["content"]) for message in task.messages)
+                assert prompt <= LONGEST_PROMPT
+                assert max(len(turn_text(message, thinks=True)) for message in said) <= LONGEST_ANSWER

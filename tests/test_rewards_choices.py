@@ -1,0 +1,89 @@
+"""Which letter a text chooses: right forms, several letters, articles that look like letters."""
+
+import time
+
+import pytest
+
+from rewards.choices import chosen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "B",
+        " b \n",
+        "(B)",
+        "**B**",
+        "B.",
+        "B) Paris",
+        "B. Paris, the capital",
+        "Option B",
+        "**B.** Paris",
+        "\\boxed{B}",
+        "So it is $\\boxed{\\text{(B)}}$.",
+        "\\boxed{B. Paris}",
+        "A is too small. \\boxed{B}",
+        "\\boxed{B}, as I said: \\boxed{b}",
+        "Answer: B",
+        "answer: b",
+        "**Answer:** B",
+        "**Answer**: (B) Paris",
+        "Because Paris is a capital, the answer is B.",
+        "The correct answer is (B) Paris.",
+        "The correct option is **B**",
+        "the correct choice is option b.",
+        "The answer is B, a city in France.",
+        "The answer is B\nThe answer is b.",
+    ],
+)
+def test_a_letter_is_found(text: str) -> None:
+    assert chosen(text, count=4) == "B"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Paris",
+        "A B C D",
+        "A or B",
+        "A/B",
+        "\\boxed{A} \\boxed{B}",
+        "\\boxed{A or B}",
+        "\\boxed{B",
+        "\\boxed{}",
+        "\\boxed{E}",
+        "E",
+        "Answer: E",
+        "The answer is A. No, the answer is B.",
+        "The answer is A or B",
+        "The answer is (A), (B)",
+        "Answer: A and C",
+        "The answer is a city in France",
+        "A city in France",
+        "Because of that, B",
+        "The answer is not B",
+        "The answer isn't B",
+        "A. Rome\nB. Paris\nC. Oslo",
+        "The answer is Both",
+        "B)C",
+    ],
+)
+def test_no_letter_or_several_choose_nothing(text: str) -> None:
+    assert chosen(text, count=4) is None
+
+
+def test_letters_go_as_far_as_the_choices() -> None:
+    assert chosen("J", count=10) == "J"
+    assert chosen("J", count=9) is None
+    assert chosen("The answer is B, I think", count=4) == "B"
+    assert chosen("The answer is B, I think", count=10) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["answer is " * 10_000, "\\boxed{" * 5_000, "(" * 50_000, "A" * 50_000, "answer: ** " * 9999]
+)
+def test_hostile_texts_take_little_time(text: str) -> None:
+    start = time.monotonic()
+    assert chosen(text, count=4) is None
+    assert time.monotonic() - start < 2
