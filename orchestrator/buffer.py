@@ -27,6 +27,7 @@ from orchestrator.deadline import in_thread
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.slots import Dropped, Meter, Occupancy, Slot, SlotState
 from orchestrator.ticket_ledger import TicketLedger, Totals
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 
@@ -42,13 +43,14 @@ class Buffer:
         fewest: int = 2,
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
+        sampling: Sampling = PLAIN,
         signal: Callable[[list[float]], bool] = differ,
         ledger: TicketLedger | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Begin without slots. A group needs `fewest` answers. `signal` says of a group's rewards whether they teach anything.
-        `overridden` are faults of a turn with an advantage of their own: a signal too. `ledger` takes down what becomes of
-        each ticket.
+        `overridden` are faults of a turn with an advantage of their own: a signal too. Answers are drawn by `sampling`; what
+        becomes of each ticket, `ledger` takes down.
         """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
             raise ValueError(
@@ -59,8 +61,8 @@ class Buffer:
         self._max_lag = max_lag
         self._max_drops = max_drops
         self._fewest = fewest
-        self._overridden = overridden
-        self._signal = signal
+        self._overridden, self._signal = overridden, signal
+        self._sampling = sampling
         self._slots: dict[int, Slot] = {}  # by number, which is the order of admission
         self._again: deque[Slot] = deque()  # of a checkpoint, in their slots already: to be handed out once more
         self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
@@ -69,8 +71,7 @@ class Buffer:
         self._ledger = ledger or TicketLedger()
         self._changed = asyncio.Condition()
         self._put_at = 0.0
-        self._clock = clock
-        self._meter = Meter()
+        self._clock, self._meter = clock, Meter()
         self.dropped = Dropped()
         self._dropped_draws: list[Draw] = []
 
@@ -101,7 +102,7 @@ class Buffer:
         task = await in_thread(mixture.task, slot.draw)
         self._measure()
         slot.state = SlotState.GENERATING
-        slot.ticket = Ticket(number=slot.number, task=task, admitted=slot.admitted)
+        slot.ticket = Ticket(number=slot.number, task=task, admitted=slot.admitted, sampling=self._sampling)
         return slot.ticket
 
     def _next_slot(self, mixture: Mixture, version: WeightVersion) -> Slot:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Message, Task
 from rewards.verdict import Verdict, correctness
+from rollout.sampling import PLAIN, Sampling
 
 
 @total_ordering
@@ -213,11 +214,15 @@ def well_formed_share(trajectories: Sequence[Trajectory]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A right to run one group: its place in the order of all groups, its task, and the version it was admitted at."""
+    """A right to run one group: its place in the order of all groups, its task, and the version it was admitted at.
+
+    `sampling` is how its answers are drawn.
+    """
 
     number: int
     task: Task
     admitted: WeightVersion
+    sampling: Sampling = PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

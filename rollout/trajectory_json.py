@@ -14,6 +14,7 @@ from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from rewards.verdict import Outcome, Verdict
 from rollout.expert_choices import from_json, to_json
+from rollout.sampling import sampling_from_json, sampling_to_json
 from rollout.trajectory import (
     Carried,
     Closed,
@@ -126,10 +127,8 @@ def failure_from_json(data: dict[str, str]) -> Failure:
 
 
 def group_to_json(group: Group) -> dict[str, Any]:
-    """Return a group as plain JSON data, with the number and version of its ticket."""
-    return {
-        "ticket": group.ticket.number,
-        "admitted": group.ticket.admitted.step,
+    """Return a group as plain JSON data, with number, version and sampling of its ticket."""
+    return _head(group) | {
         "trajectories": [trajectory_to_json(t) for t in group.trajectories],
         "failed": [trajectory_to_json(t) for t in group.failed],
         "retried": [failure_to_json(failure) for failure in group.retried],
@@ -139,7 +138,12 @@ def group_to_json(group: Group) -> dict[str, Any]:
 def group_from_json(data: dict[str, Any], task: Task) -> Group:
     """Return what `group_to_json` wrote, as the answers to its task, which is not read back: it is made again."""
     return Group(
-        ticket=Ticket(number=data["ticket"], task=task, admitted=WeightVersion(step=data["admitted"])),
+        ticket=Ticket(
+            number=data["ticket"],
+            task=task,
+            admitted=WeightVersion(step=data["admitted"]),
+            sampling=sampling_from_json(data["sampling"]),
+        ),
         trajectories=tuple(trajectory_from_json(t, task) for t in data["trajectories"]),
         failed=tuple(trajectory_from_json(t, task) for t in data["failed"]),
         retried=tuple(failure_from_json(failure) for failure in data["retried"]),
@@ -148,8 +152,14 @@ def group_from_json(data: dict[str, Any], task: Task) -> Group:
 
 def group_lines(group: Group) -> list[str]:
     """Return one JSON line for each trajectory of a group, failed ones included, with the group's ticket."""
-    head = {"ticket": group.ticket.number, "admitted": group.ticket.admitted.step}
+    head = _head(group)
     return [json.dumps(head | trajectory_to_json(t)) for t in (*group.trajectories, *group.failed)]
+
+
+def _head(group: Group) -> dict[str, Any]:
+    ticket = group.ticket
+    sampling = sampling_to_json(ticket.sampling)
+    return {"ticket": ticket.number, "admitted": ticket.admitted.step, "sampling": sampling}
 
 
 def write_groups(path: Path, groups: Iterable[Group], *, leave: int = 0) -> None:

@@ -7,6 +7,7 @@ from replay_engine import ReplayEngine
 
 from rollout.budget.rule import ThoughtLimit
 from rollout.engines.protocol import Completion
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Trajectory
 
 Said = dict[tuple[int, ...], Completion]
@@ -55,6 +56,7 @@ class HeldEngine(ReplayEngine):
         *,
         max_tokens: int,
         seed: int,
+        sampling: Sampling = PLAIN,
         limit: ThoughtLimit | None = None,
         begun: tuple[int, ...] = (),
         request: str | None = None,

@@ -9,6 +9,7 @@ import numpy as np
 from rollout.budget.rule import ThoughtLimit
 from rollout.engines.protocol import Completion, EngineStats
 from rollout.expert_choices import from_json
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
@@ -30,6 +31,7 @@ class ReplayEngine:
         *,
         max_tokens: int,
         seed: int,
+        sampling: Sampling = PLAIN,
         limit: ThoughtLimit | None = None,
         begun: tuple[int, ...] = (),
         request: str | None = None,

@@ -15,6 +15,7 @@ from rollout.engines.protocol import Completion
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Trajectory
 
 TOKENIZER = byte_tokenizer()
@@ -48,6 +49,7 @@ class ScriptedEngine(ReplayEngine):
         *,
         max_tokens: int,
         seed: int,
+        sampling: Sampling = PLAIN,
         limit: ThoughtLimit | None = None,
         begun: tuple[int, ...] = (),
         request: str | None = None,

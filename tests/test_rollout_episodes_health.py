@@ -16,6 +16,7 @@ from rollout.budget.rule import ThoughtLimit
 from rollout.engines.engine_process import EngineProcess, cpu_s
 from rollout.engines.protocol import Completion
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Ticket, WeightVersion
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class SickEngine(ScriptedEngine):
         *,
         max_tokens: int,
         seed: int,
+        sampling: Sampling = PLAIN,
         limit: ThoughtLimit | None = None,
         begun: tuple[int, ...] = (),
         request: str | None = None,

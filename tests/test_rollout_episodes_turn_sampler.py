@@ -11,6 +11,7 @@ from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion
 from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Closed, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
@@ -36,6 +37,7 @@ class Asked(ReplayEngine):
         *,
         max_tokens: int,
         seed: int,
+        sampling: Sampling = PLAIN,
         limit: ThoughtLimit | None = None,
         begun: tuple[int, ...] = (),
         request: str | None = None,

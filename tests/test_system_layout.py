@@ -14,6 +14,7 @@ FAMILIES = ("mathematics", "coding", "tool_use", "retail", "puzzles", "games", "
 ROOMS = {
     "envs": ("core", "sandbox", "tools", "task_env", FAMILIES, "catalog", "binding", "source", "play", "playback"),
     "rollout": (
+        "sampling",
         "trajectory",
         "expert_choices",
         "trajectory_json",
@@ -83,6 +84,7 @@ HOMES = {
         "orchestrator/cluster/ray_jobs.py",
     ),
     "vllm": (
+        "rollout/engines/request_params.py",
         "rollout/engines/vllm_engine.py",
         "rollout/engines/vllm_stats.py",
         "rollout/engines/vllm_worker.py",

@@ -6,6 +6,7 @@ from typing import Any
 
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.begun_json import begun_from_json, begun_to_json
+from rollout.sampling import sampling_to_json
 from rollout.trajectory import Ticket
 
 Row = dict[str, Any]
@@ -31,6 +32,9 @@ class BegunGroups:
             return None
         if row["task"] != ticket.task.label:
             self._note(f"group {ticket.number} begins again: its task was {row['task']} and is {ticket.task.label} now")
+            return None
+        if row["sampling"] != sampling_to_json(ticket.sampling):
+            self._note(f"group {ticket.number} begins again: its answers are sampled otherwise now")
             return None
         return begun_from_json(row, ticket)
 

@@ -1,4 +1,4 @@
-"""`eval`: held-out tasks of each environment, answers sampled at temperature 1; once more each under limited thought.
+"""`eval`: held-out tasks of each environment, answers drawn by `eval.sampling`; once more each under limited thought.
 
 The first pass thinks without a limit and gives the results of the environments. Further passes put the same tasks under
 other modes of thinking, as `eval.budgets`, `budget_shares`, `no_thought` and `low_effort` say; their points make a curve.
@@ -9,6 +9,7 @@ how many were asked for, and the accuracy that is left where those without a sco
 
 import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from envs.source import open_source
@@ -52,6 +53,7 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
         "order": next_order(run.folder.evals, label),
         "model": state.model,
         "k": config.samples,
+        "sampling": asdict(config.sampling),
         "seconds": time.monotonic() - began,
         "envs": by_env,
     }

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from orchestrator.reporting.budget_curve import (
 from orchestrator.session.run import Run
 from orchestrator.settings.run_config import RunConfig
 from rollout.pool.pool import RolloutPool
+from rollout.sampling import Sampling
 from rollout.trajectory import Group, Ticket
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class EvalConfig:
     """Held-out tasks of each environment."""
     samples: int = scheduled(4)
     """Answers to each task, the k of avg@k and pass@k."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How the answers are drawn."""
     timeout_s: float = running(600.0)
     """Deadline of answering the tasks once, in seconds; where they are answered under n budgets at once, n times that."""
     max_failures: float = running(0.5)
@@ -123,7 +126,10 @@ class Exam:
         place of another one; `TooManyFailures` where too many fail.
         """
         run, config = self._run, self._config
-        tickets = [Ticket(number=next(self._numbers), task=task, admitted=run.version) for task in tasks]
+        tickets = [
+            Ticket(number=next(self._numbers), task=task, admitted=run.version, sampling=config.sampling)
+            for task in tasks
+        ]
         calls = (self._pool.run_group(ticket, config.samples) for ticket in tickets)
         answering = asyncio.gather(*(self._watch.on(call) for call in calls))
         waiting = self._in_time(answering, points=points, waiting_for="held-out answers")

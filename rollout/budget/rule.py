@@ -103,6 +103,12 @@ class ThoughtTags:
             return None
         return ForcedClose(start=start, ids=self._rest_of_closing(ids[:start]))
 
+    def forced_marks(self, ids: Sequence[int], limit: ThoughtLimit, *, begun: Sequence[int] = ()) -> tuple[bool, ...]:
+        """Return which of `ids`, that follow those with which the turn had `begun`, a limit inserted."""
+        close = self.forced_close([*begun, *ids], limit)
+        places = range(0) if close is None else range(close.start, close.end)
+        return tuple(place in places for place in range(len(begun), len(begun) + len(ids)))
+
     def answer_start(self, ids: Sequence[int]) -> int:
         """Return where the answer begins: after the closing, the white space behind its tag included; there must be one."""
         place = self.close_of(ids)

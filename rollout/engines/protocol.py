@@ -1,13 +1,14 @@
 """What the rollout needs of an inference engine, whichever it is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from envs.core.setting import identity, running
 from rollout.budget.rule import ThoughtLimit
 from rollout.expert_choices import Choices
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
 
@@ -80,6 +81,10 @@ class Completion:
             finished=rest.finished,
         )
 
+    def ended(self, count: int) -> "Completion":
+        """Return the first `count` tokens, which end the turn."""
+        return replace(self.first(count), finished=True)
+
     def first(self, count: int) -> "Completion":
         """Return the first `count` tokens; an end that lay behind them is not there."""
         if count >= len(self.token_ids):
@@ -135,12 +140,15 @@ class Engine(Protocol):
         *,
         max_tokens: int,
         seed: int,
+        sampling: Sampling = PLAIN,
         limit: ThoughtLimit | None = None,
         begun: tuple[int, ...] = (),
         request: str | None = None,
     ) -> Completion:
-        """Sample at temperature 1 until the end of the turn or `max_tokens`; log-probabilities in nats.
+        """Sample until the end of the turn, a stop string or `max_tokens`, whatever `sampling.max_tokens` is.
 
+        Log-probabilities, in nats, are those of the distribution that was sampled from; at temperature 0, where there is
+        none, those of the model at temperature 1.
         With a `limit` the thought that the turn begins with is closed by force where it ends at the latest. `begun` are the
         turn's first tokens, sampled before: the completion is what follows them, and the limit counts them. `request` is
         the name by which `so_far` knows this call.

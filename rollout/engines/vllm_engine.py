@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,15 @@ import numpy as np
 
 from envs.core.failure import in_words
 from envs.core.pulse import WorkerDied
-from rollout.budget.request_args import CLOSING, extra_args
+from rollout.budget.request_args import CLOSING
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.engine_process import EngineProcess
 from rollout.engines.protocol import Completion, EngineConfig, EngineStats
 from rollout.engines.scratch_folder import ScratchFolder
+from rollout.engines.stop_strings import ended_at_stop
 from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
@@ -30,16 +32,13 @@ from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput
-from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from rollout.engines.request_params import request_params
 from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_stats import StatsRecorder
 from rollout.engines.vllm_worker import BACKEND, WorkerExtension
-
-LIKELIEST = 2
-"""How many likeliest tokens vLLM names beside each token of a limited thought."""
 
 
 class VllmEngine:
@@ -64,6 +63,8 @@ class VllmEngine:
         self._record_experts = record_experts
         self._initial = version
         self._numbers = itertools.count()
+        self._limits: dict[str, tuple[ThoughtLimit, tuple[int, ...]]] = {}
+        """Of the running requests whose thought has a limit: that, and what the turn began with."""
         self._receiver = WeightReceiver()
         self._stats = StatsRecorder(on_pass=on_pass)
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
@@ -112,6 +113,7 @@ class VllmEngine:
         *,
         max_tokens: int,
         seed: int,
+        sampling: Sampling = PLAIN,
         limit: ThoughtLimit | None = None,
         begun: tuple[int, ...] = (),
         request: str | None = None,
@@ -121,27 +123,36 @@ class VllmEngine:
             raise ValueError("a thought can't be limited: the engine was started without thinking tags")
         request = request or f"r{next(self._numbers)}"
         prompt = (*prompt_ids, *begun)
-        params = SamplingParams(
-            temperature=1.0,
-            max_tokens=max_tokens,
-            seed=seed,
-            logprobs=0 if limit is None else LIKELIEST,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=None if limit is None else extra_args(limit, begun=len(begun)),
-        )
-        sampled = await self._output(prompt, params, request)
+        params = request_params(sampling, max_tokens=max_tokens, seed=seed, limit=limit, begun=len(begun))
+        if limit is not None:
+            self._limits[request] = limit, begun
+        try:
+            sampled = await self._output(prompt, params, request)
+            ids = tuple(sampled.token_ids)
+            forced_T = self._forced_marks(request, ids)
+        finally:
+            self._limits.pop(request, None)
         assert sampled.logprobs is not None
         assert sampled.weight_versions is not None
-        ids = tuple(sampled.token_ids)
-        return _completion(
+        whole = _completion(
             ids,
             sampled.logprobs,
             [(span.version, span.start) for span in sampled.weight_versions],
-            limited=limit is not None,
+            forced_T=forced_T,
             finished=sampled.finish_reason == "stop",
             experts=await self._experts(request, ids=len(prompt) + len(ids)) if self._record_experts else None,
         )
+        return ended_at_stop(whole, begun, sampling.stop, self._text)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._llm.get_tokenizer().decode(list(ids), skip_special_tokens=False))
+
+    def _forced_marks(self, request: str, ids: tuple[int, ...]) -> tuple[bool, ...]:
+        if request not in self._limits:
+            return (False,) * len(ids)
+        assert self._tags is not None
+        limit, begun = self._limits[request]
+        return self._tags.forced_marks(ids, limit, begun=begun)
 
     def so_far(self, request: str) -> Completion | None:
         """See `Engine.so_far`: vLLM's front end has the tokens of a running request, whatever it is to put out."""
@@ -153,11 +164,12 @@ class VllmEngine:
         assert state.detokenizer is not None
         assert state.logprobs_processor is not None
         assert state.logprobs_processor.logprobs is not None
+        ids = tuple(state.detokenizer.output_token_ids)
         return _completion(
-            tuple(state.detokenizer.output_token_ids),
+            ids,
             state.logprobs_processor.logprobs,
             state.weight_version_starts,
-            limited=state.logprobs_processor.num_logprobs == LIKELIEST,
+            forced_T=self._forced_marks(request, ids),
             finished=False,
         )
 
@@ -261,12 +273,11 @@ def _completion(
     likeliest: Sequence[Mapping[int, Logprob]],
     versions: Sequence[tuple[str, int]],
     *,
-    limited: bool,
+    forced_T: tuple[bool, ...],
     finished: bool,
     experts: Choices | None = None,
 ) -> Completion:
     """Return what vLLM says of tokens; `versions` are those of the weights, each with the first token that it sampled."""
-    forced_T = forced_marks(likeliest) if limited else (False,) * len(ids)
     logprobs = [entry[token].logprob for entry, token in zip(likeliest, ids, strict=True)]
     ends = [*(start for _, start in versions[1:]), len(ids)]
     return Completion(
@@ -281,8 +292,3 @@ def _completion(
         finished=finished,
         experts=experts,
     )
-
-
-def forced_marks(logprobs: Sequence[Mapping[int, Logprob]]) -> tuple[bool, ...]:
-    """Return which tokens were inserted: those beside which even the second likeliest had no probability."""
-    return tuple(any(one.logprob == -inf for one in likeliest.values()) for likeliest in logprobs)

@@ -24,7 +24,9 @@ class Attempt:
         samples = range(len(seeds))
         self._finished: dict[int, Trajectory] = {n: finished[n] for n in samples if n in finished}
         self._playing: dict[int, Episode] = {
-            n: runner.episode(ticket.task, seed=seeds[n], begun=unfinished.get(n)) for n in samples if n not in finished
+            n: runner.episode(ticket.task, seed=seeds[n], sampling=ticket.sampling, begun=unfinished.get(n))
+            for n in samples
+            if n not in finished
         }
 
     async def play(self) -> Group:

@@ -7,6 +7,7 @@ from typing import Any
 from rollout.engines.protocol import Completion
 from rollout.episodes.begun import BegunEpisode, BegunGroup, BegunTurn
 from rollout.expert_choices import from_json, to_json
+from rollout.sampling import sampling_to_json
 from rollout.trajectory import Ticket, Times
 from rollout.trajectory_json import (
     group_from_json,
@@ -20,10 +21,11 @@ from rollout.trajectory_json import (
 
 
 def begun_to_json(begun: BegunGroup) -> dict[str, Any]:
-    """Return a group in flight as plain JSON data, with the number and the task's name of its ticket."""
+    """Return a group in flight as plain JSON data, with number, name of the task and sampling of its ticket."""
     return {
         "ticket": begun.ticket.number,
         "task": begun.ticket.task.label,
+        "sampling": sampling_to_json(begun.ticket.sampling),
         "attempt": begun.attempt,
         "finished": {str(sample): trajectory_to_json(one) for sample, one in begun.finished.items()},
         "unfinished": {str(sample): _episode_to_json(one) for sample, one in begun.unfinished.items()},
@@ -34,13 +36,15 @@ def begun_to_json(begun: BegunGroup) -> dict[str, Any]:
 def begun_from_json(data: dict[str, Any], ticket: Ticket) -> BegunGroup:
     """Return what `begun_to_json` wrote for this ticket, whose task is not read back: it is made again.
 
-    Raises `ValueError` where it is another task now.
+    Raises `ValueError` where it is another task now, or sampled otherwise.
     """
     task = ticket.task
     if (data["ticket"], data["task"]) != (ticket.number, task.label):
         raise ValueError(
             f"ticket {data['ticket']} had the task {data['task']}, now ticket {ticket.number} has {task.label}"
         )
+    if data["sampling"] != (now := sampling_to_json(ticket.sampling)):
+        raise ValueError(f"ticket {data['ticket']} was sampled with {data['sampling']}, now with {now}")
     return BegunGroup(
         ticket=ticket,
         attempt=data["attempt"],

@@ -27,6 +27,7 @@ from rollout.episodes.env_threads import EnvThreads
 from rollout.episodes.in_flight import Episode
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import TOKEN_LIMITS, Stop, Times, Trajectory, Turn, TurnFault
 
 LOG = logging.getLogger(__name__)
@@ -101,10 +102,12 @@ class EpisodeRunner:
         """Play one episode from its first turn to its end. Raises as `play`."""
         return await self.play(self.episode(task, seed=seed))
 
-    def episode(self, task: Task, *, seed: int, begun: BegunEpisode | None = None) -> Episode:
+    def episode(
+        self, task: Task, *, seed: int, sampling: Sampling = PLAIN, begun: BegunEpisode | None = None
+    ) -> Episode:
         """Return an episode to be played: a new one, or one that goes on where another process left it."""
-        play, clock = Play(task, make=self._make_env), Clock(self._limits.timeout_s)
-        return Episode(task=task, seed=seed, name=f"e{next(self._numbers)}", play=play, clock=clock, begun=begun)
+        play, clock, name = Play(task, make=self._make_env), Clock(self._limits.timeout_s), f"e{next(self._numbers)}"
+        return Episode(task=task, seed=seed, sampling=sampling, name=name, play=play, clock=clock, begun=begun)
 
     def so_far(self, episode: Episode) -> BegunEpisode | None:
         """Return what there is of an episode that is played, for another process to go on; None where there is nothing."""
@@ -153,7 +156,8 @@ class EpisodeRunner:
             episode.said = sampled.completion
             if turns:
                 turns[-1] = _processed(turns[-1], context, sampled.completion)
-            parsed = parse_turn(self._renderer.text(sampled.completion.token_ids), thinks=task.thinks)
+            text = episode.sampling.before_stop(self._renderer.text(sampled.completion.token_ids))
+            parsed = parse_turn(text, thinks=task.thinks)
             stop = self._stop(sampled.completion, room, turns=len(turns) + 1)
             result = await self._in_thread(episode, partial(episode.play.turn, parsed, cut=LIMITS[stop]))
             episode.end_turn(_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
@@ -161,8 +165,9 @@ class EpisodeRunner:
                 return stop, result
             if result.done:
                 return (Stop.TURNS if result.out_of_turns else Stop.ENV), result
-            context = self._renderer.observation_ids(result.messages, thinks=task.thinks)
-            ids = (*ids, *sampled.completion.token_ids, *context)
+            said = sampled.completion.token_ids
+            context = self._renderer.observation_ids(result.messages, thinks=task.thinks, after=said)
+            ids = (*ids, *said, *context)
 
     async def _opened(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Bring the environment to the turn that is next; return the ids that are new in it, and those of the whole."""
@@ -193,7 +198,7 @@ class EpisodeRunner:
             result = await self._in_thread(episode, partial(play.turn, parsed))
             if result.done or result.messages != turn.observation:
                 raise NotReplayed(f"the environment answers turn {number} otherwise")
-            context = self._renderer.observation_ids(result.messages, thinks=task.thinks)
+            context = self._renderer.observation_ids(result.messages, thinks=task.thinks, after=turn.sampled_ids)
             ids = (*ids, *turn.sampled_ids, *context)
         if begun.turn is not None and begun.turn.context_ids != context:
             raise NotReplayed("what comes before the last turn is other than it was")
@@ -222,6 +227,7 @@ class EpisodeRunner:
                             room=room,
                             thought_so_far=thought_so_far,
                             seed=seed,
+                            sampling=episode.sampling,
                             begun=episode.before,
                             request=episode.request,
                         )

@@ -10,6 +10,7 @@ from envs.play import Play
 from rollout.engines.protocol import Completion
 from rollout.episodes.begun import BegunEpisode, BegunTurn
 from rollout.episodes.stopwatch import Stopwatch
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import NO_TIME, Carried, Times, Turn
 
 SoFar = Callable[[str], Completion | None]
@@ -20,8 +21,8 @@ SoFar = Callable[[str], Completion | None]
 class Episode:
     """One episode: what it plays, its answered turns, and the turn that it is in.
 
-    `name` is that of its turns at the engine. `begun` is what there is of it from a process before, until the environment is
-    where it was; `carried` says what became of that.
+    `name` is that of its turns at the engine, `sampling` how they are drawn. `begun` is what there is of it from a process
+    before, until the environment is where it was; `carried` says what became of that.
     """
 
     task: Task
@@ -29,6 +30,7 @@ class Episode:
     name: str
     play: Play
     clock: Clock
+    sampling: Sampling = PLAIN
     begun: BegunEpisode | None = None
     carried: Carried = Carried.NO
     watch: Stopwatch = field(default_factory=Stopwatch)

@@ -64,14 +64,20 @@ class Renderer:
             last = self._last = (task, first, ids)
         return last[2]
 
-    def observation_ids(self, messages: Sequence[Message], *, thinks: bool) -> tuple[int, ...]:
-        """Return the ids that follow the end of the assistant's turn: the observation and the opening of the next turn."""
+    def observation_ids(
+        self, messages: Sequence[Message], *, thinks: bool, after: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """Return the ids that follow the end of the assistant's turn: the observation and the opening of the next turn.
+
+        `after` are the ids of that turn: where a stop string ended it, the end of the turn is not among them, and comes first.
+        """
         before: list[Message] = [{"role": "user", "content": "-"}, {"role": "assistant", "content": MARK}]
         text = self._render([*before, *messages], thinks=thinks)
         tail = text[text.index(MARK) + len(MARK) :]
         if not tail.startswith(self._end):
             raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}, but {tail[:40]!r}")
-        return self.encode(tail.removeprefix(self._end))
+        ended = not after or after[-1] == self._end_id
+        return self.encode(tail.removeprefix(self._end) if ended else tail)
 
     def answer_text(self, message: Message, *, thinks: bool) -> str:
         """Return the text that a model would have to sample for `message`: thought, closing, answer, the end of the turn."""

@@ -2,11 +2,13 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 
 from envs.core.thinking_mode import Thinking
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, Engine
+from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Closed, Thought
 
 
@@ -26,7 +28,6 @@ class TurnSampler:
         self._tags = tags
         self._config = config
         self._turn_tokens = turn_tokens
-        self._answer_tokens = config.answer_tokens or turn_tokens
 
     async def sample(
         self,
@@ -36,6 +37,7 @@ class TurnSampler:
         room: int,
         thought_so_far: int,
         seed: int,
+        sampling: Sampling = PLAIN,
         begun: Completion | None = None,
         request: str | None = None,
     ) -> SampledTurn:
@@ -44,20 +46,21 @@ class TurnSampler:
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room does
         not hold budget, closing and answer, the budget shrinks. `request` is the name by which `so_far` knows the turn.
         """
+        turn_tokens = sampling.max_tokens or self._turn_tokens
+        generate = partial(self._generate, ids, seed=seed, sampling=sampling, begun=begun, request=request)
         if thinking.budget is None:
-            most = min(self._turn_tokens, room)
-            free = await self._generate(ids, most=most, seed=seed, limit=None, begun=begun, request=request)
-            return self.measured(free, thinking)
+            return self.measured(await generate(most=min(turn_tokens, room), limit=None), thinking)
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
         closing = len(self._tags.cut(()))
-        besides = self._config.grace + closing + self._answer_tokens
+        answer_tokens = self._config.answer_tokens or turn_tokens
+        besides = self._config.grace + closing + answer_tokens
         limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
         most = min(limit.tokens + besides, room)
-        completion = await self._generate(ids, most=most, seed=seed, limit=limit, begun=begun, request=request)
+        completion = await generate(most=most, limit=limit)
         sampled = self.measured(completion, thinking)
-        too_long = sampled.thought.answer_tokens - self._answer_tokens
+        too_long = sampled.thought.answer_tokens - answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
             return self.measured(completion.first(len(completion.token_ids) - too_long), thinking)
         return sampled
@@ -80,13 +83,16 @@ class TurnSampler:
         *,
         most: int,
         seed: int,
+        sampling: Sampling,
         limit: ThoughtLimit | None,
         begun: Completion | None,
         request: str | None,
     ) -> Completion:
         """Return a turn of at most so many tokens; one that has begun goes on, by a seed of its own for the rest."""
         if begun is None or not begun.token_ids:
-            return await self._engine.generate(ids, max_tokens=most, seed=seed, limit=limit, request=request)
+            return await self._engine.generate(
+                ids, max_tokens=most, seed=seed, sampling=sampling, limit=limit, request=request
+            )
         left = most - len(begun.token_ids)
         if left <= 0:  # the limits were higher when it began
             return begun.first(most)
@@ -94,6 +100,7 @@ class TurnSampler:
             ids,
             max_tokens=left,
             seed=_rest_seed(seed, len(begun.token_ids)),
+            sampling=sampling,
             limit=limit,
             begun=begun.token_ids,
             request=request,

@@ -1,0 +1,31 @@
+"""One request in the words of vLLM."""
+
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+
+from rollout.budget.request_args import extra_args
+from rollout.budget.rule import ThoughtLimit
+from rollout.sampling import Sampling
+
+
+def request_params(
+    sampling: Sampling, *, max_tokens: int, seed: int, limit: ThoughtLimit | None, begun: int
+) -> SamplingParams:
+    """Return how vLLM is to sample a turn that has `begun` with so many tokens of its prompt.
+
+    It makes text only where it has to look for a text, of every token, those that a reader would not see included.
+    """
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        stop=list(sampling.stop),
+        max_tokens=max_tokens,
+        seed=seed,
+        logprobs=0,
+        detokenize=bool(sampling.stop),
+        skip_special_tokens=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        extra_args=None if limit is None else extra_args(limit, begun=begun),
+    )
