@@ -13,6 +13,7 @@ From the bottom up; each room imports itself and those above it in this list:
     supervision   the processes under watch: hung ones are looked at and ended, the state of all written for people
     reporting     what a run has left, read back for people
     session       one run in progress: what its stages share, the processes that they train and sample with
+    evaluation    held-out tasks put to the engines, and what the answers are worth
     stages        the stages: one file and one line in `registry` for each
     pipeline      the configuration composed of their settings; the plan, the checks and the runner of a run
     grading       grading without a model

@@ -15,6 +15,8 @@ from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
 from orchestrator.deadline import StopFlag
+from orchestrator.evaluation.exam import EvalConfig, further_passes
+from orchestrator.evaluation.scores import env_result
 from orchestrator.failure_watch import TooManyFailures
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.pipeline.stage_list import single_instance
@@ -37,8 +39,7 @@ from orchestrator.session.run import Run
 from orchestrator.stages import eval as eval_stage
 from orchestrator.stages import self_sft
 from orchestrator.stages.answer_sampling import sample_once
-from orchestrator.stages.eval import env_result, evaluate, next_order
-from orchestrator.stages.exam import EvalConfig, further_passes
+from orchestrator.stages.eval import evaluate, next_order
 from orchestrator.stages.self_sft import SelfSftConfig
 from rewards.verdict import CORRECT, Verdict
 from rollout.trajectory import (
@@ -150,7 +151,7 @@ def test_a_mode_without_a_single_score_has_a_point_that_measures_nothing() -> No
 
 def test_nothing_that_was_not_scored_is_a_zero() -> None:
     lost = env_result([group(task_under(UNLIMITED, key), [], failed=4) for key in ("a", "b")], asked=64)
-    counts = {"tasks": 2, "tasks_asked": 64, "samples": 0, "failures": 8, "complete": 0}
+    counts = {"tasks": 2, "tasks_asked": 64, "samples": 0, "failures": 8, "complete": 0, "void": 0}
     assert {name: lost.pop(name) for name in counts} == counts
     assert all(math.isnan(value) for value in lost.values())
 

@@ -272,3 +272,29 @@ def test_the_panels_of_each_measure_begin_a_row_of_their_own() -> None:
     panels = [Panel(title=str(n), measure=name, lines={"a": []}) for name in ("accuracy", "length") for n in range(5)]
     specs = [axes.get_subplotspec() for axes in draw(panels, x_label="budget").axes]
     assert [spec.num1 for spec in specs if spec] == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12]  # four columns
+
+
+def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
+    write_run(tmp_path, [])
+    for label, right in (("sft", 1), ("rl", 3)):
+        path = tmp_path / "eval" / f"{label}.json"
+        tasks = [{"key": f"{n}", "content": f"{n}", "right": right, "scored": 4, "failed": 0} for n in range(10)]
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"tasks": {"math": tasks}}))
+    paths = write_report(tmp_path, all_figures())
+    (pair,) = json.loads(paths.json.read_text())["pairs"]  # the model before sft has no single tasks
+    assert (pair["first"], pair["second"]) == ("sft", "rl")
+    assert (pair["envs"]["math"]["difference"], pair["envs"]["math"]["tasks"]) == (0.5, 10)
+    html = paths.html.read_text()
+    assert "Models against each other" in html
+    assert "<td>after sft</td><td>after rl</td>" in html
+    assert "<td>0.500 to 0.500</td><td>0.0020</td>" in html
+
+
+def test_a_void_score_is_said_and_no_number(tmp_path: Path) -> None:
+    write_run(tmp_path, [])
+    path = tmp_path / "eval" / "rl.json"
+    found = json.loads(path.read_text())
+    found["envs"]["math"] = result(None, samples=0, void=7, stderr=None, pass_at_k=None)
+    path.write_text(json.dumps(found))
+    html = write_report(tmp_path, all_figures()).html.read_text()
+    assert "<b>void</b>: 7" in html

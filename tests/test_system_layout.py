@@ -62,6 +62,7 @@ ROOMS = {
         "supervision",
         "reporting",
         "session",
+        "evaluation",
         "stages",
         "pipeline",
         "grading",
@@ -108,6 +109,9 @@ LATE_IMPORTS = {
         "orchestrator.reporting.compare.compare",
         "orchestrator.reporting.compare.read_group",
         "orchestrator.reporting.compare_page.write_comparison",
+        "orchestrator.reporting.pairs.compare_places",
+        "orchestrator.reporting.pairs.lines",
+        "orchestrator.run.folder.write_json",
     ],
     "orchestrator/cli/serve_command.py": [
         "rollout.budget.config.ThoughtConfig",

@@ -1,9 +1,16 @@
-"""The command `compare`: groups of runs against each other, over seeds."""
+"""The command `compare`: two evaluations task by task, or groups of runs against each other, over seeds."""
 
 import argparse
 from pathlib import Path
 
-EPILOG = """example: a curve of each seed, then the page
+EPILOG = """example: two models on the tasks that both have answered; a run stands for its last evaluation
+  python -m orchestrator compare runs/demo/eval/sft.json runs/demo/eval/rl.json
+  python -m orchestrator compare runs/plain-1 runs/mixed-1 --out compare.json
+
+The difference of accuracy has an interval by a bootstrap over tasks and a p value by the sign-flip test of pairs; beside it
+stands how many tasks would show a difference of so much.
+
+example: a curve of each seed, then the page
   python -m orchestrator run configs/demo.yaml name=plain-1 seed=1 'eval.budget_shares=[0.25,0.5,1]'
   python -m orchestrator run configs/demo.yaml name=mixed-1 seed=1 'eval.budget_shares=[0.25,0.5,1]' \\
       rl.thinking.budget=0.5 'rl.thinking.budgets=[8,16,32]'
@@ -18,13 +25,20 @@ A run that has no curve gets one afterwards: python -m orchestrator eval CONFIG 
 
 def add_compare_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
-    text = "compare groups of runs by their accuracy against the thinking budget, over seeds"
+    text = "compare two evaluations task by task, or groups of runs by their accuracy against the thinking budget, over seeds"
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("compare", help=text, description=text, epilog=EPILOG, formatter_class=raw)
     command.add_argument(
+        "evaluations",
+        nargs="*",
+        type=Path,
+        metavar="EVALUATION",
+        help="two of them, the earlier model first: a file eval/LABEL.json that an evaluation left, or the folder of a run",
+    )
+    command.add_argument(
         "--runs",
         action="append",
-        required=True,
+        default=[],
         metavar="NAME=DIR[,DIR...]",
         help="a group: the folders of the runs of one setting, its seeds; give it once for each group",
     )
@@ -34,9 +48,8 @@ def add_compare_command(commands: "argparse._SubParsersAction[argparse.ArgumentP
     command.add_argument(
         "--out",
         type=Path,
-        default=Path("compare.html"),
         metavar="FILE",
-        help="the page; FILE with .json goes beside it",
+        help="of groups the page, compare.html without it, FILE with .json goes beside it; of two evaluations a JSON file",
     )
     command.set_defaults(execute=_compare)
 
@@ -58,14 +71,36 @@ def parse_groups(given: list[str]) -> dict[str, list[Path]]:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    if given.out.suffix != ".html":
-        raise ValueError(f"--out {given.out} must end in .html; the JSON goes beside it")
-    # Imported here: matplotlib takes half a second, which no other command has to wait for.
+    # Imported in here: numpy and matplotlib take half a second, which no other command has to wait for.
+    if bool(given.evaluations) == bool(given.runs):
+        raise ValueError("give two evaluations, or groups of runs by --runs NAME=DIR[,DIR...]; see compare --help")
+    return _compare_groups(given) if given.runs else _compare_tasks(given)
+
+
+def _compare_tasks(given: argparse.Namespace) -> int:
+    if len(given.evaluations) != 2:
+        raise ValueError(f"{len(given.evaluations)} evaluations are given; two are compared")
+    if given.out is not None and given.out.suffix != ".json":
+        raise ValueError(f"--out {given.out} must end in .json")
+    from orchestrator.reporting.pairs import compare_places, lines
+    from orchestrator.run.folder import write_json
+
+    pair = compare_places(*given.evaluations)
+    print("\n".join(lines(pair)))
+    if given.out is not None:
+        write_json(given.out, pair.as_json())
+    return 0
+
+
+def _compare_groups(given: argparse.Namespace) -> int:
+    out = given.out or Path("compare.html")
+    if out.suffix != ".html":
+        raise ValueError(f"--out {out} must end in .html; the JSON goes beside it")
     from orchestrator.reporting.compare import compare, read_group
     from orchestrator.reporting.compare_page import write_comparison
 
     named = parse_groups(given.runs)
     groups = [read_group(name, folders, label=given.label) for name, folders in named.items()]
-    beside = write_comparison(compare(groups), given.out)
-    print(f"{given.out} and {beside}")
+    beside = write_comparison(compare(groups), out)
+    print(f"{out} and {beside}")
     return 0

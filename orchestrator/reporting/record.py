@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from orchestrator.reporting.budget_curve import Z95, BudgetPoint, nan_for_null
+from orchestrator.reporting.paired import TaskScore
 from orchestrator.run.metrics_log import MetricsRow, read_metrics
 
 ENGINE_START = "engine/start_s"
@@ -36,6 +37,8 @@ class EnvResult:
     """Of `avg_at_k`, over tasks."""
     tokens: float = math.nan
     truncated: float = math.nan
+    void: int = 0
+    """Answers of which a token was sampled by other weights than those evaluated: with one of them nothing else is known."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -50,7 +53,7 @@ class EnvResult:
 class Evaluation:
     """One evaluation of one model: `label` names the stage that made it, `k` is answers per task.
 
-    `curve` has an environment's accuracy against its thinking budget, where that was measured.
+    `curve` has an environment's accuracy against its thinking budget, where that was measured, `tasks` its single tasks.
     """
 
     label: str
@@ -59,6 +62,7 @@ class Evaluation:
     seconds: float
     envs: dict[str, EnvResult]
     curve: dict[str, list[BudgetPoint]] = field(default_factory=dict)
+    tasks: dict[str, list[TaskScore]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +154,11 @@ def read_run(run_dir: Path) -> RunRecord:
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
     """Read the evaluations in a folder, in the order of their models. Raise `ValueError` naming a file that is none."""
-    return sorted((_evaluation(file) for file in folder.glob("*.json")), key=lambda evaluation: evaluation.order)
+    return sorted((read_evaluation(file) for file in folder.glob("*.json")), key=lambda evaluation: evaluation.order)
 
 
-def _evaluation(path: Path) -> Evaluation:
+def read_evaluation(path: Path) -> Evaluation:
+    """Read the file of an evaluation. Raise `ValueError` where it is none."""
     known = EnvResult.__dataclass_fields__
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -162,9 +167,9 @@ def _evaluation(path: Path) -> Evaluation:
             for env, result in raw["envs"].items()
         }
         curve = {env: [BudgetPoint.read(point) for point in points] for env, points in raw.get("curve", {}).items()}
-        return Evaluation(
-            label=raw["label"], order=raw["order"], k=raw["k"], seconds=raw["seconds"], envs=envs, curve=curve
-        )
+        tasks = {env: [TaskScore(**task) for task in scores] for env, scores in raw.get("tasks", {}).items()}
+        head = {name: raw[name] for name in ("label", "order", "k", "seconds")}
+        return Evaluation(**head, envs=envs, curve=curve, tasks=tasks)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
 

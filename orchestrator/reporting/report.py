@@ -1,7 +1,7 @@
 """The report of a run: `report.json` for programs, `report.html` for people, both made from the run's files alone."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from orchestrator.reporting.budget_figures import budget_figure_file, draw_budget_figures
 from orchestrator.reporting.figures import draw_figures
+from orchestrator.reporting.pairs import EvaluationPair, all_pairs, p_text
 from orchestrator.reporting.record import RunRecord, read_run
 from orchestrator.reporting.stage_figures import StageFigures
 from orchestrator.reporting.transcripts import pick_transcripts
@@ -42,20 +43,21 @@ def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPat
         json=run_dir / "report.json",
         curves=run_dir / "curves.svg" if record.budget_curves else None,
     )
-    write_json(paths.json, summary(record))
-    paths.html.write_text(page(record, run_dir / "trajectories", stages), encoding="utf-8")
+    pairs = all_pairs(record.evaluations)
+    write_json(paths.json, summary(record) | {"pairs": [pair.as_json() for pair in pairs]})
+    paths.html.write_text(page(record, pairs, run_dir / "trajectories", stages), encoding="utf-8")
     if paths.curves is not None:
         paths.curves.write_text(budget_figure_file(record), encoding="utf-8")
     return paths
 
 
 def summary(record: RunRecord) -> dict[str, Any]:
-    """Return what `report.json` holds."""
+    """Return what `report.json` holds, but for the models against each other."""
     tables = [asdict(evaluation) for evaluation in record.evaluations]
     for table, evaluation in zip(tables, record.evaluations, strict=True):
         for env, result in evaluation.envs.items():
             table["envs"][env]["interval"] = list(result.interval)
-        del table["curve"]  # stands under `curves`
+        del table["curve"], table["tasks"]  # the one stands under `curves`, the other is long
     found: dict[str, Any] = {
         "run": record.name,
         "seed": record.seed,
@@ -82,12 +84,15 @@ def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
     return {env: {e.label: e.envs[env].avg_at_k for e in record.evaluations if env in e.envs} for env in envs}
 
 
-def page(record: RunRecord, trajectories: Path, stages: Mapping[str, StageFigures]) -> str:
+def page(
+    record: RunRecord, pairs: Sequence[EvaluationPair], trajectories: Path, stages: Mapping[str, StageFigures]
+) -> str:
     """Render the HTML page. Everything that a model, a tool or a data row wrote is escaped."""
     return render(
         TEMPLATE,
         {
             "record": record,
+            "pairs": pairs,
             "total_seconds": sum(record.stage_seconds.values()),
             "figures": draw_figures(record, stages),
             "budget_figures": draw_budget_figures(record),
@@ -108,6 +113,7 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     )
     environment.filters["clock"] = clock_text
     environment.filters["number"] = _number
+    environment.filters["p_text"] = p_text
     return environment.get_template(template).render(values)
 
 

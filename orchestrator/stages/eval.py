@@ -4,25 +4,26 @@ The first pass thinks without a limit and gives the results of the environments.
 other modes of thinking, as `eval.budgets`, `budget_shares`, `no_thought` and `low_effort` say; their points make a curve.
 
 What no answer has a score for is NaN, in files null: never 0. Accuracy is over the answers with a score; beside it stand
-how many were asked for, and the accuracy that is left where those without a score count as wrong.
+how many were asked for, and the accuracy that is left where those without a score count as wrong. The score of an environment
+is void, null too, where a token of it was sampled by other weights than those that are evaluated.
 """
 
-import math
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 from envs.source import open_source
-from orchestrator.reporting.budget_curve import BudgetPoint, mean, standard_error, task_accuracies
+from orchestrator.evaluation.exam import EvalConfig, Exam, thinking_passes
+from orchestrator.evaluation.scores import env_result, of_env, task_scores
+from orchestrator.reporting.budget_curve import BudgetPoint
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
 from orchestrator.session.run import Run
 from orchestrator.settings.fitting import require_room
 from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.settings.run_config import RunConfig
-from orchestrator.stages.exam import EvalConfig, Exam, of_env, thinking_passes
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
-from rollout.trajectory import Group, well_formed_share
+from rollout.trajectory import Group
 
 
 async def run_eval(run: Run, config: EvalConfig, instance: StageInstance) -> None:
@@ -39,28 +40,31 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     if config.has_curve:  # the command of this stage may ask for what no stage of the list does
         check_thoughts(run.model_dir, run.config.rollout.thought, limited=_limits(config), left_out=config.no_thought)
     pool = await run.engines.serving(run.model_dir, who=f"eval of {label}")
-    exam = Exam(run, config, pool, label=label, first_ticket=instance.first_ticket)
+    exam = Exam(run, config, pool, label=label, first_ticket=instance.first_ticket, version=run.version)
     began = time.monotonic()
     run.progress.stage(f"eval-{label}", 0)
     tasks = await exam.tasks()
     if config.has_curve:
         run.progress.note(f"eval-{label}: thinking without a limit")
-    groups = await exam.answers(tasks)
-    by_env = {env: env_result(of_env(groups, env), asked=config.tasks) for env in sorted(run.config.envs)}
-    further, curves = await thinking_passes(run, config, exam, tasks, groups) if config.has_curve else ([], {})
+    answered = await exam.answers(tasks)
+    sound, envs = exam.attested(answered), sorted(run.config.envs)
+    by_env = {env: env_result(of_env(sound, env), asked=config.tasks, void=exam.void[env]) for env in envs}
+    further, curves = await thinking_passes(run, config, exam, tasks, sound) if config.has_curve else ([], {})
     result = {
         "label": label,
         "order": next_order(run.folder.evals, label),
         "model": state.model,
+        "version": run.version.step,
         "k": config.samples,
         "sampling": asdict(config.sampling),
         "seconds": time.monotonic() - began,
         "envs": by_env,
+        "tasks": {env: [asdict(task) for task in task_scores(of_env(sound, env))] for env in envs},
     }
     if curves:
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
         await _show(run, f"eval-{label}", "-thinking", further)
-    await _show(run, f"eval-{label}", "", groups)
+    await _show(run, f"eval-{label}", "", answered)
     path = run.folder.evals / f"{label}.json"
     write_json(path, result)
     metrics = {f"{env}/{name}": value for env, values in by_env.items() for name, value in values.items()}
@@ -90,34 +94,6 @@ def curve_metrics(curves: dict[str, list[BudgetPoint]]) -> dict[str, float]:
             ("thought_tokens", point.thought_tokens),
             ("answer_tokens", point.answer_tokens),
         )
-    }
-
-
-def env_result(groups: list[Group], *, asked: int) -> dict[str, float]:
-    """Return an environment's results, of `asked` tasks.
-
-    avg@k is over the answers with a score, with its standard error over tasks; `avg_at_k_low` counts those without one as
-    wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`.
-    """
-    scored = [t for group in groups for t in group.trajectories]
-    complete = [group for group in groups if not group.failed]
-    shares, lowest = task_accuracies(groups), task_accuracies(groups, failed_are_wrong=True)
-    return {
-        "tasks": len(groups),
-        "tasks_asked": asked,
-        "samples": len(scored),
-        "failures": sum(len(group.failed) for group in groups),
-        "complete": len(complete),
-        "avg_at_k": mean(shares),
-        "avg_at_k_low": mean(lowest) if scored else math.nan,
-        "pass_at_k": mean([any(t.correct for t in group.trajectories) for group in complete]),
-        "stderr": standard_error(shares),
-        "reward": mean([t.reward for t in scored if t.reward is not None]),
-        "tokens": mean([t.sampled_tokens for t in scored]),
-        "truncated": mean([t.truncated for t in scored]),
-        "well_formed": well_formed_share(scored) if scored else math.nan,
-        "thought_tokens": mean([t.thought_tokens for t in scored]),
-        "answer_tokens": mean([t.answer_tokens for t in scored]),
     }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -13,6 +14,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from envs.source import distinct, open_source
 from orchestrator.deadline import Deadline, in_thread
+from orchestrator.evaluation.scores import attested, of_env, versions_of
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import (
     BudgetPoint,
@@ -25,7 +27,7 @@ from orchestrator.session.run import Run
 from orchestrator.settings.run_config import RunConfig
 from rollout.pool.pool import RolloutPool
 from rollout.sampling import Sampling
-from rollout.trajectory import Group, Ticket
+from rollout.trajectory import Group, Ticket, WeightVersion
 
 T = TypeVar("T")
 FREE = Condition(thinking=UNLIMITED)
@@ -101,8 +103,21 @@ def heldout_tasks(config: RunConfig, tasks: int) -> list[Task]:
 class Exam:
     """Puts tasks to the engines. Every pass has a deadline and tickets of its own, and so other seeds."""
 
-    def __init__(self, run: Run, config: EvalConfig, pool: RolloutPool, *, label: str, first_ticket: int) -> None:
+    def __init__(
+        self,
+        run: Run,
+        config: EvalConfig,
+        pool: RolloutPool,
+        *,
+        label: str,
+        first_ticket: int,
+        version: WeightVersion | None,
+    ) -> None:
+        """Every token of a score must come from the weights `version`; None where who answers has no versions."""
         self.label = label
+        self.void: Counter[str] = Counter()
+        """Answers with a token of other weights, by environment."""
+        self._version = version
         self._run = run
         self._config = config
         self._pool = pool
@@ -137,6 +152,20 @@ class Exam:
         self._watch.conclude()
         return groups
 
+    def attested(self, groups: list[Group]) -> list[Group]:
+        """Return the groups without the answers of environments whose score is void, which is said and counted."""
+        if self._version is None:
+            return groups
+        sound, void = attested(groups, self._version)
+        self.void += void
+        for env, answers in void.items():
+            found = ", ".join(map(str, versions_of(of_env(groups, env))))
+            self._run.progress.note(
+                f"eval-{self.label}: the score of {env} is void: {answers} answers have tokens of other weights than "
+                f"version {self._version.step} (there are versions {found})"
+            )
+        return sound
+
     async def _in_time(self, work: Awaitable[T], *, waiting_for: str, points: int = 1) -> T:
         limit = Deadline(seconds=points * self._config.timeout_s, setting="eval.timeout_s")
         return await self._run.engines.in_time(limit, work, stage=f"eval of {self.label}", waiting_for=waiting_for)
@@ -158,8 +187,9 @@ async def thinking_passes(
     for one in passes:
         run.progress.note(f"eval-{exam.label}: {one.name}")
         further += await exam.answers(one.tasks(tasks), points=one.points)
+    sound = exam.attested(further)
     conditions = {env: [FREE, *(condition for one in passes for condition in one.conditions[env])] for env in known}
-    groups = [*free, *further]
+    groups = [*free, *sound]
     return further, {env: budget_curve(of_env(groups, env), conditions[env], scope=scope) for env in known}
 
 
@@ -179,7 +209,3 @@ def further_passes(config: EvalConfig, medians: dict[str, float]) -> list[Pass]:
         listed = "; ".join(f"{env} {numbers}" for env, numbers in budgets.items())
         passes.append(Pass(name=f"budgets in tokens: {listed}", conditions=conditions))
     return passes
-
-
-def of_env(groups: list[Group], env: str) -> list[Group]:
-    return [group for group in groups if group.ticket.task.env.name == env]

@@ -1,0 +1,81 @@
+"""What the answers of an evaluation are worth, by environment and by task, where the weights that were asked gave them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from envs.source import content_key
+from orchestrator.reporting.budget_curve import mean, standard_error, task_accuracies
+from orchestrator.reporting.paired import TaskScore
+from rollout.trajectory import Group, Trajectory, WeightVersion, well_formed_share
+
+
+def attested(groups: Sequence[Group], version: WeightVersion) -> tuple[list[Group], Counter[str]]:
+    """Return the groups, and by environment how many of its answers with a score have a token of other weights.
+
+    Such an environment's score is void: its groups come without an answer.
+    """
+    void = Counter(
+        group.ticket.task.env.name for group in groups for one in group.trajectories if not is_of(one, version)
+    )
+    return [replace(one, trajectories=()) if one.ticket.task.env.name in void else one for one in groups], void
+
+
+def is_of(trajectory: Trajectory, version: WeightVersion) -> bool:
+    """Return whether every token, inserted ones included, came about under these weights."""
+    return all(token == version.step for turn in trajectory.turns for token in turn.versions_T)
+
+
+def versions_of(groups: Iterable[Group]) -> list[int]:
+    """Return the weight versions of all tokens of the answers with a score, in order."""
+    turns = (turn for group in groups for one in group.trajectories for turn in one.turns)
+    return sorted({token for turn in turns for token in turn.versions_T})
+
+
+def task_scores(groups: Iterable[Group]) -> list[TaskScore]:
+    """Return what became of each task, for another evaluation to be compared with."""
+    return [
+        TaskScore(
+            key=group.ticket.task.key,
+            content=content_key(group.ticket.task),
+            right=sum(one.correct for one in group.trajectories),
+            scored=len(group.trajectories),
+            failed=len(group.failed),
+        )
+        for group in groups
+    ]
+
+
+def of_env(groups: Iterable[Group], env: str) -> list[Group]:
+    """Return the groups of an environment."""
+    return [group for group in groups if group.ticket.task.env.name == env]
+
+
+def env_result(groups: list[Group], *, asked: int, void: int = 0) -> dict[str, float]:
+    """Return an environment's results, of `asked` tasks; `void` answers are those of other weights.
+
+    avg@k is over the answers with a score, with its standard error over tasks; `avg_at_k_low` counts those without one as
+    wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`.
+    """
+    scored = [t for group in groups for t in group.trajectories]
+    complete = [group for group in groups if not group.failed and group.trajectories]
+    shares, lowest = task_accuracies(groups), task_accuracies(groups, failed_are_wrong=True)
+    return {
+        "tasks": len(groups),
+        "tasks_asked": asked,
+        "samples": len(scored),
+        "failures": sum(len(group.failed) for group in groups),
+        "void": void,
+        "complete": len(complete),
+        "avg_at_k": mean(shares),
+        "avg_at_k_low": mean(lowest) if scored else math.nan,
+        "pass_at_k": mean([any(t.correct for t in group.trajectories) for group in complete]),
+        "stderr": standard_error(shares),
+        "reward": mean([t.reward for t in scored if t.reward is not None]),
+        "tokens": mean([t.sampled_tokens for t in scored]),
+        "truncated": mean([t.truncated for t in scored]),
+        "well_formed": well_formed_share(scored) if scored else math.nan,
+        "thought_tokens": mean([t.thought_tokens for t in scored]),
+        "answer_tokens": mean([t.answer_tokens for t in scored]),
+    }

@@ -1,0 +1,84 @@
+"""Evaluations of different models against each other, task by task: those of one run, or two that a command names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from orchestrator.reporting.paired import TaskComparison, compare_envs
+from orchestrator.reporting.record import Evaluation, read_evaluation, read_evaluations
+
+HEAD = ("environment", "tasks", "first", "second", "difference", "95 % interval", "p", "tasks for 0.02", "0.05", "0.1")
+"""The columns of a table of comparisons; the last three are how many tasks would show a difference of so much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPair:
+    """Two evaluations by their labels, and what comes of comparing them by environment."""
+
+    first: str
+    second: str
+    envs: dict[str, TaskComparison]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        envs = {env: found.as_json() for env, found in self.envs.items()}
+        return {"first": self.first, "second": self.second, "envs": envs}
+
+
+def all_pairs(evaluations: Sequence[Evaluation]) -> list[EvaluationPair]:
+    """Compare every two evaluations, the earlier model first, that have the single tasks of an environment in common."""
+    pairs = [
+        EvaluationPair(first=one.label, second=other.label, envs=compare_envs(one.tasks, other.tasks))
+        for one, other in combinations(evaluations, 2)
+    ]
+    return [pair for pair in pairs if pair.envs]
+
+
+def compare_places(first: Path, second: Path) -> EvaluationPair:
+    """Compare two evaluations: each a file that one left, or the folder of a run, whose last one counts.
+
+    Raise `FileNotFoundError` where one is not there, `ValueError` where one has no single tasks or none in common.
+    """
+    one, other = _evaluation(first), _evaluation(second)
+    for place, found in ((first, one), (second, other)):
+        if not found.tasks:
+            raise ValueError(f"{place} does not say what became of its single tasks; evaluate that model again")
+    envs = compare_envs(one.tasks, other.tasks)
+    if not any(found.tasks for found in envs.values()):
+        has = "; ".join(f"{place}: {', '.join(sorted(e.tasks))}" for place, e in ((first, one), (second, other)))
+        raise ValueError(f"no task stands in both ({has}); evaluate both models on the same data")
+    return EvaluationPair(first=str(first), second=str(second), envs=envs)
+
+
+def lines(pair: EvaluationPair) -> list[str]:
+    """Return a comparison for a terminal: a line that says what is compared, a table, and what was left out."""
+    rows = [HEAD, *(_cells(env, found) for env, found in pair.envs.items())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    left = [f"{env}: left out are {found.left_out}" for env, found in pair.envs.items() if found.left_out]
+    return [f"first: {pair.first}", f"second: {pair.second}", "", *table, *left]
+
+
+def _cells(env: str, found: TaskComparison) -> tuple[str, ...]:
+    low, high = found.interval
+    shares = (f"{found.first:.3f}", f"{found.second:.3f}", f"{found.difference:+.3f}", f"{low:+.3f} to {high:+.3f}")
+    needed = (f"{found.needed[size] or '-'}" for size in ("0.02", "0.05", "0.1"))
+    return (env, str(found.tasks), *shares, p_text(found.p), *needed)
+
+
+def p_text(p: float) -> str:
+    """Write a p value as a table shows it."""
+    return "-" if p != p else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def _evaluation(place: Path) -> Evaluation:
+    if place.is_file():
+        return read_evaluation(place)
+    if not place.is_dir():
+        raise FileNotFoundError(f"{place} is neither the file of an evaluation nor the folder of a run")
+    found = read_evaluations(place / "eval")
+    if not found:
+        raise ValueError(f"{place} has no evaluation; run the stage eval, or name a file that one left")
+    return found[-1]

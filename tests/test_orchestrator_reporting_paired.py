@@ -1,0 +1,224 @@
+"""Two evaluations task by task: hand-computed values, published ones, scipy and plain enumeration."""
+
+import itertools
+import json
+import math
+import random
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from orchestrator.__main__ import main
+from orchestrator.reporting.paired import (
+    DIFFERENCES,
+    FINEST,
+    TaskScore,
+    bootstrap_interval,
+    compare_envs,
+    compare_tasks,
+    pair,
+    sign_flip_p,
+    tasks_needed,
+)
+
+DARWIN = (49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48)
+"""Heights of crossed maize plants less those of their self-fertilised partners, in eighths of an inch."""
+
+
+def score(key: str, right: int, of: int = 4, *, content: str = "", failed: int = 0) -> TaskScore:
+    return TaskScore(key=key, content=content or f"c-{key}", right=right, scored=of, failed=failed)
+
+
+def drawn(count: int, *, answers: int = 4, seed: int = 0) -> list[Fraction]:
+    """Differences of so many tasks, most of them small."""
+    rng = random.Random(seed)
+    return [Fraction(rng.randint(0, answers) - rng.randint(0, answers), answers) for _ in range(count)]
+
+
+def enumerated_p(differences: list[Fraction]) -> float:
+    """All assignments of signs, one by one."""
+    none, all_signs = Fraction(0), signs_of(len(differences))
+    sums = [sum((s * d for s, d in zip(signs, differences, strict=True)), none) for signs in all_signs]
+    return sum(abs(one) >= abs(sum(differences, none)) for one in sums) / len(sums)
+
+
+def signs_of(count: int) -> list[tuple[int, ...]]:
+    return list(itertools.product((1, -1), repeat=count))
+
+
+def test_the_numbers_of_four_tasks_by_hand() -> None:
+    """Differences 1/2, 1/4, 0 and 1/4: of 16 signs all but the zero's are fixed, 2 * 2 have so large a sum."""
+    first = [score("a", 1), score("b", 2), score("c", 4), score("d", 0)]
+    second = [score("a", 3), score("b", 3), score("c", 4), score("d", 1)]
+    found = compare_tasks(first, second)
+    assert (found.tasks, found.first, found.second, found.difference) == (4, 7 / 16, 11 / 16, 0.25)
+    assert found.p == pytest.approx(2 * 2 / 16)
+    assert found.deviation == pytest.approx(math.sqrt((0.25**2 + 0.25**2) / 3))
+    assert found.needed["0.1"] == math.ceil((1.959964 + 0.841621) ** 2 * (0.125 / 3) / 0.01)
+    assert found.left_out == ""
+
+
+def test_only_tasks_that_both_scored_are_compared_and_the_rest_is_counted() -> None:
+    first = [score("a", 4), score("b", 0), score("gone", 1), score("row-1", 2), score("lost", 0, 0, failed=4)]
+    second = [score("b", 4), score("a", 4), score("row-1", 2, content="another"), score("lost", 4), score("new", 4)]
+    pairing = pair(first, second)
+    assert [float(one) for one in (*pairing.first, *pairing.second)] == [1.0, 0.0, 1.0, 1.0]
+    found = compare_tasks(first, second)
+    assert (found.tasks, found.difference) == (2, 0.5)
+    assert found.left_out == (
+        "1 only in the first, 1 only in the second, 1 with the same key but another content, 1 without a score"
+    )
+    assert list(compare_envs({"math": first, "code": first}, {"math": second})) == ["math"]
+
+
+def test_evaluations_without_a_task_in_common_say_nothing_and_no_zero() -> None:
+    found = compare_tasks([score("a", 4)], [score("b", 4)])
+    assert found.tasks == 0
+    numbers = (found.first, found.second, found.difference, *found.interval, found.p, found.deviation)
+    assert all(math.isnan(value) for value in numbers)
+    assert found.needed == {f"{size:g}": None for size in DIFFERENCES}
+
+
+def test_the_sign_flip_test_gives_the_p_value_that_fisher_counted_for_darwins_plants() -> None:
+    """Fisher, The Design of Experiments, section 21: 863 of 32,768 arrangements on either side."""
+    assert sign_flip_p([Fraction(one) for one in DARWIN]) == pytest.approx(2 * 863 / 32768, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("answers", [1, 3, 4])
+def test_the_sign_flip_test_is_that_of_scipy_and_of_plain_enumeration(seed: int, answers: int) -> None:
+    differences = drawn(10, answers=answers, seed=seed)
+    theirs = stats.permutation_test(
+        (np.array([float(one * answers) for one in differences]), np.zeros(10)),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=np.inf,
+    )
+    assert sign_flip_p(differences) == pytest.approx(theirs.pvalue, abs=1e-12)
+    assert sign_flip_p(differences) == pytest.approx(enumerated_p(differences), abs=1e-12)
+
+
+@pytest.mark.parametrize(("won", "lost"), [(5, 1), (30, 12), (700, 500), (60, 0)])
+def test_with_one_answer_a_task_it_is_the_exact_test_of_mcnemar(won: int, lost: int) -> None:
+    differences = [Fraction(1)] * won + [Fraction(-1)] * lost + [Fraction(0)] * 40
+    expected = stats.binomtest(won, won + lost).pvalue
+    assert sign_flip_p(differences) == pytest.approx(expected, rel=1e-6, abs=1e-13)
+
+
+def test_answers_that_are_missing_here_and_there_leave_the_test_exact_and_fine_grids_are_rounded() -> None:
+    mixed = [Fraction(1, 3), Fraction(-1, 4), Fraction(1, 2), Fraction(2, 3), Fraction(-1, 5), Fraction(1)]
+    assert sign_flip_p(mixed) == pytest.approx(enumerated_p(mixed), abs=1e-12)
+    fine = [Fraction(1, 7), Fraction(3, 11), Fraction(-2, 13), Fraction(5, 16), Fraction(4, 17)]
+    assert math.lcm(*(one.denominator for one in fine)) > FINEST
+    assert sign_flip_p(fine) == pytest.approx(enumerated_p(fine), abs=1e-12)
+
+
+def test_equal_models_have_p_1_and_an_interval_around_nothing() -> None:
+    assert sign_flip_p([Fraction(0)] * 5) == 1.0
+    assert bootstrap_interval([Fraction(0)] * 5) == (0.0, 0.0)
+    assert sign_flip_p([Fraction(1, 2), Fraction(-1, 2)]) == 1.0
+
+
+def test_the_sign_flip_test_holds_its_level_where_nothing_differs() -> None:
+    rng = random.Random(5)
+    values = [
+        sign_flip_p([Fraction(rng.choice((-1, 0, 1)) * rng.randint(0, 4), 4) for _ in range(30)]) for _ in range(400)
+    ]
+    assert sum(value <= 0.05 for value in values) / len(values) == pytest.approx(0.05, abs=0.03)
+
+
+def test_the_bootstrap_of_three_tasks_is_that_of_all_its_27_resamples() -> None:
+    """Means from 27 draws: -1 and 1 come up once each, in 3.7 % of them, so that the percentiles are the ends."""
+    differences = [Fraction(-1), Fraction(0), Fraction(1)]
+    assert bootstrap_interval(differences) == (-1.0, 1.0)
+    skewed = [Fraction(0)] * 3 + [Fraction(1)]
+    means = sorted(sum(one) / 4 for one in itertools.product(skewed, repeat=4))
+    exact = float(means[int(0.025 * 256)]), float(means[int(0.975 * 256)])
+    assert bootstrap_interval(skewed) == exact == (0.0, 0.75)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_bootstrap_is_that_of_scipy(seed: int) -> None:
+    differences = drawn(60, seed=seed)
+    theirs = stats.bootstrap(
+        (np.array([float(one) for one in differences]),),
+        np.mean,
+        method="percentile",
+        n_resamples=20_000,
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    assert bootstrap_interval(differences) == pytest.approx((theirs.low, theirs.high), abs=0.01)
+    assert bootstrap_interval(differences) == bootstrap_interval(differences)  # the same at every call
+
+
+def test_the_bootstrap_draws_many_distinct_differences_in_blocks() -> None:
+    differences = [Fraction(number, 4001) for number in range(4000)]
+    low, high = bootstrap_interval(differences, resamples=600)
+    half = 1.96 * float(np.std([float(one) for one in differences])) / math.sqrt(4000)
+    assert (high - low) / 2 == pytest.approx(half, rel=0.15)
+
+
+def test_so_many_tasks_as_are_said_to_be_needed_show_the_difference_four_times_out_of_five() -> None:
+    deviation, difference = 0.4, 0.05
+    count = tasks_needed(deviation, difference)
+    assert count == math.ceil(((stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * deviation / difference) ** 2) == 503
+    draws = np.random.default_rng(3).normal(difference, deviation, size=(4000, count))
+    z = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / math.sqrt(count))
+    assert (np.abs(z) > 1.96).mean() == pytest.approx(0.8, abs=0.02)
+    assert tasks_needed(0.0, 0.05) is None
+    assert tasks_needed(math.nan, 0.05) is None
+
+
+def write_evaluation(run: Path, label: str, order: int, scores: dict[str, list[TaskScore]]) -> Path:
+    """The file of an evaluation, in the folder of a run."""
+    shares = {"avg_at_k": 0.5, "avg_at_k_low": 0.5, "pass_at_k": 1.0, "stderr": 0.05}
+    counts = {"tasks": 2, "tasks_asked": 2, "samples": 8, "failures": 0, "complete": 2}
+    tasks = {env: [asdict(one) for one in listed] for env, listed in scores.items()}
+    envs = dict.fromkeys(scores, counts | shares)
+    (run / "eval").mkdir(parents=True, exist_ok=True)
+    path = run / "eval" / f"{label}.json"
+    path.write_text(json.dumps({"label": label, "order": order, "k": 4, "seconds": 1.0, "envs": envs, "tasks": tasks}))
+    return path
+
+
+def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [f"row-{number}" for number in range(12)]
+    before = write_evaluation(
+        tmp_path / "a", "sft", 0, {"math": [score(key, 1) for key in keys], "code": [score("x", 1)]}
+    )
+    write_evaluation(tmp_path / "a", "rl", 1, {"math": [score(key, 3) for key in keys[:-1]], "code": [score("x", 1)]})
+    out = tmp_path / "found.json"
+    assert main(["compare", str(before), str(tmp_path / "a"), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "math     11  0.250   0.750      +0.500  +0.500 to +0.500  0.0010" in said
+    assert "math: left out are 1 only in the first" in said
+    found = json.loads(out.read_text())["envs"]
+    assert found["math"]["p"] == pytest.approx(2 / 2**11)
+    assert (found["code"]["difference"], found["code"]["p"], found["code"]["deviation"]) == (0.0, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "give two evaluations, or groups of runs"),
+        (["one"], "1 evaluations are given; two are compared"),
+        (["one", "gone"], "gone is neither the file of an evaluation nor the folder of a run"),
+        (["one", "old"], "old.json does not say what became of its single tasks"),
+        (["one", "other"], "no task stands in both"),
+    ],
+)
+def test_what_can_not_be_compared_is_refused_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], words: str
+) -> None:
+    places = {
+        "one": write_evaluation(tmp_path, "one", 0, {"math": [score("a", 1)]}),
+        "old": write_evaluation(tmp_path, "old", 1, {}),
+        "other": write_evaluation(tmp_path, "other", 2, {"math": [score("b", 1)]}),
+    }
+    assert main(["compare", *(str(places.get(name, tmp_path / name)) for name in given)]) == 2
+    assert words in capsys.readouterr().err
