@@ -23,7 +23,7 @@ from envs.core.task import Task
 from envs.games import env as games
 from envs.mathematics import env as mathematics
 from envs.puzzles import env as puzzles
-from envs.questions import multiple_choice
+from envs.questions import multiple_choice, structured_output
 from envs.remote import env as remote
 from envs.retail import env as retail
 from envs.task_env import TaskEnv
@@ -39,6 +39,7 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         puzzles.ENVIRONMENT,
         games.ENVIRONMENT,
         multiple_choice.ENVIRONMENT,
+        structured_output.ENVIRONMENT,
         remote.ENVIRONMENT,
     )
 }

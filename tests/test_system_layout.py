@@ -101,6 +101,7 @@ HOMES = {
     ),
     "mlflow": ("orchestrator/run/mlflow_run.py",),
     "omegaconf": ("orchestrator/settings/text.py",),
+    "jsonschema": ("rewards/json_schemas.py",),
     "mamba_ssm": (),
 }
 LATE_IMPORTS = {

@@ -1,0 +1,298 @@
+"""Structured output: an answer in JSON, valid under a schema, with the values that a text gives.
+
+Levels of generated tasks: 1 some of the numbers of a line, by their names; 2 records of people with texts, numbers, booleans
+and lists out of sentences; 3 orders with a list of objects, an enumeration, a value that may be null and a sum. A level draws
+from all levels up to it.
+
+Rows: `prompt` or `question` (a text, or messages that show the schema themselves), `schema` (an object, or its JSON text) and
+`completion` or `answer` (the right value, or its JSON text), as in json-mode-eval; a row with `json_schema` alone, as in
+JSONSchemaBench, asks for any valid value. A row whose right value is not valid, or whose schema is wrong or refers to
+something else, is refused.
+
+The part `valid` is 1 for JSON that is valid, `values` the share of right values at their places. An answer is right where it is
+valid and all its values are right, none missing and none beside them (`rewards/json_answers.py`, `rewards/json_schemas.py`).
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envs.core.definition import PARTS, EnvDefinition
+from envs.core.errors import GraderError
+from envs.core.jsonl import field
+from envs.core.row_format import Row, RowFormat, has_fields
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import ParsedTurn
+from envs.task_env import TaskEnv
+from rewards.json_answers import NoJson, json_answer, parsed, same_json, share_right
+from rewards.json_schemas import TooMuchWork, checked_schema, first_error
+from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault
+
+VALID, VALUES = "valid", "values"
+REQUEST = "Answer with JSON that is valid under this schema:\n{}"
+ANY_VALUE = "Give an example, as JSON, that is valid under this JSON schema:\n{}"
+ROLES = ("system", "user", "assistant")
+NAMES = (
+    "Amy",
+    "Ben",
+    "Cleo",
+    "Dan",
+    "Eva",
+    "Finn",
+    "Gus",
+    "Hal",
+    "Ida",
+    "Jon",
+    "Kim",
+    "Leo",
+    "Mia",
+    "Ned",
+    "Pam",
+    "Tom",
+)
+CITIES = ("Bern", "Cork", "Oslo", "Pisa", "Riga", "Turku", "Vaduz", "York")
+THINGS = ("apple", "book", "cup", "fork", "lamp", "map", "pen", "ring", "shoe", "vase")
+INTEGER, TEXT, BOOLEAN = ({"type": name} for name in ("integer", "string", "boolean"))
+
+
+class StructuredOutputEnv(TaskEnv):
+    """Single turn: the answer must be valid JSON with the right values."""
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        return self.end(judge(parsed.answer, task.spec))
+
+
+def judge(text: str, spec: dict[str, Any]) -> Verdict:
+    """Judge an answer by the `schema` of a task and its right `value`, where it has one.
+
+    Raises `GraderError` for a schema that refers to itself without end.
+    """
+    try:
+        value = json_answer(text)
+        error = first_error(value, spec["schema"])
+    except NoJson as reason:
+        return _verdict(0.0, well_formed=False, valid=False, detail=str(reason))
+    except TooMuchWork as excess:
+        return policy_fault(str(excess))
+    except RecursionError as endless:
+        raise GraderError("the JSON schema refers to itself without end") from endless
+    share = share_right(value, spec["value"]) if "value" in spec else float(error is None)
+    same = "value" not in spec or same_json(value, spec["value"])
+    detail = error or ("the right value" if same else f"other values: {json.dumps(value)[:80]}")
+    return _verdict(share, correct=same and error is None, valid=error is None, detail=detail)
+
+
+def _verdict(values: float, *, detail: str, valid: bool, correct: bool = False, well_formed: bool = True) -> Verdict:
+    parts = {CORRECT: float(correct), FORMAT: float(well_formed), VALID: float(valid), VALUES: values}
+    return Verdict(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A text, what it says as an object with its schema, and the thought that finds it."""
+
+    text: str
+    schema: dict[str, Any]
+    value: dict[str, Any]
+    steps: str = ""
+    request: str = REQUEST
+
+
+def closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object that has all of these properties and no others."""
+    return {"type": "object", "properties": dict(properties), "required": [*properties], "additionalProperties": False}
+
+
+def _numbers(rng: random.Random) -> Record:
+    names = rng.sample("abcdefgh", rng.randint(3, 4))
+    numbers = {name: rng.randint(0, 99) for name in names}
+    asked = sorted(rng.sample(names, rng.randint(1, 2)))
+    return Record(
+        text=" ".join(f"{name}={number}" for name, number in numbers.items()),
+        schema=closed(dict.fromkeys(asked, INTEGER)),
+        value={name: numbers[name] for name in asked},
+        steps=" ".join(f"{name}={numbers[name]}" for name in asked),
+        request="JSON {" + ", ".join(f'"{name}": integer' for name in asked) + "}",
+    )
+
+
+def _person(rng: random.Random) -> Record:
+    name, city, member = rng.choice(NAMES), rng.choice(CITIES), rng.random() < 0.5
+    age, likes = rng.randint(18, 90), sorted(rng.sample(THINGS, rng.randint(1, 3)))
+    said = {
+        "age": (f"{name} is {age} years old.", INTEGER, age),
+        "city": (f"{name} lives in {city}.", TEXT, city),
+        "member": (f"{name} is {'a' if member else 'no'} member.", BOOLEAN, member),
+        "likes": (f"{name} likes: {', '.join(likes)}.", {"type": "array", "items": TEXT}, likes),
+    }
+    sentences = [sentence for sentence, _, _ in said.values()]
+    rng.shuffle(sentences)
+    asked = rng.sample(list(said), rng.randint(2, 4))
+    value = {"name": name} | {key: said[key][2] for key in asked}
+    return Record(
+        text=" ".join(sentences),
+        schema=closed({"name": TEXT} | {key: said[key][1] for key in asked}),
+        value=value,
+        steps=" ".join(f"{key}={json.dumps(inner)}" for key, inner in value.items()),
+    )
+
+
+def _order(rng: random.Random) -> Record:
+    bought = [(thing, rng.randint(1, 5), rng.randint(1, 20)) for thing in rng.sample(THINGS, rng.randint(1, 3))]
+    name, speed, city = rng.choice(NAMES), rng.choice(("standard", "express")), rng.choice((None, *CITIES))
+    total = sum(count * price for _, count, price in bought)
+    listed = ", ".join(f"{count} x {thing} at {price}" for thing, count, price in bought)
+    item = closed({"name": TEXT, "count": INTEGER, "price": INTEGER})
+    return Record(
+        text=f"{name} orders: {listed}. Delivery: {speed}{f', to {city}' if city else ', no address yet'}.",
+        schema=closed(
+            {
+                "customer": TEXT,
+                "delivery": {"enum": ["standard", "express"]},
+                "city": {"type": ["string", "null"]},
+                "items": {"type": "array", "minItems": 1, "items": item},
+                "total": INTEGER | {"description": "the sum of count times price"},
+            }
+        ),
+        value={
+            "customer": name,
+            "delivery": speed,
+            "city": city,
+            "items": [{"name": thing, "count": count, "price": price} for thing, count, price in bought],
+            "total": total,
+        },
+        steps="+".join(f"{count}*{price}" for _, count, price in bought) + f"={total}",
+    )
+
+
+LEVELS: dict[int, Callable[[random.Random], Record]] = {1: _numbers, 2: _person, 3: _order}
+
+
+def generate(rng: random.Random, level: int) -> Task:
+    """Generate a task of this level; its key is set by the source."""
+    if level not in LEVELS:
+        raise ValueError(f"structured_output has levels {min(LEVELS)} to {max(LEVELS)}, not {level}")
+    record = LEVELS[rng.randint(1, level)](rng)
+    request = record.request.format(json.dumps(record.schema)) if record.request is REQUEST else record.request
+    spec = {"schema": record.schema, "value": record.value, "steps": record.steps}
+    return Task(messages=({"role": "user", "content": f"{record.text}\n{request}"},), spec=spec)
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """Return the expert's answer to a generated task."""
+    if "steps" not in task.spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
+    content = json.dumps(task.spec["value"])
+    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": content}]
+
+
+def gold(task: Task) -> list[str]:
+    """Return the turn of the right value, in a code fence. Raise `ValueError` where the task holds none."""
+    return [f"```json\n{json.dumps(_value(task), indent=1)}\n```"]
+
+
+def _value(task: Task) -> Any:
+    if "value" not in task.spec:
+        raise ValueError(f"task {task.label} asks for any valid value and holds none")
+    return task.spec["value"]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Yield wrong answers by what was done to the right one. Raise `ValueError` where the task holds none."""
+    right = json.dumps(_value(task))
+    for name, value in _wrong(_value(task)):
+        yield name, [json.dumps(value)]
+    yield "empty", [""]
+    yield "cut off", [right[:-1]] if len(right) > 1 else [""]
+    yield "text around it without a fence", [f"Here it is: {right}"]
+    yield "two fences that differ", [f"```json\n{right}\n```\n```json\n[{right}]\n```"]
+    yield "the schema", [json.dumps(task.spec["schema"])]
+    yield "a comment", [f"{right} // done"]
+    yield "in a list", [f"[{right}]"]
+    yield "as a string", [json.dumps(right)]
+
+
+def _wrong(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield values that differ from a value in one place, each with what was done there."""
+    match value:
+        case dict():
+            yield "a surplus key", value | {"surplus_key": 1}
+            for key, inner in value.items():
+                yield "a missing key", {name: it for name, it in value.items() if name != key}
+                yield from ((name, value | {key: wrong}) for name, wrong in _wrong(inner))
+        case list():
+            yield "a surplus item", [*value, value[-1] if value else 1]
+            if value:
+                yield "a missing item", value[:-1]
+                yield from ((name, [wrong, *value[1:]]) for name, wrong in _wrong(value[0]))
+        case bool():
+            yield from (("another value", not value), ("another type", int(value)))
+        case int() | float():
+            yield from (("another value", value + 1), ("another type", json.dumps(value)))
+        case str():
+            yield from (("another value", f"{value} x"), ("another type", [value]))
+        case None:
+            yield "another type", "null"
+
+
+def load(row: Row) -> Task:
+    """Make a task of a row with a prompt, a schema and the right value."""
+    schema = _json_field(row, "schema" if "schema" in row else "json_schema")
+    value = _json_field(row, "completion" if "completion" in row else "answer")
+    checked_schema(schema)
+    error = first_error(value, schema)
+    if error is not None:
+        raise ValueError(f"the right value is not valid under the schema: {error}")
+    asked = row["prompt" if "prompt" in row else "question"]
+    if isinstance(asked, str):
+        asked = [{"role": "user", "content": f"{asked.strip()}\n\n{REQUEST.format(json.dumps(schema))}"}]
+    return Task(messages=_messages(asked), spec={"schema": schema, "value": value})
+
+
+def load_schema(row: Row) -> Task:
+    """Make a task of a row with a schema alone: any valid value is right."""
+    schema = checked_schema(_json_field(row, "json_schema"))
+    message = {"role": "user", "content": ANY_VALUE.format(json.dumps(schema))}
+    return Task(messages=(message,), spec={"schema": schema})
+
+
+def _json_field(row: Row, name: str) -> Any:
+    """Return a field that holds a JSON value, or the text of one."""
+    value = field(row, name, object)
+    try:
+        return parsed(value) if isinstance(value, str) else value
+    except NoJson as error:
+        raise ValueError(f"field {name!r}: {error}") from error
+
+
+def _messages(asked: Any) -> tuple[Message, ...]:
+    if not isinstance(asked, list) or not any(isinstance(one, dict) and one.get("role") == "user" for one in asked):
+        raise ValueError(f"the prompt must be a text, or a list of messages with a user's, not {asked!r:.80}")
+    for one in asked:
+        if not isinstance(one, dict) or one.get("role") not in ROLES or not isinstance(one.get("content"), str):
+            raise ValueError(f"a message must have a role of {ROLES} and text content, not {one!r:.80}")
+    return tuple({"role": one["role"], "content": one["content"]} for one in asked)
+
+
+def _extracts(row: Row) -> bool:
+    asked = "prompt" in row or "question" in row
+    return asked and ("schema" in row or "json_schema" in row) and ("completion" in row or "answer" in row)
+
+
+ENVIRONMENT = EnvDefinition(
+    id="structured_output",
+    entry_point="envs.questions.structured_output:StructuredOutputEnv",
+    generate=generate,
+    formats=(
+        RowFormat(name="json_mode", matches=_extracts, load=load),
+        RowFormat(name="json_schema", matches=has_fields("json_schema"), load=load_schema),
+    ),
+    demonstrate=demonstrate,
+    gold=gold,
+    corruptions=corruptions,
+    parts=(*PARTS, VALID, VALUES),
+    max_turns=1,
+)

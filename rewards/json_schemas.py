@@ -1,0 +1,181 @@
+"""Whether a JSON value is valid under a JSON schema, by `jsonschema`, with bounds on what a schema may ask for.
+
+All drafts that `jsonschema` knows, by `$schema`; 2020-12 without one. Nothing is fetched: a schema refers to itself alone.
+`format` is an annotation, as the drafts have it, and not checked. Patterns are Python's, as in `jsonschema`, but searched by
+`regex`, which has a deadline. Values are bounded by `rewards.json_answers`, so that what is left to bound is how often a
+schema refers to itself, and how long its patterns take.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import regex
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend, validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import specification_with
+
+MAX_SCHEMA_CHARACTERS = 65_536
+MAX_REFERENCES = 8192
+PATTERN_S = 1.0
+"""Seconds that the patterns of a schema may take for one value, together."""
+NEWEST = "https://json-schema.org/draft/2020-12/schema"
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+UNKNOWN = extend(Draft202012Validator)
+"""The rules of the newest draft, for a schema that names none."""
+Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
+
+
+class TooMuchWork(Exception):
+    """A value made a schema refer to itself too often, or its patterns search for too long."""
+
+
+def checked_schema(schema: Any) -> Any:
+    """Return a schema that can be used. Raise `ValueError` with the reason for one that is wrong, too large or not closed."""
+    if not isinstance(schema, dict | bool):
+        raise ValueError(f"a JSON schema must be an object, not {schema!r:.80}")
+    try:
+        _check(schema)
+    except RecursionError as error:
+        raise ValueError("the JSON schema is nested too deeply") from error
+    return schema
+
+
+def _check(schema: Any) -> None:
+    if len(json.dumps(schema)) > MAX_SCHEMA_CHARACTERS:
+        raise ValueError(f"the JSON schema has more than {MAX_SCHEMA_CHARACTERS} characters")
+    known = validator_for(schema, default=UNKNOWN)
+    if known is UNKNOWN and isinstance(schema, dict) and "$schema" in schema:
+        raise ValueError(f"the JSON schema has an unknown $schema: {schema['$schema']!r:.80}")
+    try:
+        known.check_schema(schema)
+    except SchemaError as error:
+        raise ValueError(f"no JSON schema: {error.message}"[:300]) from error
+    for inner in _objects(schema):
+        _check_closed(inner, schema)
+
+
+def first_error(value: Any, schema: Any) -> str | None:
+    """Return why a value is not valid under a checked schema, in a line; None where it is valid.
+
+    Raises `TooMuchWork`, and `RecursionError` for a schema that refers to itself without end.
+    """
+    validator = _bounded(validator_for(schema, default=Draft202012Validator))(schema, registry=Registry())
+    error = next(validator.iter_errors(value), None)
+    return None if error is None else f"{error.json_path}: {error.message}"[:200]
+
+
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        yield schema
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _objects(inner)
+
+
+def _check_closed(inner: dict[str, Any], schema: dict[str, Any]) -> None:
+    """Raise `ValueError` where a part of a schema leads out of it or can't be bounded."""
+    for name in REFERENCES:
+        reference = inner.get(name)
+        if isinstance(reference, str) and not reference.startswith("#"):
+            raise ValueError(f"the JSON schema refers to {reference!r:.80}; nothing is fetched, put it under $defs")
+        if isinstance(reference, str) and not _resolves(reference, schema):
+            raise ValueError(f"the JSON schema refers to {reference!r:.80}, which it does not have")
+    for pattern in (inner.get("pattern"), *_names(inner.get("patternProperties"))):
+        if isinstance(pattern, str):
+            try:
+                regex.compile(pattern)
+            except regex.error as error:
+                raise ValueError(
+                    f"the pattern {pattern!r:.80} of the JSON schema is none of Python's: {error}"
+                ) from error
+    if "unevaluatedProperties" in inner and any("patternProperties" in one for one in _objects(schema)):
+        raise ValueError("unevaluatedProperties beside patternProperties is not supported")
+
+
+def _names(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
+def _resolves(reference: str, schema: dict[str, Any]) -> bool:
+    draft = specification_with(schema.get("$schema", NEWEST))
+    registry: Registry[Any] = Registry()
+    try:
+        registry.resolver_with_root(draft.create_resource(schema)).lookup(reference)
+    except Unresolvable:
+        return False
+    return True
+
+
+def _bounded(known: type[Validator]) -> type[Validator]:
+    """Return a validator for one use, whose references and patterns are bounded."""
+    references, spent = 0, 0.0
+
+    def counted(keyword: Keyword) -> Keyword:
+        def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+            nonlocal references
+            references += 1
+            if references > MAX_REFERENCES:
+                raise TooMuchWork(f"the schema referred to itself more than {MAX_REFERENCES} times")
+            yield from keyword(validator, value, instance, schema)
+
+        return check
+
+    def found(pattern: str, text: str) -> bool:
+        nonlocal spent
+        start = time.thread_time()
+        try:
+            matched = regex.search(pattern, text, timeout=PATTERN_S)
+        except TimeoutError:
+            matched, spent = None, PATTERN_S
+        spent += time.thread_time() - start
+        if spent > PATTERN_S:
+            raise TooMuchWork(f"the patterns of the schema took more than {PATTERN_S:.0f} s")
+        return matched is not None
+
+    def pattern(validator: Any, value: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+        if validator.is_type(instance, "string") and not found(value, instance):
+            yield ValidationError(f"{instance!r:.80} does not match {value!r:.80}")
+
+    def properties(validator: Any, value: dict[str, Any], instance: Any, _schema: Any) -> Iterator[ValidationError]:
+        for one, name in _pairs(validator, value, instance):
+            if found(one, name):
+                yield from validator.descend(instance[name], value[one], path=name, schema_path=one)
+
+    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        matched = {
+            name for one, name in _pairs(validator, schema.get("patternProperties", {}), instance) if found(one, name)
+        }
+        for name in instance if validator.is_type(instance, "object") else ():
+            if name not in matched and name not in schema.get("properties", {}):
+                yield from validator.descend(instance[name], value, path=name)
+
+    keywords = {name: counted(known.VALIDATORS[name]) for name in REFERENCES if name in known.VALIDATORS}
+    keywords |= {"pattern": pattern, "patternProperties": properties, "additionalProperties": additional}
+    return extend(known, validators=keywords | {"uniqueItems": unique})
+
+
+def _pairs(validator: Any, patterns: dict[str, Any], instance: Any) -> Iterator[tuple[str, str]]:
+    if validator.is_type(instance, "object"):
+        yield from ((one, name) for one in patterns for name in instance)
+
+
+def unique(validator: Any, value: bool, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    """Yield an error where a list has the same JSON value twice."""
+    if value and validator.is_type(instance, "array") and len(set(map(_hashed, instance))) < len(instance):
+        yield ValidationError(f"{instance!r:.80} has the same item twice")
+
+
+def _hashed(value: Any) -> Any:
+    """Return what is equal for JSON values that are the same."""
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, list):
+        return ("list", tuple(map(_hashed, value)))
+    if isinstance(value, dict):
+        return ("dict", frozenset((name, _hashed(inner)) for name, inner in value.items()))
+    return value

@@ -1,0 +1,214 @@
+"""The JSON value of an answer, sameness of values, and schemas: fences, what is no JSON, hostile texts and schemas."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from rewards.json_answers import MAX_NESTING, NoJson, json_answer, same_json, share_right
+from rewards.json_schemas import MAX_REFERENCES, TooMuchWork, checked_schema, first_error
+
+RIGHT = {"a": 1, "b": [True, None, "x"]}
+TEXT = json.dumps(RIGHT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT,
+        f"\n\n  {TEXT}\n",
+        f"```json\n{TEXT}\n```",
+        f"```\n{TEXT}\n```",
+        f"```JSON\n{json.dumps(RIGHT, indent=2)}\n```",
+        f"Here it is:\n\n```json\n{TEXT}\n```\nAnything else?",
+        f"  ```json\n  {TEXT}\n  ```",
+        f"```json {TEXT}```",
+        f"```json\n{TEXT}\n```\nor, which is the same,\n```json\n{json.dumps(RIGHT, indent=1)}\n```",
+        f"```python\nprint(1)\n```\n```json\n{TEXT}\n```",
+        '{"b": [true, null, "x"], "a": 1.0}',
+        '{"a": 1, "b": [true, null, "\\u0078"]}',
+    ],
+)
+def test_json_is_found_with_and_without_a_fence(text: str) -> None:
+    assert same_json(json_answer(text), RIGHT)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no JSON"),
+        ("none", "no JSON"),
+        (f"Here it is: {TEXT}", "no JSON"),
+        (f"{TEXT} {TEXT}", "no JSON"),
+        (f"```json\n{TEXT}", "no JSON"),
+        (f"```json\n{TEXT}\n```\n```json\n[]\n```", "different values"),
+        ("{'a': 1}", "no JSON"),
+        ('{"a": 1,}', "no JSON"),
+        ('{"a": 1} // one', "no JSON"),
+        ('{"a": 1, "a": 1}', "a key twice"),
+        ('{"a": NaN}', "NaN is no JSON value"),
+        ('{"a": -Infinity}', "-Infinity is no JSON value"),
+        ('{"a": 1e999}', "too large"),
+        ('{"a": ' + "9" * 301 + "}", "too large"),
+        ("[" * 40 + "]" * 40, "nested deeper"),
+        ("[" * 30_000, "no JSON"),
+        ("[" * 30_000 + "]" * 30_000, "no JSON|nested"),
+        ("[" + "1," * 5_000 + "1]", "more than 4096 parts"),
+        ('"' + "x" * 70_000 + '"', "70002 characters"),
+    ],
+)
+def test_what_is_no_json_is_named(text: str, reason: str) -> None:
+    with pytest.raises(NoJson, match=reason):
+        json_answer(text)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (1, 1.0, True),
+        (1, True, False),
+        (0, False, False),
+        (True, True, True),
+        ("1", 1, False),
+        (None, None, True),
+        (None, False, False),
+        ([1, 2], [2, 1], False),
+        ([1], [1, 1], False),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({"a": [True]}, {"a": [1]}, False),
+        ("a", "A", False),
+        ("a ", "a", False),
+        ([], {}, False),
+    ],
+)
+def test_values_are_the_same_by_type_and_content(left: Any, right: Any, same: bool) -> None:
+    assert same_json(left, right) is same
+    assert same_json(right, left) is same
+
+
+def test_the_share_of_right_values_counts_the_leaves_of_the_right_one() -> None:
+    gold = {"a": 1, "b": {"c": [1, 2], "d": []}}
+    assert share_right(gold, gold) == 1.0
+    assert share_right({"a": 1, "b": {"c": [2, 2], "d": []}, "e": 5}, gold) == 0.75
+    assert share_right({"a": "1"}, gold) == 0.0
+    assert share_right([1, 2], gold) == 0.0
+    assert share_right(5, 5) == 1.0
+
+
+RECURSIVE = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+    "required": ["next"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "error"),
+    [
+        ({"type": "integer"}, 2.0, None),
+        ({"type": "integer"}, True, "is not of type 'integer'"),
+        (
+            {"properties": {"a": {"type": "string"}}, "additionalProperties": False},
+            {"a": "x", "b": 1},
+            "does not allow 1",
+        ),
+        (
+            {"additionalProperties": {"type": "string"}, "patternProperties": {"^n_": {"type": "integer"}}},
+            {"n_": 1},
+            None,
+        ),
+        (
+            {"additionalProperties": {"type": "string"}, "patternProperties": {"^n_": {"type": "integer"}}},
+            {"n": 1},
+            "string",
+        ),
+        ({"pattern": "^[a-z]+$"}, "abc", None),
+        ({"pattern": "^[a-z]+$"}, "ab1", "does not match"),
+        ({"pattern": "^[a-z]+$"}, 5, None),
+        ({"uniqueItems": True}, [1, True, "1", [1], {"a": 1}], None),
+        ({"uniqueItems": True}, [{"a": [1]}, {"a": [1.0]}], "the same item twice"),
+        (RECURSIVE, {"next": {"next": {"next": None}}}, None),
+        (RECURSIVE, {"next": {"next": {}}}, "not valid under any"),
+        ({"format": "date", "type": "string"}, "not a date", None),
+        (
+            {"$schema": "http://json-schema.org/draft-04/schema#", "maximum": 3, "exclusiveMaximum": True},
+            3,
+            "greater than",
+        ),
+        (
+            {"$defs": {"n": {"$anchor": "here", "type": "integer"}}, "items": {"$ref": "#here"}},
+            ["x"],
+            "'x' is not of type",
+        ),
+        (True, 1, None),
+        (False, 1, "does not allow 1"),
+    ],
+)
+def test_a_schema_is_kept_or_broken(schema: Any, value: Any, error: str | None) -> None:
+    found = first_error(value, checked_schema(schema))
+    assert found is None if error is None else error in str(found)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "nonsense"}, "no JSON schema"),
+        ([], "must be an object"),
+        ({"$ref": "https://example.com/schema"}, "nothing is fetched"),
+        ({"items": {"$ref": "other.json#/a"}}, "nothing is fetched"),
+        ({"$ref": "#/$defs/missing"}, "which it does not have"),
+        ({"$schema": "https://example.com/own"}, "unknown \\$schema"),
+        ({"pattern": "(?<n>"}, "pattern|no JSON schema"),
+        ({"pattern": "(?&missing)"}, "pattern|no JSON schema"),
+        ({"unevaluatedProperties": False, "patternProperties": {"a": {}}}, "is not supported"),
+        ({"enum": ["x" * 70_000]}, "more than 65536 characters"),
+    ],
+)
+def test_a_schema_that_can_not_be_used_is_refused(schema: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        checked_schema(schema)
+
+
+def test_a_schema_nested_without_end_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    inner = schema
+    for _ in range(900):
+        inner["items"] = {}
+        inner = inner["items"]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        checked_schema(schema)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"next": None}
+    for _ in range(depth):
+        value = {"next": value}
+    return value
+
+
+def test_the_deepest_value_passes_a_recursive_schema() -> None:
+    assert first_error(json_answer(json.dumps(nested(MAX_NESTING - 2))), checked_schema(RECURSIVE)) is None
+
+
+def test_a_value_that_makes_a_schema_refer_to_itself_over_and_over_is_stopped() -> None:
+    branches = [{"properties": {"next": {"$ref": "#"}}, "required": ["next", key]} for key in ("a", "b")]
+    start = time.monotonic()
+    with pytest.raises(TooMuchWork, match=f"more than {MAX_REFERENCES} times"):
+        first_error(nested(MAX_NESTING - 2), checked_schema({"anyOf": [{"type": "integer"}, *branches]}))
+    assert time.monotonic() - start < 20
+
+
+def test_a_pattern_that_would_take_for_ever_is_stopped() -> None:
+    schema = checked_schema({"patternProperties": {r"^(?:a|b|ab)*[^ab]$": {}}})
+    with pytest.raises(TooMuchWork, match="patterns"):
+        first_error({"ab" * 40: 1}, schema)
+
+
+def test_hostile_texts_take_little_time() -> None:
+    start = time.monotonic()
+    for text in ("```\n" * 15_000, "```json\n{" * 5_000, "```" * 20_000, " " * 60_000, "{" * 60_000, '"\\' * 30_000):
+        with pytest.raises(NoJson):
+            json_answer(text)
+    assert time.monotonic() - start < 10
