@@ -5,6 +5,7 @@ Suffixes: `_BT` one entry per sequence and token of a micro-batch, `_N` trained 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -18,7 +19,7 @@ from learner.losses.dpo import pair_loss
 from learner.losses.kl import ESTIMATES, distillation_advantages, penalised_advantages
 from learner.losses.policy import Loss, PolicyTerms, nll_loss, policy_loss
 from learner.models.expert_replay import ExpertReplay
-from learner.models.scorer import Scorer
+from learner.models.scorer import Scorer, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +51,14 @@ def micro_batch_loss(
     """
     ids_BT, weights_BT = _ids_and_weights(micro_batch, engine.device)
     trained_BT = weights_BT > 0
-    scores = engine.scorer(ids_BT, trained_BT, micro_batch.prompts, entropy=config.entropy_bonus > 0)
+    scored = partial(_scored, micro_batch=micro_batch, ids_BT=ids_BT, wanted_BT=trained_BT)
+    scores = scored(engine.scorer, entropy=config.entropy_bonus > 0)
     if config.objective == "nll":
         return nll_loss(scores.logprobs_BT, weights_BT)
     ref_BT = fixed.ref_BT
     if ref_BT is None and reference is not None:
         with torch.no_grad():
-            ref_BT = reference(ids_BT, trained_BT, micro_batch.prompts).logprobs_BT
+            ref_BT = scored(reference).logprobs_BT
     if config.objective == "dpo":
         assert ref_BT is not None
         return pair_loss(scores.logprobs_BT, weights_BT, ref_BT, beta=config.beta)
@@ -111,11 +113,12 @@ def current_logprobs(
 ) -> Fixed:
     """Compute the log-probabilities that the policy, and the reference if any, give to the trained tokens now."""
     ids_BT, weights_BT = _ids_and_weights(micro_batch, device)
+    scored = partial(_scored, micro_batch=micro_batch, ids_BT=ids_BT, wanted_BT=weights_BT > 0)
     with torch.no_grad():
-        old_BT = policy(ids_BT, weights_BT > 0, micro_batch.prompts).logprobs_BT
+        old_BT = scored(policy).logprobs_BT
         if reference is None:
             return Fixed(old_BT=old_BT)
-        return Fixed(old_BT=old_BT, ref_BT=reference(ids_BT, weights_BT > 0, micro_batch.prompts).logprobs_BT)
+        return Fixed(old_BT=old_BT, ref_BT=scored(reference).logprobs_BT)
 
 
 def sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -175,6 +178,19 @@ def over_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:
     rates = [update["learning_rate"] for update in updates if "learning_rate" in update]
     applied = sum(not update["skipped"] for update in updates)
     return means | ({"learning_rate": rates[-1]} if rates else {}) | {"updates": float(applied)}
+
+
+def _scored(
+    scorer: Scorer, *, micro_batch: MicroBatch, ids_BT: torch.Tensor, wanted_BT: torch.Tensor, entropy: bool = False
+) -> Scores:
+    """Score tokens at the temperatures at which their sequences were sampled.
+
+    What was sampled from is softmax(z / T), so that is the policy whose ratio, divergence and entropy mean something: Huang et
+    al., "The N+ Implementation Details of RLHF with PPO: A Case Study on TL;DR Summarization", 2024.
+    """
+    given_B = micro_batch.temperatures_B
+    temperatures_B = None if given_B is None else torch.from_numpy(given_B).to(ids_BT.device)
+    return scorer(ids_BT, wanted_BT, micro_batch.prompts, entropy=entropy, temperatures_B=temperatures_B)
 
 
 def _ids_and_weights(micro_batch: MicroBatch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

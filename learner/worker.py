@@ -178,7 +178,8 @@ class TrainerWorker:
             for sample in samples:
                 ids_BT = torch.tensor([sample.ids], device=engine.device)
                 replay.follow([PassExperts.uncounted(sample.experts, length=len(sample.ids))])
-                scores = engine.scorer(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
+                temperatures_B = torch.tensor([sample.temperature], device=ids_BT.device)
+                scores = engine.scorer(ids_BT, torch.ones_like(ids_BT).bool(), temperatures_B=temperatures_B)
                 values.append(scores.logprobs_BT[0].tolist())
         return values
 

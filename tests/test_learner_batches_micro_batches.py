@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from learner.batches.micro_batches import MicroBatch, make_batch
 from learner.batches.samples import TrainingSample, samples_from_groups
+from rollout.sampling import Sampling
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 NAN = float("nan")
@@ -46,6 +48,18 @@ def test_a_trajectory_becomes_one_sequence_of_all_its_turns():
     assert [math.isnan(value) for value in first.behaviour_T] == [True, True, False, True, False, True, False, False]
     assert (first.oldest, first.newest) == (WeightVersion(step=4), WeightVersion(step=6))
     assert second.advantages_T == (-1.0,) * 5
+
+
+def test_samples_and_micro_batches_carry_the_temperature_of_their_groups():
+    plain = group(trajectory(FIRST, reward=1.0), trajectory(FIRST, reward=0.0))
+    warm = replace(plain, ticket=replace(plain.ticket, number=1, sampling=Sampling(temperature=1.5)))
+    samples = samples_from_groups([plain, warm], advantage="rloo")
+    assert [sample.temperature for sample in samples] == [1.0, 1.0, 1.5, 1.5]
+    (both,) = make_batch(samples, ranks=1, micro_batch_tokens=100, pad_id=0).micro_batches[0]
+    assert both.temperatures_B is not None
+    assert sorted(both.temperatures_B.tolist()) == [1.0, 1.0, 1.5, 1.5]
+    (alone,) = make_batch(samples[:2], ranks=1, micro_batch_tokens=100, pad_id=0).micro_batches[0]
+    assert alone.temperatures_B is None
 
 
 def test_truncated_trajectories_carry_no_loss_where_they_are_masked():

@@ -39,20 +39,25 @@ def weighed(scores: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     return (factors * scores[0]).sum() + (factors.flip(0) * scores[1]).sum()
 
 
+@pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("tokens", [1, 5, 22, 23, 100])
-def test_scores_in_pieces_and_their_gradients_are_those_of_float64(tokens, bias):
+def test_scores_in_pieces_and_their_gradients_are_those_of_float64(tokens, bias, warm):
     targets_N = torch.arange(N) * 5 % V
     used = 3 if bias else 2
     exact = layer(torch.float64)[:used]
-    logs_NV = torch.nn.functional.linear(*exact).log_softmax(-1)
+    temperatures_N = torch.linspace(0.5, 2.0, N) if warm else None
+    divisors_N = torch.ones(N) if temperatures_N is None else temperatures_N
+    logs_NV = (torch.nn.functional.linear(*exact) / divisors_N.double()[:, None]).log_softmax(-1)
     expected = (logs_NV[torch.arange(N), targets_N], -(logs_NV.exp() * logs_NV).sum(-1))
     weighed(expected).backward()
 
     single = layer(torch.float32)[:used]
     hidden_ND, weight_VD = single[:2]
     bias_V = single[2] if bias else None
-    found = vocabulary_scores(hidden_ND, weight_VD, bias_V, targets_N, entropy=True, tokens=tokens)
+    found = vocabulary_scores(
+        hidden_ND, weight_VD, bias_V, targets_N, entropy=True, tokens=tokens, temperatures_N=temperatures_N
+    )
     weighed(found).backward()
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.allclose(ours.double(), theirs, atol=1e-5)
@@ -186,3 +191,19 @@ def test_a_model_that_scales_its_logits_is_scored_with_all_of_them():
     logits_BTV = model(input_ids=ids_BT).logits
     assert torch.equal(scores.logprobs_BT, token_logprobs(logits_BTV, ids_BT) * wanted_BT)
     assert torch.equal(scores.entropies_BT, token_entropies(logits_BTV) * wanted_BT)
+    warm_B = torch.linspace(0.5, 2.0, len(ids_BT))
+    warm = Scorer(model, model, tokens=8)(ids_BT, wanted_BT, entropy=True, temperatures_B=warm_B)
+    assert torch.equal(warm.logprobs_BT, token_logprobs(logits_BTV / warm_B[:, None, None], ids_BT) * wanted_BT)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_each_row_is_scored_at_its_temperature(shared: bool, tmp_path: Path) -> None:
+    model = model_of("qwen3", tmp_path)
+    ids_BT, wanted_BT, prompts = a_batch()
+    behind = prompts if shared else None
+    wanted_BT[:, 0] = False
+    warm_B = torch.linspace(0.5, 2.0, len(ids_BT))
+    logits_BTV = causal_logits(model, model.config, ids_BT, behind) / warm_B[:, None, None]
+    scores = Scorer(model, model, tokens=7)(ids_BT, wanted_BT, behind, entropy=True, temperatures_B=warm_B)
+    assert torch.allclose(scores.logprobs_BT, token_logprobs(logits_BTV, ids_BT) * wanted_BT, atol=1e-5)
+    assert torch.allclose(scores.entropies_BT, token_entropies(logits_BTV) * wanted_BT, atol=1e-5)

@@ -36,6 +36,10 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
     [
         ("rl.stepz=7", ["rl.stepz", "steps"]),
         ("rl.steps=many", ["rl.steps", "many"]),
+        ("rl.sampling.top_p=0.9", ["rl.sampling.top_p=0.9", "rl.sampling.temperature"]),
+        ("rl.sampling.temperature=0", ["rl.sampling.temperature=0", "above 0"]),
+        ("rl.sampling.max_tokens=9", ["rl.sampling.max_tokens=9", "rollout.limits.turn_tokens"]),
+        ("eval.sampling.top_p=2", ["eval.sampling.top_p=2", "at most 1"]),
         ("rl.group_size=1", ["rl.group_size=1", "at least 2"]),
         ("stages=[init,sleep]", ["sleep", "init, sft, self_sft, dpo, rl, distill, eval, report"]),
         ("envs.maths.share=1", ["maths", "math"]),

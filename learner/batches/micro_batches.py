@@ -1,6 +1,6 @@
 """One step's batch: samples padded to micro-batches, and the share of each rank.
 
-Suffix: `_BT` one entry per sample and token of a micro-batch (padded on the right).
+Suffixes: `_B` one entry per sample of a micro-batch, `_BT` per sample and token (padded on the right).
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,9 @@ from rollout.trajectory import WeightVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Arrays of one forward pass, all of shape (B, T). `weights_BT` is what a token counts for, 0 if untrained.
+    """Arrays of one forward pass, of shape (B, T) or (B,). `weights_BT` is what a token counts for, 0 if untrained.
+
+    `temperatures_B` are those at which the samples were drawn; None where all are 1.
 
     With `prompts` a row begins with the last token of its prompt, without them with its first token. `experts` are those
     of its forward passes, the prompts' first; in a pass beyond them the routers decide, and nothing is counted.
@@ -29,6 +31,7 @@ class MicroBatch:
     weights_BT: NDArray[np.float32]
     advantages_BT: NDArray[np.float32]
     behaviour_BT: NDArray[np.float32]
+    temperatures_B: NDArray[np.float32] | None = None
     prompts: Prompts | None = None
     experts: tuple[PassExperts, ...] = ()
 
@@ -159,6 +162,7 @@ def micro_batch(
         weights_BT[row, :length] = np.asarray(sample.trained_T[prompt:], dtype=np.float32) * scale
         advantages_BT[row, :length] = sample.advantages_T[prompt:]
         behaviour_BT[row, :length] = sample.behaviour_T[prompt:]
+    temperatures_B = np.array([sample.temperature for sample, _ in rows], dtype=np.float32)
     prompts = None
     if plan[0].prompt:
         ids_P = [samples[item.rows[0]].ids[: item.prompt] for item in plan]
@@ -168,6 +172,7 @@ def micro_batch(
         weights_BT=weights_BT,
         advantages_BT=advantages_BT,
         behaviour_BT=behaviour_BT,
+        temperatures_B=None if (temperatures_B == 1).all() else temperatures_B,
         prompts=prompts,
         experts=pass_experts(plan, [len(s.ids) for s in samples], [s.experts for s in samples]),
     )

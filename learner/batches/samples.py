@@ -11,7 +11,7 @@ from types import MappingProxyType
 from learner.batches.pass_experts import joined_choices
 from learner.losses.advantages import batch_advantages
 from rollout.expert_choices import Choices
-from rollout.trajectory import Group, Trajectory, TurnFault, WeightVersion
+from rollout.trajectory import Group, Ticket, Trajectory, TurnFault, WeightVersion
 
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
 
@@ -23,7 +23,8 @@ class TrainingSample:
     `behaviour_T` is the engine's log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the
     weight versions that sampled it, None where nothing was sampled (supervised data). `group` is the same for samples
     that may begin with the same prompt, None for one that stands alone. `experts` are the expert choices recorded for
-    its tokens (`rollout/expert_choices.py`), None where there are none.
+    its tokens (`rollout/expert_choices.py`), None where there are none. `temperature` is that at which it was sampled, and
+    so that of pi and of what pi is compared with.
     """
 
     ids: tuple[int, ...]
@@ -33,6 +34,7 @@ class TrainingSample:
     oldest: WeightVersion | None = None
     newest: WeightVersion | None = None
     group: int | None = None
+    temperature: float = 1.0
     experts: Choices | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +93,7 @@ def samples_from_groups(
             advantage=value,
             masked=mask_truncated and trajectory.truncated,
             overrides=overrides,
-            group=group.ticket.number,
+            ticket=group.ticket,
         )
         for group, advantages_G in zip(groups, advantages_NG, strict=True)
         for trajectory, value in zip(group.trajectories, advantages_G, strict=True)
@@ -99,7 +101,7 @@ def samples_from_groups(
 
 
 def _sample(
-    trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], group: int
+    trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], ticket: Ticket
 ) -> TrainingSample:
     """Join the turns of a trajectory."""
     ids: list[int] = []
@@ -121,7 +123,8 @@ def _sample(
         behaviour_T=tuple(behaviour_T),
         oldest=WeightVersion(step=min(versions)) if versions else None,
         newest=WeightVersion(step=max(versions)) if versions else None,
-        group=group,
+        group=ticket.number,
+        temperature=ticket.sampling.temperature,
         experts=joined_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in trajectory.turns]),
     )
 

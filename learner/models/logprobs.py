@@ -34,18 +34,31 @@ def vocabulary_scores(
     *,
     entropy: bool,
     tokens: int,
+    temperatures_N: torch.Tensor | None = None,
 ) -> LogprobsAndEntropies:
-    """Return each target's log-probability, and the entropy in nats, under softmax(hidden weight^T + bias).
+    """Return each target's log-probability, and the entropy in nats, under softmax((hidden weight^T + bias) / temperature).
 
-    Without `entropy` that is 0. Both of shape (N,) and float32. At most `tokens` rows of logits exist at once: with more
-    rows they are computed in pieces, and once more in the backward pass, which costs a third of the layer's operations
-    and saves its memory.
+    Without `temperatures_N` all are 1. Without `entropy` that is 0. Both of shape (N,) and float32. At most `tokens` rows of
+    logits exist at once: with more rows they are computed in pieces, and once more in the backward pass, which costs a third
+    of the layer's operations and saves its memory.
     """
     if len(targets_N) <= tokens:
-        logits_NV = functional.linear(hidden_ND, weight_VD, bias_V).float()
+        logits_NV = _logits(hidden_ND, weight_VD, bias_V, temperatures_N, slice(None))
         return _scores(logits_NV, targets_N, entropy=entropy)
-    logprobs_N, entropies_N = _InPieces.apply(hidden_ND, weight_VD, bias_V, targets_N, entropy, tokens)
+    logprobs_N, entropies_N = _InPieces.apply(hidden_ND, weight_VD, bias_V, targets_N, temperatures_N, entropy, tokens)
     return logprobs_N, entropies_N
+
+
+def _logits(
+    hidden_ND: torch.Tensor,
+    weight_VD: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    temperatures_N: torch.Tensor | None,
+    rows: slice,
+) -> torch.Tensor:
+    """Return the logits of some rows in float32, each divided by its temperature."""
+    logits_NV = functional.linear(hidden_ND[rows], weight_VD, bias_V).float()
+    return logits_NV if temperatures_N is None else logits_NV / temperatures_N[rows, None]
 
 
 def _scores(logits_NV: torch.Tensor, targets_N: torch.Tensor, *, entropy: bool) -> LogprobsAndEntropies:
@@ -59,7 +72,7 @@ def _scores(logits_NV: torch.Tensor, targets_N: torch.Tensor, *, entropy: bool) 
 
 class _InPieces(torch.autograd.Function):
     """The same a piece at a time. With p the softmax of a row's logits z, y its target and H its entropy,
-    d log p_y / dz = onehot(y) - p and dH / dz = -p (log p + H).
+    d log p_y / dz = onehot(y) - p and dH / dz = -p (log p + H), where z is the layer's output over the temperature.
     """
 
     @staticmethod
@@ -69,34 +82,37 @@ class _InPieces(torch.autograd.Function):
         weight_VD: torch.Tensor,
         bias_V: torch.Tensor | None,
         targets_N: torch.Tensor,
+        temperatures_N: torch.Tensor | None,
         entropy: bool,
         tokens: int,
     ) -> LogprobsAndEntropies:
         pieces = []
         for start in range(0, len(targets_N), tokens):
             rows = slice(start, start + tokens)
-            logits_NV = functional.linear(hidden_ND[rows], weight_VD, bias_V).float()
+            logits_NV = _logits(hidden_ND, weight_VD, bias_V, temperatures_N, rows)
             pieces.append(_scores(logits_NV, targets_N[rows], entropy=entropy))
         entropies_N = torch.cat([piece[1] for piece in pieces])
-        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, entropies_N)
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, temperatures_N, entropies_N)
         ctx.entropy, ctx.tokens = entropy, tokens
         return torch.cat([piece[0] for piece in pieces]), entropies_N
 
     @staticmethod
     def backward(ctx: Any, d_logprobs_N: torch.Tensor, d_entropies_N: torch.Tensor) -> tuple[Any, ...]:
-        hidden_ND, weight_VD, bias_V, targets_N, entropies_N = ctx.saved_tensors
+        hidden_ND, weight_VD, bias_V, targets_N, temperatures_N, entropies_N = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         d_hidden_ND = torch.empty_like(hidden_ND) if needs_hidden else None
         d_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if needs_weight else None
         d_bias_V = torch.zeros_like(bias_V, dtype=torch.float32) if needs_bias else None
         for start in range(0, len(targets_N), ctx.tokens):
             rows = slice(start, start + ctx.tokens)
-            logs_NV = functional.linear(hidden_ND[rows], weight_VD, bias_V).float().log_softmax(-1)
+            logs_NV = _logits(hidden_ND, weight_VD, bias_V, temperatures_N, rows).log_softmax(-1)
             p_NV = logs_NV.exp()
             d_logits_NV = -d_logprobs_N[rows, None] * p_NV
             d_logits_NV.scatter_add_(1, targets_N[rows, None], d_logprobs_N[rows, None])
             if ctx.entropy:
                 d_logits_NV -= d_entropies_N[rows, None] * p_NV * (logs_NV + entropies_N[rows, None])
+            if temperatures_N is not None:
+                d_logits_NV /= temperatures_N[rows, None]
             d_out_NV = d_logits_NV.to(hidden_ND.dtype)
             if d_hidden_ND is not None:
                 d_hidden_ND[rows] = d_out_NV @ weight_VD
@@ -108,6 +124,7 @@ class _InPieces(torch.autograd.Function):
             d_hidden_ND,
             None if d_weight_VD is None else d_weight_VD.to(weight_VD.dtype),
             None if d_bias_V is None else d_bias_V.to(bias_V.dtype),
+            None,
             None,
             None,
             None,

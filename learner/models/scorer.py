@@ -1,6 +1,6 @@
 """A causal language model as a function from ids to the log-probability, and the entropy, of each token.
 
-Suffixes: `_BT` sequence and token, `_BT2` a pair of scores, `_BTD` hidden size, `_N` one entry per scored token.
+Suffixes: `_B` sequence, `_BT` sequence and token, `_BT2` a pair of scores, `_BTD` hidden size, `_N` one entry per scored token.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,10 +51,21 @@ class Scorer:
             self._layer.forward = self._read  # type: ignore[assignment, method-assign]
 
     def __call__(
-        self, ids_BT: torch.Tensor, wanted_BT: torch.Tensor, prompts: Prompts | None = None, *, entropy: bool = False
+        self,
+        ids_BT: torch.Tensor,
+        wanted_BT: torch.Tensor,
+        prompts: Prompts | None = None,
+        *,
+        entropy: bool = False,
+        temperatures_B: torch.Tensor | None = None,
     ) -> Scores:
-        """Score the wanted tokens of sequences, or of answers to `prompts`, which run once; padded on the right."""
-        request = _Request(next_BT=ids_BT[:, 1:], wanted_BT=wanted_BT[:, 1:], entropy=entropy)
+        """Score the wanted tokens of sequences, or of answers to `prompts`, which run once; padded on the right.
+
+        The logits of a row are divided by its temperature; without `temperatures_B` all are 1.
+        """
+        request = _Request(
+            next_BT=ids_BT[:, 1:], wanted_BT=wanted_BT[:, 1:], entropy=entropy, temperatures_B=temperatures_B
+        )
         output = causal_logits(
             self._forward,
             self._config,
@@ -64,6 +75,8 @@ class Scorer:
             reading=self._answering(request),
         )
         if self._layer is None:
+            if temperatures_B is not None:
+                output = output / temperatures_B[:, None, None]
             logprobs_BT = token_logprobs(output, ids_BT)
             entropies_BT = token_entropies(output) if entropy else torch.zeros_like(logprobs_BT)
             return Scores(logprobs_BT=logprobs_BT * wanted_BT, entropies_BT=entropies_BT * wanted_BT)
@@ -93,6 +106,7 @@ class Scorer:
             request.next_BT[request.wanted_BT],
             entropy=request.entropy,
             tokens=self._tokens,
+            temperatures_N=request.temperatures_N,
         )
         scores_BT2 = torch.zeros(*hidden_BTD.shape[:2], 2, dtype=torch.float32, device=hidden_BTD.device)
         places_BT = functional.pad(request.wanted_BT, (1, 0))
@@ -101,11 +115,19 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """The token after each position but the last, and whether it is scored."""
+    """The token after each position but the last, whether it is scored, and at which temperature."""
 
     next_BT: torch.Tensor
     wanted_BT: torch.Tensor
     entropy: bool
+    temperatures_B: torch.Tensor | None
+
+    @property
+    def temperatures_N(self) -> torch.Tensor | None:
+        """Those of the scored tokens."""
+        if self.temperatures_B is None:
+            return None
+        return self.temperatures_B[:, None].expand_as(self.wanted_BT)[self.wanted_BT]
 
 
 def output_layer(model: PreTrainedModel) -> torch.nn.Linear | None:

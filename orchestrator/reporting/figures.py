@@ -92,7 +92,7 @@ def _evaluations(record: RunRecord) -> CaptionedFigure | None:
     axes.legend(loc="upper left", ncols=len(record.evaluations), bbox_to_anchor=(0, 1.14))
     return CaptionedFigure(
         title="Held-out accuracy",
-        note="Share of right answers to held-out tasks among those with a score, sampled at temperature 1; bars are 95 % "
+        note="Share of right answers to held-out tasks among those with a score, drawn as eval.sampling says; bars are 95 % "
         "confidence intervals, a dash is where no answer has a score.",
         svg=inline_svg(figure),
         wide=True,

@@ -11,6 +11,7 @@ from learner.losses.config import LossConfig
 from learner.losses.own_functions import is_own
 from orchestrator.band_watch import BandsConfig
 from orchestrator.shaping import ShapingConfig
+from rollout.sampling import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,8 @@ class RlConfig(LoopConfig):
     reinforce_pp_baseline, which learn from them, and by an advantage of one's own those that it gives nothing but 0."""
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     """Rewards for short thoughts and answers."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How the answers are drawn: temperature and stop alone. The learner computes pi at the same temperature."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,4 +122,28 @@ class RlConfig(LoopConfig):
             raise ValueError(
                 f"rl.loss.objective={self.loss.objective} is what the stage {self.loss.objective} trains by; take policy, "
                 f"and name that stage in `stages`"
+            )
+        self._check_sampling()
+
+    def _check_sampling(self) -> None:
+        """Raise `ValueError` for sampling from which nothing can be learnt by ratios of probabilities.
+
+        Of a truncated distribution mu is normalised over the tokens that are left, another set for each token and policy, while
+        pi has all of them: pi / mu is not 1 where both are the same model, and what pi gives to the rest is never seen. It
+        would have to be trained under the masks of the sampling (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open
+        Large Language Models", "Keep Sampling Mask", 2025), which are as large as the vocabulary for each token.
+        """
+        sampling = self.sampling
+        if sampling.truncates:
+            raise ValueError(
+                f"rl.sampling.top_p={sampling.top_p}, top_k={sampling.top_k}, min_p={sampling.min_p}: what is left out of "
+                f"sampling is not left out of the learner's probabilities, and their ratio would mean nothing; leave them out "
+                f"and lower rl.sampling.temperature"
+            )
+        if sampling.greedy:
+            raise ValueError("rl.sampling.temperature=0: all answers to a task would be the same; set it above 0")
+        if sampling.max_tokens is not None:
+            raise ValueError(
+                f"rl.sampling.max_tokens={sampling.max_tokens}: rl.shaping and the loss go by the limit of a turn; set "
+                f"rollout.limits.turn_tokens"
             )

@@ -25,6 +25,7 @@ async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
         max_drops=config.max_drops,
         fewest=config.fewest_answers,
         overridden=config.loss.overrides,
+        sampling=config.sampling,
         signal=partial(has_signal, kind=config.loss.advantage),
     )
     return await LoopStage(run, config, instance, buffer, shaping=config.shaping).run()
