@@ -11,12 +11,13 @@
                           |                          v
                           +-- buffer.release <- rollouts.load_weights <- learner.publish
                                                      |
+                                                     +--> evaluations.begin: held-out tasks, on the same engines
                                                      +--> on_step: metrics --> save: a checkpoint, then trajectories
 
-Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups; nothing else waits. Capacity is
-`(max_lag + 1) * groups_per_step` slots, each held until the engines serve the weights it trained. With `max_lag = 0`
-the two take turns, which is synchronous training; with 1 or more, generation goes on while the learner works and while
-weights are swapped under the running requests.
+Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups, a push waits for the evaluation of
+the weights that it replaces, where there is one; nothing else waits. Capacity is `(max_lag + 1) * groups_per_step` slots,
+each held until the engines serve the weights it trained. With `max_lag = 0` the two take turns, which is synchronous
+training; with 1 or more, generation goes on while the learner works and while weights are swapped under the running requests.
 
 No fault of the sampling side costs what was learnt: one of `produce` is seen at the next wait for groups, one of a push
 after the step was reported, and `on_fault` saves before the groups in flight are given up.
@@ -25,7 +26,7 @@ after the step was reported, and `on_fault` saves before the groups in flight ar
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from envs.core.pulse import LearnerDied
@@ -63,6 +64,26 @@ class Learner(Protocol):
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]: ...
 
     async def publish(self, version: WeightVersion) -> Push: ...
+
+
+class Evaluations:
+    """Evaluations of the weights between steps, beside the loop. This one makes none; whoever does overrides all of it."""
+
+    def begin(self, step: int, version: WeightVersion) -> None:
+        """Begin an evaluation of the weights after a step, which are served as `version`, where one is due."""
+
+    async def free(self) -> None:
+        """Wait until the engines may be given groups to train on."""
+
+    async def finished(self) -> None:
+        """Wait until no evaluation is under way; raise what one failed with."""
+
+    def last_sign(self) -> float:
+        """Return when an evaluation got on last, on the monotonic clock."""
+        return 0.0
+
+    async def give_up(self) -> None:
+        """End the evaluation that is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +134,7 @@ class Loop:
     limit: Deadline
     push_limit: Callable[[int], Deadline]
     epochs: int = 1
+    evaluations: Evaluations = field(default_factory=Evaluations)
     begun: Callable[[Ticket], BegunGroup | None] = lambda _: None
     """Gives what there is of a ticket's group from before; None where it begins anew."""
     healed: Callable[[], float] = lambda: 0.0
@@ -124,14 +146,18 @@ class Loop:
         """Run steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
         self.learning = first - 1
         await self._engine_stats(first)  # what the engines did for others is no step's
+        self.evaluations.begin(first - 1, self.version.value)
         producer = asyncio.create_task(self._produce())
         try:
             await self._steps(first, last, producer)
+            producer.cancel()  # the engines are left to the last evaluation
+            await self._evaluated(last)
         except Exception as fault:
             await self.on_fault(fault)
             raise
         finally:
             producer.cancel()
+            await self.evaluations.give_up()
             await asyncio.wait({producer}, timeout=END_S)
             if producer.done() and not producer.cancelled():
                 producer.exception()  # of groups that nobody waits for any more: asyncio would tell it as forgotten
@@ -140,6 +166,7 @@ class Loop:
         async with asyncio.TaskGroup() as groups:
             while True:
                 ticket = await self.buffer.admit(self.mixture, self.version)
+                await self.evaluations.free()
                 groups.create_task(self._one_group(ticket))
 
     async def _one_group(self, ticket: Ticket) -> None:
@@ -194,22 +221,30 @@ class Loop:
         clock.enter(Phase.PUBLISH)
         publishing = self.learner.publish(self._next_version())
         push = await self._within(step, "the learner's weights", publishing)
+        clock.enter(Phase.EVAL)
+        await self._evaluated(step)
         clock.enter(Phase.LOAD)
         limit, loading = self.push_limit(push.manifest.nbytes), self.rollouts.load_weights(push)
         self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
+        self.evaluations.begin(step, self.version.value)
         return push
+
+    async def _evaluated(self, step: int) -> None:
+        """Wait for the evaluation that is under way: the weights that are served stay until it has ended."""
+        waiting = self.stop.wait_or(self.evaluations.finished())
+        stage, what = f"{self.stage} step {step}", "the evaluation of the weights before it"
+        await within(self.limit, waiting, stage=stage, waiting_for=lambda: what, last_sign=self._last_sign)
 
     def _next_version(self) -> WeightVersion:
         return WeightVersion(step=self.version.value.step + 1)
 
     async def _groups(self, step: int, producer: asyncio.Task[None]) -> list[Group]:
-        buffer, taking = self.buffer, self.stop.wait_or(self._take(producer))
+        taking, stage = self.stop.wait_or(self._take(producer)), f"{self.stage} step {step}"
+        what = self.buffer.waiting_for
+        return await within(self.limit, taking, stage=stage, waiting_for=what, last_sign=self._last_sign)
 
-        def last_sign() -> float:
-            return max(buffer.last_sign(), self.healed())
-
-        stage = f"{self.stage} step {step}"
-        return await within(self.limit, taking, stage=stage, waiting_for=buffer.waiting_for, last_sign=last_sign)
+    def _last_sign(self) -> float:
+        return max(self.buffer.last_sign(), self.evaluations.last_sign(), self.healed())
 
     async def _take(self, producer: asyncio.Task[None]) -> list[Group]:
         """Wait for the groups of a step. Raise what ended the producer where they will never come."""
@@ -217,7 +252,7 @@ class Loop:
         try:
             await asyncio.wait({taking, producer}, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done() and (fault := producer.exception()) is not None:
-                raise _first(fault)
+                raise first_error(fault)
             return await taking
         finally:
             taking.cancel()
@@ -246,7 +281,7 @@ class _Later:
             self.fault = self.fault or error
 
 
-def _first(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """Return the first plain error inside nested groups; an error alone is that itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

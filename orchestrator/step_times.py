@@ -15,6 +15,7 @@ class Phase(Enum):
     BATCH = "batch"  # advantages, packing: from trajectories to arrays
     LEARN = "learn"  # the learner's updates
     PUBLISH = "publish"  # the learner lays its weights out for the engines
+    EVAL = "eval"  # for an evaluation of the weights that the engines still serve
     LOAD = "load"  # the engines take them
     LOG = "log"  # metrics, the panel
     SAVE = "save"  # a checkpoint, then trajectories

@@ -298,3 +298,13 @@ def test_a_void_score_is_said_and_no_number(tmp_path: Path) -> None:
     path.write_text(json.dumps(found))
     html = write_report(tmp_path, all_figures()).html.read_text()
     assert "<b>void</b>: 7" in html
+
+
+def test_evaluations_between_steps_are_a_curve_with_a_gap_where_a_score_is_void(tmp_path: Path) -> None:
+    write_run(tmp_path, [])
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step, accuracy in ((0, 0.25), (1, float("nan")), (2, 0.75)):
+        log.append("rl.eval", step, {"avg_at_k": accuracy, "math/avg_at_k": accuracy, "math/stderr": accuracy / 10})
+    html = write_report(tmp_path, all_figures()).html.read_text()
+    assert html.count("Held-out accuracy during rl") == 1
+    assert "Held-out accuracy during sft" not in html

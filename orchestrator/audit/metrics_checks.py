@@ -7,6 +7,7 @@ from collections import Counter
 from orchestrator.audit.evidence import Evidence, Numbered, name_in
 from orchestrator.audit.finding import Finding, Kind
 from orchestrator.audit.ticket_lives import StepTickets, TicketLives, listed
+from orchestrator.run.folder import evaluations_of
 from orchestrator.run.metrics_log import MetricsRow
 
 OF_THE_LOOP = "rollout/answers"
@@ -18,12 +19,15 @@ def metrics_findings(evidence: Evidence, lives: dict[str, TicketLives]) -> list[
     """Return what is wrong with the rows of all stages."""
     found: list[Finding] = []
     names = list(dict.fromkeys([*evidence.stages, *evidence.state.done]))
+    between = {evaluations_of(name) for name in (*names, *evidence.state.stages)}
     for stage in names:
         rows = [(line, row) for line, row in evidence.metrics if row.stage == stage and row.event is None]
         if evidence.came_with_fork(stage) and not rows:
             continue  # it was measured in the other run
         of = _Stage(evidence, stage, rows)
-        if evidence.state.stages.get(stage) == EVAL:
+        if stage in between:
+            of.check_order()
+        elif evidence.state.stages.get(stage) == EVAL:
             of.check_evaluation()
         else:
             of.check_steps()
@@ -61,6 +65,15 @@ class _Stage:
             newest = max(newest, row.step)
         if newest < last:
             self._find("missing", f"{last} steps are done and the last row is that of step {newest}", None, last)
+
+    def check_order(self) -> None:
+        """Find evaluations between steps that stand twice, or before earlier ones."""
+        newest = -1
+        for line, row in self._rows:
+            if row.step <= newest:
+                kind: Kind = "twice" if row.step == newest else "order"
+                self._find(kind, f"step {row.step} follows step {newest}", line, row.step)
+            newest = row.step
 
     def check_evaluation(self) -> None:
         """Hold the row of an evaluation that is done against its file."""

@@ -14,7 +14,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from envs.source import distinct, open_source
 from orchestrator.deadline import Deadline, in_thread
-from orchestrator.evaluation.scores import attested, of_env, versions_of
+from orchestrator.evaluation.scores import attested, of_env, void_in_words
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import (
     BudgetPoint,
@@ -159,11 +159,7 @@ class Exam:
         sound, void = attested(groups, self._version)
         self.void += void
         for env, answers in void.items():
-            found = ", ".join(map(str, versions_of(of_env(groups, env))))
-            self._run.progress.note(
-                f"eval-{self.label}: the score of {env} is void: {answers} answers have tokens of other weights than "
-                f"version {self._version.step} (there are versions {found})"
-            )
+            self._run.progress.note(f"eval-{self.label}: {void_in_words(env, answers, groups, self._version)}")
         return sound
 
     async def _in_time(self, work: Awaitable[T], *, waiting_for: str, points: int = 1) -> T:

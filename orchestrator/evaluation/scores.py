@@ -2,12 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 from envs.source import content_key
 from orchestrator.reporting.budget_curve import mean, standard_error, task_accuracies
 from orchestrator.reporting.paired import TaskScore
+from rollout.sampling import Sampling
 from rollout.trajectory import Group, Trajectory, WeightVersion, well_formed_share
 
 
@@ -31,6 +33,41 @@ def versions_of(groups: Iterable[Group]) -> list[int]:
     """Return the weight versions of all tokens of the answers with a score, in order."""
     turns = (turn for group in groups for one in group.trajectories for turn in one.turns)
     return sorted({token for turn in turns for token in turn.versions_T})
+
+
+def void_in_words(env: str, answers: int, groups: Sequence[Group], version: WeightVersion) -> str:
+    """Return a line for people on an environment of which so many answers have tokens of other weights."""
+    found = ", ".join(map(str, versions_of(of_env(groups, env))))
+    return (
+        f"the score of {env} is void: {answers} answers have tokens of other weights than version {version.step} (there are "
+        f"versions {found})"
+    )
+
+
+def result_json(
+    *,
+    label: str,
+    order: int,
+    model: str | None,
+    version: WeightVersion,
+    samples: int,
+    sampling: Sampling,
+    seconds: float,
+    groups: Sequence[Group],
+    envs: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
+    """Return what the file of an evaluation holds: its results by environment, and what became of every task."""
+    return {
+        "label": label,
+        "order": order,
+        "model": model,
+        "version": version.step,
+        "k": samples,
+        "sampling": asdict(sampling),
+        "seconds": seconds,
+        "envs": envs,
+        "tasks": {env: [asdict(task) for task in task_scores(of_env(groups, env))] for env in envs},
+    }
 
 
 def task_scores(groups: Iterable[Group]) -> list[TaskScore]:

@@ -147,7 +147,7 @@ def _afresh(folder: RunDir) -> RunState:
     for name in state.began:
         folder.sampled(name).unlink(missing_ok=True)
     shutil.rmtree(folder.root / "checkpoints", ignore_errors=True)
-    for path in folder.evals.glob("*.json"):
+    for path in folder.evals.rglob("*.json"):
         path.unlink()
     return RunState()
 

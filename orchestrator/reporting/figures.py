@@ -11,8 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from orchestrator.reporting.budget_curve import Z95
 from orchestrator.reporting.record import RunRecord
 from orchestrator.reporting.stage_figures import Curve, StageFigures
+from orchestrator.run.folder import evaluations_of
 
 COLOURS = ("#2f6fde", "#e0782f", "#2a9d6f", "#b04fc4", "#c43d4b", "#7a7f87", "#8a6d3b", "#159aa8")
 INK = "#3a4250"
@@ -34,6 +36,7 @@ STYLE = {
     "ytick.color": INK,
     "legend.frameon": False,
 }
+ACCURACY = "/avg_at_k"
 SIZE = (5.6, 2.9)
 WIDE = (11.6, 3.1)
 
@@ -54,7 +57,8 @@ def draw_figures(record: RunRecord, stages: Mapping[str, StageFigures]) -> list[
     with matplotlib.rc_context(STYLE):
         rewards = [_rewards(record, name, drawn.rewards) for _, drawn, name in shown if drawn.rewards is not None]
         curves = [_curve(record, one, stage, name) for stage, drawn, name in shown for one in drawn.curves]
-        made = [_evaluations(record), *rewards, *curves]
+        between = [_between(record, name) for stage, _, name in shown]
+        made = [_evaluations(record), *between, *rewards, *curves]
     return [figure for figure in made if figure is not None]
 
 
@@ -94,6 +98,35 @@ def _evaluations(record: RunRecord) -> CaptionedFigure | None:
         title="Held-out accuracy",
         note="Share of right answers to held-out tasks among those with a score, drawn as eval.sampling says; bars are 95 % "
         "confidence intervals, a dash is where no answer has a score.",
+        svg=inline_svg(figure),
+        wide=True,
+    )
+
+
+def _between(record: RunRecord, name: str) -> CaptionedFigure | None:
+    """Draw the evaluations between the steps of an instance."""
+    stage = evaluations_of(name)
+    names = {name for row in record.rows if row.stage == stage for name in row.values}
+    envs = sorted(name.removesuffix(ACCURACY) for name in names if name.endswith(ACCURACY))
+    if not envs:
+        return None
+    figure, axes = _axes(WIDE)
+    for number, env in enumerate(envs):
+        colour = COLOURS[number % len(COLOURS)]
+        steps, values = record.series(stage, f"{env}{ACCURACY}")
+        _, errors = record.series(stage, f"{env}/stderr")
+        low = [value - Z95 * error for value, error in zip(values, errors, strict=True)]
+        high = [value + Z95 * error for value, error in zip(values, errors, strict=True)]
+        axes.plot(steps, values, color=colour, label=env, linewidth=1.8, marker="o", markersize=3)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.set_xlabel(f"{name.upper()} step")
+    axes.set_ylim(0, 1.02)
+    axes.set_ylabel("avg@k")
+    axes.legend(ncols=len(envs))
+    return CaptionedFigure(
+        title=f"Held-out accuracy during {name}",
+        note="The same held-out tasks each time, answered by the weights after a step; the bands are 95 % intervals over "
+        "tasks. A gap is where a score is void or missing.",
         svg=inline_svg(figure),
         wide=True,
     )

@@ -78,9 +78,7 @@ class RunDir:
 
     def trajectory_files(self, stage: str) -> dict[int, Path]:
         """Return the trajectory files of an instance by step, in order."""
-        named = re.compile(rf"{re.escape(stage)}-(\d+)\.jsonl")
-        found = {path: named.fullmatch(path.name) for path in self.trajectories.glob(f"{stage}-*.jsonl")}
-        return dict(sorted((int(match[1]), path) for path, match in found.items() if match))
+        return _by_step(self.trajectories, stage, ".jsonl")
 
     @property
     def tracking(self) -> Path:
@@ -96,6 +94,14 @@ class RunDir:
     @property
     def evals(self) -> Path:
         return self.root / "eval"
+
+    def step_evaluation(self, stage: str, step: int) -> Path:
+        """Return the file of the evaluation of the weights after a step of an instance."""
+        return self.evals / "steps" / f"{stage}-{step}.json"
+
+    def step_evaluations(self, stage: str) -> dict[int, Path]:
+        """Return the files of the evaluations between the steps of an instance by step, in order."""
+        return _by_step(self.evals / "steps", stage, ".json")
 
     def checkpoints(self, stage: str) -> Path:
         """Return the folder of the checkpoints of an instance of a stage, one folder for each step."""
@@ -117,7 +123,7 @@ class RunDir:
 
     def open(self) -> None:
         """Make the folder and take its lock. Raise `RuntimeError` where another driver holds it."""
-        for folder in (self.root, self.trajectories, self.evals):
+        for folder in (self.root, self.trajectories, self.evals / "steps"):
             folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.root / LOCK_FILE).open("a+")
         for left in reversed(range(LOCK_TRIES)):
@@ -157,6 +163,18 @@ class RunDir:
     def store(self, state: RunState) -> None:
         """Replace what was reached."""
         write_json(self.root / "manifest.json", asdict(state))
+
+
+def evaluations_of(stage: str) -> str:
+    """Return the name under which the evaluations between the steps of an instance have their rows and trajectories."""
+    return f"{stage}.eval"
+
+
+def _by_step(folder: Path, stage: str, ending: str) -> dict[int, Path]:
+    """Return the files STAGE-STEP of a folder by step, in order."""
+    named = re.compile(rf"{re.escape(stage)}-(\d+){re.escape(ending)}")
+    found = {path: named.fullmatch(path.name) for path in folder.glob(f"{stage}-*{ending}")}
+    return dict(sorted((int(match[1]), path) for path, match in found.items() if match))
 
 
 def write_json(path: Path, value: Any) -> None:

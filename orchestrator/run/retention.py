@@ -16,8 +16,8 @@ class CheckpointConfig:
     keep: int = running(2)
     """The newest so many; with 1 there is none to fall back on where that is damaged."""
     best: str | None = running(None)
-    """A metric of the stage, for example env/math/reward: the checkpoint before which its mean over 10 steps was best is kept
-    beside the newest."""
+    """A metric: the checkpoint that is best by it is kept beside the newest. One of the stage's steps, such as env/math/reward,
+    counts as its mean over the last 10; one of the evaluations between them, eval/avg_at_k or eval/math/avg_at_k, as it is."""
     best_is: Best = running("max")
     """Which value is best: max or min."""
 

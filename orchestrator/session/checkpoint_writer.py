@@ -6,9 +6,12 @@ from collections.abc import Callable, Coroutine, Iterable
 from statistics import fmean
 from typing import Any
 
+from orchestrator.run.folder import evaluations_of
 from orchestrator.run.metrics_log import MetricsRow
 from orchestrator.run.retention import CheckpointConfig
 
+OF_EVALUATION = "eval/"
+"""What a metric of the evaluations between steps begins with where checkpoints are judged by it."""
 SCORED_OVER = 10
 """Steps over whose mean a checkpoint is judged: one step's measure is mostly chance."""
 
@@ -71,17 +74,22 @@ class CheckpointWriter:
             self._writing = None
 
 
-def scores(rows: Iterable[MetricsRow], config: CheckpointConfig) -> dict[int, float]:
-    """Return how good the model was at each step of a stage, given its rows: the higher, the better.
+def scores(rows: Callable[[str], Iterable[MetricsRow]], name: str, config: CheckpointConfig) -> dict[int, float]:
+    """Return how good the model was at each step of an instance `name`: the higher, the better. `rows` gives those of a name.
 
-    Steps that did not measure `config.best`, or as no finite number, have no score.
+    A metric of the steps is averaged over some of them, one of the evaluations between them counts as it is. Steps that did
+    not measure `config.best`, or as no finite number, have no score.
     """
     if config.best is None:
         return {}
-    values = {row.step: row.values.get(config.best, math.nan) for row in rows}
+    metric = config.best.removeprefix(OF_EVALUATION)
+    evaluated = metric != config.best
+    measured = rows(evaluations_of(name) if evaluated else name)
+    values = {row.step: row.values.get(metric, math.nan) for row in measured}
     sign, found = 1 if config.best_is == "max" else -1, {}
     for step, value in values.items():
         if math.isfinite(value):
-            near = [values.get(other, math.nan) for other in range(step - SCORED_OVER + 1, step + 1)]
+            first = step if evaluated else step - SCORED_OVER + 1
+            near = [values.get(other, math.nan) for other in range(first, step + 1)]
             found[step] = sign * fmean(one for one in near if math.isfinite(one))
     return found

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.deadline import StopFlag, in_thread
-from orchestrator.run.folder import RunDir
+from orchestrator.run.folder import RunDir, evaluations_of
 from orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
@@ -41,11 +41,13 @@ class RunContext:
         return WeightVersion(step=self.folder.state().version)
 
     def cut_back(self, name: str, step: int) -> None:
-        """Forget what an instance measured beyond a step, which it will do again: metrics and trajectories."""
-        self.metrics.truncate(name, step)
-        for abandoned, path in self.folder.trajectory_files(name).items():
-            if abandoned > step:
-                path.unlink()
+        """Forget what an instance measured beyond a step, which it will do again, and its evaluations between those steps."""
+        files = [self.folder.step_evaluations(name)]
+        for each in (name, evaluations_of(name)):
+            self.metrics.truncate(each, step)
+            files.append(self.folder.trajectory_files(each))
+        for path in (path for found in files for abandoned, path in found.items() if abandoned > step):
+            path.unlink()
 
     async def write_trajectories(
         self, path: Path, groups: Iterable[Group], *, name: str, step: int, leave: int = 0

@@ -193,7 +193,7 @@ class Trainer:
     def _retention(self, name: str) -> Retention:
         """Return which checkpoints of an instance are kept beside the newest one."""
         config = self._run.config.checkpoints
-        found = scores(self._run.rows(name), config) if config.best else {}
+        found = scores(self._run.rows, name, config)
         if config.best and not found and name not in self._unscored:
             self._unscored.add(name)
             self._run.progress.note(f"{name} does not measure checkpoints.best={config.best}; its newest ones are kept")

@@ -42,6 +42,15 @@ class LoopConfig:
     """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
     checkpoint_every: int = running(25)
     """Steps between checkpoints; the last step always has one."""
+    eval_every: int = running(0)
+    """Steps between evaluations of the weights on held-out tasks while the stage goes on; before its first step and after its
+    last one too. 0 makes none."""
+    eval_tasks: int = scheduled(64)
+    """Held-out tasks of each environment in these evaluations, the same ones each time."""
+    eval_samples: int = scheduled(1)
+    """Answers to each of these tasks."""
+    eval_sampling: Sampling = field(default_factory=Sampling)
+    """How these answers are drawn."""
     timeout_s: float = running(300.0)
     """Deadline of each wait in the loop, in seconds: for the next group to be finished, or for the learner's step."""
     bands: BandsConfig = field(default_factory=BandsConfig)
@@ -72,6 +81,11 @@ class LoopConfig:
             )
         self.bands.check(f"{stage}.bands", has_reference=self.loss.needs_reference)
         self._require_clips_act()
+        if self.eval_every < 0 or self.eval_tasks < 1 or self.eval_samples < 1:
+            raise ValueError(
+                f"{stage}.eval_every={self.eval_every} must be 0 or more, eval_tasks={self.eval_tasks} and "
+                f"eval_samples={self.eval_samples} at least 1"
+            )
         if self.max_lag < 0 or self.timeout_s <= 0:
             raise ValueError(f"{stage}.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
 

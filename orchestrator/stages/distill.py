@@ -118,7 +118,7 @@ def _check(config: DistillConfig, start: StartCheck) -> None:
         ids=padded_size(start.tokenizer) if student is None else known_ids(student),
         shared_prompts=start.config.learner.shared_prompts,
     )
-    start.training_tasks(config.shares)
+    start.loop_tasks(config)
 
 
 STAGE = Stage(

@@ -9,12 +9,10 @@ is void, null too, where a token of it was sampled by other weights than those t
 """
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 
-from envs.source import open_source
 from orchestrator.evaluation.exam import EvalConfig, Exam, thinking_passes
-from orchestrator.evaluation.scores import env_result, of_env, task_scores
+from orchestrator.evaluation.scores import env_result, of_env, result_json
 from orchestrator.reporting.budget_curve import BudgetPoint
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
@@ -22,7 +20,7 @@ from orchestrator.session.run import Run
 from orchestrator.settings.fitting import require_room
 from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.settings.run_config import RunConfig
-from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
+from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from rollout.trajectory import Group
 
 
@@ -50,17 +48,17 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     sound, envs = exam.attested(answered), sorted(run.config.envs)
     by_env = {env: env_result(of_env(sound, env), asked=config.tasks, void=exam.void[env]) for env in envs}
     further, curves = await thinking_passes(run, config, exam, tasks, sound) if config.has_curve else ([], {})
-    result = {
-        "label": label,
-        "order": next_order(run.folder.evals, label),
-        "model": state.model,
-        "version": run.version.step,
-        "k": config.samples,
-        "sampling": asdict(config.sampling),
-        "seconds": time.monotonic() - began,
-        "envs": by_env,
-        "tasks": {env: [asdict(task) for task in task_scores(of_env(sound, env))] for env in envs},
-    }
+    result = result_json(
+        label=label,
+        order=next_order(run.folder.evals, label),
+        model=state.model,
+        version=run.version,
+        samples=config.samples,
+        sampling=config.sampling,
+        seconds=time.monotonic() - began,
+        groups=sound,
+        envs=by_env,
+    )
     if curves:
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
         await _show(run, f"eval-{label}", "-thinking", further)
@@ -105,11 +103,6 @@ def _fits(config: EvalConfig, run: RunConfig, name: str) -> None:
     require_room(max(config.budgets, default=None), run.rollout)
 
 
-def _check(config: EvalConfig, start: StartCheck) -> None:
-    for env in start.config.environments.values():
-        open_source(env, split="heldout", seed=start.config.seed)
-
-
 STAGE = Stage(
     name="eval",
     role=Role.EVALUATE,
@@ -120,5 +113,5 @@ STAGE = Stage(
     limits_thoughts=_limits,
     leaves_thoughts_out=lambda config: config.no_thought,
     fits=_fits,
-    check=_check,
+    check=lambda config, start: start.heldout_tasks(),
 )

@@ -13,6 +13,7 @@ from orchestrator.band_watch import BandWatch
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import HeldGroup, SavedGroup, state_from_json
 from orchestrator.deadline import Deadline, in_thread, within
+from orchestrator.evaluation.between import evaluations_between, is_of_evaluation
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
 from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
@@ -129,12 +130,14 @@ class LoopStage:
             limit=self._limit,
             push_limit=run.engines.push_limit,
             epochs=config.epochs,
+            evaluations=evaluations_between(run, config, pool, stage=self._stage),
             begun=self._begun.take,
             healed=run.engines.healed,
         )
 
     def _reissued(self, number: int, why: str) -> None:
-        self._ledger.reissued(number, why=why)
+        if not is_of_evaluation(number):
+            self._ledger.reissued(number, why=why)
 
     def _finish(self, group: Group) -> Group:
         self._watch.add(group)

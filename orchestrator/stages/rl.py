@@ -46,7 +46,7 @@ STAGE = Stage(
     limits_thoughts=lambda config: config.thinking.budget > 0,
     leaves_thoughts_out=lambda config: config.thinking.no_thought > 0,
     fits=_fits,
-    check=lambda config, start: start.training_tasks(config.shares),
+    check=lambda config, start: start.loop_tasks(config),
     figures=StageFigures(
         rewards="Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
         curves=(
@@ -73,10 +73,11 @@ STAGE = Stage(
             ),
             Curve(
                 title="Seconds of a step",
-                note="Waiting for finished groups, learning, laying weights out, engines loading them, and checkpoints.",
+                note="Waiting for finished groups, learning, laying weights out, waiting for an evaluation to end, engines "
+                "loading weights, and checkpoints.",
                 metrics={
                     f"time/{phase.value}_s": phase.value
-                    for phase in (Phase.WAIT, Phase.LEARN, Phase.PUBLISH, Phase.LOAD, Phase.SAVE)
+                    for phase in (Phase.WAIT, Phase.LEARN, Phase.PUBLISH, Phase.EVAL, Phase.LOAD, Phase.SAVE)
                 },
             ),
         ),

@@ -12,9 +12,11 @@ from typing import Any, Generic, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.thinking_mode import ThinkingMix
+from envs.source import open_source
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.reporting.stage_figures import NO_FIGURES, StageFigures
 from orchestrator.session.run import Run
+from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.stages.registry import HELP
 
@@ -47,6 +49,17 @@ class StartCheck:
     def training_tasks(self, shares: dict[str, float]) -> Mixture:
         """Open the mixture over the training tasks, which reads every row of data."""
         return open_mixture(self.config.environments, shares, split="train", seed=self.config.seed)
+
+    def loop_tasks(self, config: LoopConfig) -> None:
+        """Open what a stage that runs the loop asks: training tasks, and held-out ones where it evaluates between steps."""
+        self.training_tasks(config.shares)
+        if config.eval_every:
+            self.heldout_tasks()
+
+    def heldout_tasks(self) -> None:
+        """Open the held-out tasks of every environment, which reads every row of data."""
+        for env in self.config.environments.values():
+            open_source(env, split="heldout", seed=self.config.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,150 @@
+"""Evaluations between the steps of a stage: held-out tasks on the engines that it samples with, while it goes on.
+
+One begins when weights that are due for it were pushed, and the next push waits until it has ended: every answer is of these
+weights, which each token says. The learner is idle for as long as an evaluation takes longer than the next step's sampling and
+learning. At lag 0 it has the engines to itself, and the stage's own groups wait for it: what is trained on does not depend on
+it. With lag they share the engines. Its tickets have numbers of their own, the same each time, and so the same seeds: two
+evaluations differ by their weights alone.
+"""
+
+import asyncio
+from functools import partial
+from time import monotonic
+from typing import Protocol
+
+from envs.core.task import Task
+from orchestrator.deadline import in_thread
+from orchestrator.evaluation.exam import heldout_tasks
+from orchestrator.evaluation.scores import attested, env_result, of_env, result_json, void_in_words
+from orchestrator.failure_watch import FailureWatch
+from orchestrator.loop import END_S, Evaluations, first_error
+from orchestrator.reporting.budget_curve import mean
+from orchestrator.run.checkpoint import place
+from orchestrator.run.folder import evaluations_of, write_json
+from orchestrator.session.run import Run
+from orchestrator.settings.loop import LoopConfig
+from rollout.trajectory import Group, Ticket, WeightVersion
+
+FIRST_TICKET = 10**10
+"""Beyond the tickets of all stages."""
+
+
+class Answers(Protocol):
+    """Who answers: the rollout workers, seen as one."""
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group: ...
+
+
+def evaluations_between(run: Run, config: LoopConfig, pool: Answers, *, stage: str) -> Evaluations:
+    """Return the evaluations that the settings of an instance of a stage ask for."""
+    return StepEvaluations(run, config, pool, stage=stage) if config.eval_every else Evaluations()
+
+
+def is_of_evaluation(ticket: int) -> bool:
+    """Return whether a ticket is one of an evaluation between steps."""
+    return ticket >= FIRST_TICKET
+
+
+class StepEvaluations(Evaluations):
+    """Evaluations every so many steps. What one finds are a row of metrics, a file for comparisons, and trajectories."""
+
+    def __init__(self, run: Run, config: LoopConfig, pool: Answers, *, stage: str) -> None:
+        """`stage` is the name of the instance between whose steps they are."""
+        self._run = run
+        self._config = config
+        self._pool = pool
+        self._stage = stage
+        self._name = evaluations_of(stage)
+        self._watch = FailureWatch(config.max_failures, setting=f"{stage}.max_failures")
+        self._tasks: list[Task] = []
+        self._sign = 0.0
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self, step: int, version: WeightVersion) -> None:
+        """See `Evaluations.begin`: every `eval_every` steps, before the first one and after the last."""
+        if step % self._config.eval_every == 0 or step == self._config.steps:
+            self._running = asyncio.create_task(self._evaluate(step, version))
+
+    async def free(self) -> None:
+        """See `Evaluations.free`."""
+        if self._config.max_lag == 0:
+            await self.finished()
+
+    async def finished(self) -> None:
+        """See `Evaluations.finished`."""
+        if self._running is None:
+            return
+        await asyncio.wait({self._running})  # who gives up waiting does not end it
+        try:
+            self._running.result()
+        except BaseExceptionGroup as group:
+            raise first_error(group) from group
+
+    def last_sign(self) -> float:
+        """See `Evaluations.last_sign`."""
+        return self._sign
+
+    async def give_up(self) -> None:
+        """See `Evaluations.give_up`."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running}, timeout=END_S)
+            if self._running.done() and not self._running.cancelled():
+                self._running.exception()  # somebody else's fault ended the stage first
+
+    async def _evaluate(self, step: int, version: WeightVersion) -> None:
+        """Evaluate once, unless that was done before the stage went on from here."""
+        run, config, began = self._run, self._config, monotonic()
+        if any(row.step == step for row in await in_thread(run.rows, self._name)):
+            return
+        self._sign = monotonic()
+        self._tasks = self._tasks or await in_thread(heldout_tasks, run.config, config.eval_tasks)
+        async with asyncio.TaskGroup() as asking:
+            asked = [asking.create_task(self._answered(n, task, version)) for n, task in enumerate(self._tasks)]
+        await self._report(step, version, [one.result() for one in asked], seconds=monotonic() - began)
+
+    async def _answered(self, number: int, task: Task, version: WeightVersion) -> Group:
+        config = self._config
+        ticket = Ticket(number=FIRST_TICKET + number, task=task, admitted=version, sampling=config.eval_sampling)
+        group = await self._watch.on(self._pool.run_group(ticket, config.eval_samples))
+        self._sign = monotonic()
+        return group
+
+    async def _report(self, step: int, version: WeightVersion, groups: list[Group], *, seconds: float) -> None:
+        """Leave what was found; the row of metrics is the last of it, and says that it was."""
+        run, label = self._run, f"{self._stage} step {step}"
+        sound, void = attested(groups, version)
+        for env, answers in void.items():
+            run.progress.note(f"{label}: {void_in_words(env, answers, groups, version)}")
+        asked = self._config.eval_tasks
+        envs = {env: env_result(of_env(sound, env), asked=asked, void=void[env]) for env in sorted(run.config.envs)}
+        folder = run.folder
+        result = result_json(
+            label=label,
+            order=step,
+            model=str(place(folder.checkpoints(self._stage), step).relative_to(folder.root)),
+            version=version,
+            samples=self._config.eval_samples,
+            sampling=self._config.eval_sampling,
+            seconds=seconds,
+            groups=sound,
+            envs=envs,
+        )
+        await in_thread(partial(write_json, folder.step_evaluation(self._stage, step), result))
+        path = folder.trajectory_file(self._name, step)
+        leave = run.trainer.reserved(path.parent)
+        await run.write_trajectories(path, groups, name=self._name, step=step, leave=leave)
+        run.metrics.append(self._name, step, _metrics(envs, version, seconds))
+        shown = ", ".join(f"{env} {_share(result['avg_at_k'])}" for env, result in envs.items())
+        run.progress.note(f"{label}: held out: {shown} (version {version.step}, {seconds:.0f} s)")
+
+
+def _metrics(envs: dict[str, dict[str, float]], version: WeightVersion, seconds: float) -> dict[str, float]:
+    """Return the row of an evaluation. The mean over environments is NaN where one of them has no score."""
+    flat = {f"{env}/{name}": value for env, values in envs.items() for name, value in values.items()}
+    over_all = mean([values["avg_at_k"] for values in envs.values()])
+    return {"avg_at_k": over_all, "version": float(version.step), "seconds": seconds} | flat
+
+
+def _share(value: float) -> str:
+    return "without a score" if value != value else f"{value:.3f}"
