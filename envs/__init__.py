@@ -3,12 +3,15 @@
 From the bottom up; each room imports itself and those above it in this list, and no family imports another:
 
     core          what every environment shares: tasks, thinking modes, the text of a turn, rows, typed faults
+    data          rows of files, folders and the hub; which of them are held out
     sandbox       sealed processes for model-written programs
     tools         tools of text that environments share
     task_env      the base class of all below
     mathematics, coding, tool_use, retail, puzzles, games, questions, remote      the families
     catalog       the environments by id
     binding       an environment under the name and with the settings that a run gives to it
+    task_rows     rows of data as tasks
+    streamed      tasks of rows that are read as they are needed
     source        where a run's tasks come from
     play          one episode of one environment; `playback` plays given turns
 """

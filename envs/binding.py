@@ -8,10 +8,12 @@ from envs.catalog import configured
 from envs.core.bounds import not_negative, one_of, only_known, positive
 from envs.core.definition import EnvDefinition
 from envs.core.env_ref import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings
-from envs.core.jsonl import OnError
 from envs.core.setting import identity, running, scheduled
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF, UNLIMITED
+from envs.data.config import DataConfig, OnError
+from envs.data.overlap import DropOverlap
+from envs.data.split import SplitConfig
 from envs.tools.shared_tools import RUN_PROGRAMS, SHARED_TOOLS, shared_tools
 from envs.tools.text_tool import schemas
 
@@ -26,8 +28,13 @@ class EnvConfig:
     """The environment that this is, where the name given to it is not its id."""
     options: dict[str, Any] = identity({})
     """Which member of a family of environments."""
-    data: str | None = identity(None)
-    """JSONL file of real tasks; null for generated tasks."""
+    data: DataConfig | None = identity(None)
+    """Rows of real tasks: a file, a folder or a name on the hub; null for generated tasks."""
+    eval_data: DataConfig | None = identity(None)
+    """Rows of evaluation, all held out: the official test set; null takes them from the training tasks, as `split` says."""
+    split: SplitConfig = field(default_factory=SplitConfig)
+    drop_overlap: DropOverlap = identity("none")
+    """Training rows to leave out for what they share with evaluation prompts: none, exact, or ngrams (13 words in a row)."""
     format: str | None = identity(None)
     """Format of its rows; null finds it out."""
     level: int = identity(1)
@@ -35,7 +42,7 @@ class EnvConfig:
     thinking: bool = identity(True)
     """Whether the model thinks before it answers."""
     on_error: OnError = identity("raise")
-    """What a bad row of the data file does: raise or skip."""
+    """What a bad row of its data does: raise or skip."""
     max_turns: int | None = identity(None)
     """Assistant turns after which an episode is cut off; null is the environment's own."""
     credit: Credit = identity("all")
@@ -107,8 +114,21 @@ def _check(key: str, config: EnvConfig) -> None:
     given = {"max_turns": config.max_turns, "length_limit": config.length_limit}
     for name, value in (numbers | {name: value for name, value in given.items() if value is not None}).items():
         positive(f"{key}.{name}", value)
+    config.split.check(f"{key}.split", has_data=config.data is not None, has_eval_data=config.eval_data is not None)
+    if config.drop_overlap != "none":
+        _check_overlap(key, config)
     for tool in config.tools:
         one_of(f"{key}.tools", tool, tuple(SHARED_TOOLS))
+
+
+def _check_overlap(key: str, config: EnvConfig) -> None:
+    said = f"{key}.drop_overlap={config.drop_overlap}"
+    if config.data is None:
+        raise ValueError(f"{said} leaves out rows of {key}.data, which is not given")
+    if config.data.streaming and (config.drop_overlap == "ngrams" or config.eval_data is None):
+        raise ValueError(
+            f"{said}: with {key}.data.streaming give {key}.eval_data, and take exact: ngrams needs all rows"
+        )
 
 
 def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:

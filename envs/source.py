@@ -1,42 +1,38 @@
-"""Where tasks come from: generated without end, or the rows of a JSONL file; split into training and held-out.
+"""Where tasks come from: generated without end, or rows of data; divided into training and held-out ones.
 
-The split is a hash of the prompt, so that no prompt is ever on both sides, whatever the seed, count or file order.
+Unless the configuration says otherwise, the division is a hash of the prompt, so that no prompt is ever on both sides,
+whatever the seed, count or order of rows.
 """
 
-import hashlib
-import json
 import logging
 import random
+from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from envs.binding import BoundEnv
 from envs.core.failure import in_words
-from envs.core.jsonl import read_rows
-from envs.core.row_format import load_row, own_id
 from envs.core.task import Task, TaskSource
+from envs.data.config import DataConfig
+from envs.data.overlap import prompt_words
+from envs.data.rows import Tally
+from envs.data.split import SPLITS, split_of
+from envs.streamed import StreamedSource
+from envs.task_rows import content_key, evaluation_index, holds, row_tasks
 
 LOG = logging.getLogger(__name__)
-SPLITS = ("train", "heldout")
-HELDOUT_ONE_IN = 8
 MAX_DRAWS = 10_000
 REPEATS = 64
 """A source that repeats itself so often in a row is taken to have no other tasks."""
 
 
-def _digest(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+class SizedSource(TaskSource, Protocol):
+    """A source that may know how many tasks it has."""
 
-
-def content_key(task: Task) -> str:
-    """Return a short hash of everything that makes the task: prompt, tools and verifier data."""
-    return _digest([task.messages, task.tools, task.spec])[:16]
-
-
-def split_of(task: Task) -> str:
-    """Return the split of a task by the hash of its prompt messages: one prompt in eight is held out."""
-    return "train" if int(_digest(task.messages), 16) % HELDOUT_ONE_IN else "heldout"
+    @property
+    def size(self) -> int | None:
+        """How many tasks there are; None where they are generated, or not all read."""
+        ...
 
 
 class GeneratedSource:
@@ -44,10 +40,15 @@ class GeneratedSource:
 
     def __init__(self, env: BoundEnv, *, split: str, seed: int) -> None:
         if env.definition.generate is None:
-            raise ValueError(f"environment {env.name!r} generates no tasks; give envs.{env.name}.data, a JSONL file")
+            raise ValueError(f"environment {env.name!r} generates no tasks; give envs.{env.name}.data")
         self.env, self.split, self.seed = env, split, seed
         self.generate = env.definition.generate
         self._made(0)
+
+    @property
+    def size(self) -> int | None:
+        """How many tasks there are: without end."""
+        return None
 
     def task(self, index: int) -> Task:
         """Return the task at `index`. One that can't be made, after the first, is left to its episodes as their fault."""
@@ -64,36 +65,70 @@ class GeneratedSource:
         rng = random.Random(f"{env_id}/{self.seed}/{self.split}/{index}")
         for _ in range(MAX_DRAWS):
             made = self.generate(rng, level)
-            if split_of(made) == self.split:
+            if split_of(made, self.env.config.split.share) == self.split:
                 return self.env.task(made, content_key(made))
         raise ValueError(f"{env_id} level {level} has no {self.split} task in {MAX_DRAWS} draws")
 
 
-class FileSource:
-    """The tasks of a JSONL file that fall into the split, in an order shuffled by the seed, over and over.
+class RowSource:
+    """The tasks of all rows of data that fall into a split, over and over.
 
-    `skipped` counts the bad rows of the file, `duplicates` the rows whose key had been seen before.
+    Training rows, and held-out ones that a hash chose, are shuffled by the seed, and of rows with one key only one stays;
+    `duplicates` counts the others. Rows that a file or a column holds out are a set to be quoted: they stay in order, each of
+    them once, and one that repeats a key has a key of its own. `skipped` counts bad rows, `overlapping` the training rows
+    that `drop_overlap` leaves out.
     """
 
-    def __init__(self, env: BoundEnv, *, split: str, seed: int) -> None:
-        data = env.config.data
-        tasks, self.skipped = file_tasks(env)
-        unique = {task.key: task for task in tasks}
-        self.duplicates = len(tasks) - len(unique)
+    def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
+        tally = Tally()
+        heldout = split == "heldout"
+        rows = [each.task for each in row_tasks(env, data, tally) if each.heldout == heldout]
+        self.skipped = tally.skipped
+        self.overlapping = 0
+        whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
+        unique = {task.key: task for task in rows}
+        self.duplicates = len(rows) - len(unique)
         if self.duplicates:
-            LOG.warning("%s: %d rows repeat the key of another row and are left out", data, self.duplicates)
-        self.tasks = [task for task in unique.values() if split_of(task) == split]
+            said = "have keys of their own" if whole else "are left out"
+            LOG.warning("%s: %d rows repeat the key of another row and %s", data.name, self.duplicates, said)
+        self.tasks = _named_apart(rows) if whole else list(unique.values())
+        if not heldout and env.config.drop_overlap != "none":
+            self._drop_overlap(env)
         if not self.tasks:
-            raise ValueError(f"{data} has no {split} rows among {len(unique)}; give a larger file")
-        random.Random(f"{env.definition.id}/{seed}/{split}").shuffle(self.tasks)
+            raise ValueError(f"{data.name} has no {split} rows among {tally.read - tally.skipped}; give a larger file")
+        if not whole:
+            random.Random(f"{env.definition.id}/{seed}/{split}").shuffle(self.tasks)
+
+    @property
+    def size(self) -> int | None:
+        """How many tasks there are."""
+        return len(self.tasks)
 
     def task(self, index: int) -> Task:
         """Return the task at `index`, counted round and round."""
         return self.tasks[index % len(self.tasks)]
 
+    def _drop_overlap(self, env: BoundEnv) -> None:
+        index, by = evaluation_index(env), env.config.drop_overlap
+        words = [prompt_words(task.messages) for task in self.tasks]
+        for each in words:
+            index.compare(each)
+        kept = [task for task, each in zip(self.tasks, words, strict=True) if not index.overlaps(each, by)]
+        self.overlapping = len(self.tasks) - len(kept)
+        self.tasks = kept
 
-def distinct(source: TaskSource, count: int) -> list[Task]:
-    """Return the first `count` tasks whose keys differ; fewer where `REPEATS` in a row have nothing new."""
+
+def distinct(source: SizedSource, count: int | None) -> list[Task]:
+    """Return the first `count` tasks whose keys differ; fewer where `REPEATS` in a row have nothing new. None is all.
+
+    Raise `ValueError` for all tasks of a source that does not know how many it has.
+    """
+    if count is None:
+        if source.size is None:
+            raise ValueError(
+                "the tasks are generated, or streamed from one file with those of training, without an end"
+            )
+        count = source.size
     found: dict[str, Task] = {}
     index = repeats = 0
     while len(found) < count and repeats < REPEATS:
@@ -104,23 +139,23 @@ def distinct(source: TaskSource, count: int) -> list[Task]:
     return list(found.values())
 
 
-def file_tasks(env: BoundEnv) -> tuple[list[Task], int]:
-    """Return all tasks of an environment's data file, of both splits, and how many bad rows were skipped."""
-    path = Path(str(env.config.data))
-    if env.definition.beside is not None:
-        env = replace(env, definition=env.definition.beside(path.parent))
-
-    def parse(row: dict[str, Any], _number: int) -> Task:
-        made = load_row(env.definition.formats, row, name=env.config.format)
-        own = own_id(row)
-        return env.task(made, content_key(made) if own is None else str(own))
-
-    return read_rows(path, parse=parse, on_error=env.config.on_error)
-
-
-def open_source(env: BoundEnv, *, split: str, seed: int) -> TaskSource:
+def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
     """Return the source of an environment's tasks. Raises `ValueError` or `FileNotFoundError` where it can't give any."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
-    source = GeneratedSource if env.config.data is None else FileSource
-    return source(env, split=split, seed=seed)
+    data = holds(env, split)
+    if data is None:
+        return GeneratedSource(env, split=split, seed=seed)
+    if data.streaming and data is not env.config.eval_data:
+        return StreamedSource(env, data, split=split, seed=seed)
+    return RowSource(env, data, split=split, seed=seed)
+
+
+def _named_apart(tasks: list[Task]) -> list[Task]:
+    """Return all tasks in their order, those that repeat a key with its number after it."""
+    times: Counter[str] = Counter()
+    named = []
+    for task in tasks:
+        times[task.key] += 1
+        named.append(task if times[task.key] == 1 else replace(task, key=f"{task.key}#{times[task.key]}"))
+    return named

@@ -12,8 +12,10 @@ from envs.binding import EnvConfig, bind
 from envs.catalog import make_env
 from envs.core.env_ref import CHAT, EnvSettings
 from envs.core.task import Task
+from envs.data.config import DataConfig
 from envs.playback import score
-from envs.source import file_tasks, open_source
+from envs.source import open_source
+from envs.task_rows import row_tasks
 from orchestrator.pipeline.config import load_config
 
 LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}, "max_steps": 9})
@@ -60,7 +62,8 @@ def test_the_database_of_a_shop_is_found_beside_the_rows(tmp_path: Path) -> None
     write_shop(tmp_path)
     row = {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-    (task,), _ = file_tasks(bind("shop", EnvConfig(kind="retail", data=str(tmp_path / "rows.jsonl"))))
+    data = DataConfig(path=str(tmp_path / "rows.jsonl"))
+    (task,) = (each.task for each in row_tasks(bind("shop", EnvConfig(kind="retail", data=data)), data))
     assert (task.env.name, task.env.options) == ("shop", {"database": str(tmp_path.resolve())})
     assert set(task.spec) == {"user_id", "actions", "outputs"}
 

@@ -12,6 +12,7 @@ from envs.binding import EnvConfig, bind
 from envs.catalog import configured
 from envs.core.row_format import load_row
 from envs.core.task import Task
+from envs.data.config import DataConfig
 from envs.playback import score
 from envs.source import open_source
 
@@ -128,5 +129,7 @@ def test_a_file_of_rows_is_a_source(tmp_path: Path) -> None:
     file = tmp_path / "mmlu.jsonl"
     rows = [MMLU | {"question": f"Capital of France, once more ({number})?"} for number in range(40)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    bound_env = bind("quiz", EnvConfig(kind="multiple_choice", data=str(file), options={"shuffle": False}))
+    bound_env = bind(
+        "quiz", EnvConfig(kind="multiple_choice", data=DataConfig(path=str(file)), options={"shuffle": False})
+    )
     assert open_source(bound_env, split="heldout", seed=0).task(0).spec["answer"] == "B"

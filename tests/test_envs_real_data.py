@@ -13,7 +13,8 @@ from envs.binding import EnvConfig, bind
 from envs.catalog import environment
 from envs.core.row_format import load_row
 from envs.core.task import Task
-from envs.source import FileSource, open_source
+from envs.data.config import DataConfig
+from envs.source import RowSource, open_source
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -66,12 +67,12 @@ def test_every_canonical_humaneval_solution_passes_and_an_empty_body_fails() -> 
 )
 def test_files_of_real_rows_are_sources(env_id: str, name: str, key: str | None) -> None:
     sources = [
-        open_source(bind(env_id, EnvConfig(data=str(DATA / name))), split=split, seed=0)
+        open_source(bind(env_id, EnvConfig(data=DataConfig(path=str(DATA / name)))), split=split, seed=0)
         for split in ("train", "heldout")
     ]
     train, held = sources
-    assert isinstance(train, FileSource)
-    assert isinstance(held, FileSource)
+    assert isinstance(train, RowSource)
+    assert isinstance(held, RowSource)
     assert len(train.tasks) > len(held.tasks) > 0
     assert train.skipped == 0
     assert key is None or train.task(0).key.startswith(key)

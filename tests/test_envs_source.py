@@ -9,20 +9,22 @@ import pytest
 
 from envs.binding import EnvConfig, bind, bind_all
 from envs.catalog import environment
-from envs.source import FileSource, distinct, open_source, split_of
+from envs.data.config import DataConfig
+from envs.data.split import split_of
+from envs.source import RowSource, distinct, open_source
 from orchestrator.data.chat_data import Demonstrations
 from orchestrator.mixture import open_mixture
 
 ENV_IDS = ("math", "code", "tool_use")
-Writer = Callable[[bytes], str]
+Writer = Callable[[bytes], DataConfig]
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Writer:
-    def write_file(content: bytes) -> str:
+    def write_file(content: bytes) -> DataConfig:
         path = tmp_path / "rows.jsonl"
         path.write_bytes(content)
-        return str(path)
+        return DataConfig(path=str(path))
 
     return write_file
 
@@ -92,8 +94,8 @@ def test_wrong_settings_are_refused() -> None:
 def test_rows_are_divided_by_content_and_come_round_again(write: Writer) -> None:
     config = EnvConfig(data=write(rows(100)))
     train, held = (open_source(bind("math", config), split=split, seed=0) for split in ("train", "heldout"))
-    assert isinstance(train, FileSource)
-    assert isinstance(held, FileSource)
+    assert isinstance(train, RowSource)
+    assert isinstance(held, RowSource)
     assert len(train.tasks) + len(held.tasks) == 100
     assert not {task.key for task in train.tasks} & {task.key for task in held.tasks}
     assert train.task(0) == train.task(len(train.tasks))
@@ -101,13 +103,16 @@ def test_rows_are_divided_by_content_and_come_round_again(write: Writer) -> None
 
 def test_the_split_of_a_row_does_not_depend_on_its_place(write: Writer) -> None:
     lines = rows(64).split(b"\n")
-    keys = []
+    keys, duplicates = [], []
     for content in (lines, lines[::-1], lines[:32] + lines):
-        config = EnvConfig(data=write(b"\n".join(content)))
-        source = FileSource(bind("math", config), split="heldout", seed=0)
-        keys.append({task.key for task in source.tasks})
+        env = bind("math", EnvConfig(data=write(b"\n".join(content))))
+        held, train = (open_source(env, split=split, seed=0) for split in ("heldout", "train"))
+        assert isinstance(held, RowSource)
+        assert isinstance(train, RowSource)
+        keys.append({task.key for task in held.tasks})
+        duplicates.append(held.duplicates + train.duplicates)
     assert keys[0] == keys[1] == keys[2]
-    assert source.duplicates == 32
+    assert duplicates == [0, 0, 32]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +135,7 @@ def test_a_bad_row_is_named_by_file_and_line_or_skipped_and_counted(write: Write
         open_source(bind("math", EnvConfig(data=path)), split="train", seed=0)
     assert "on_error=skip" in str(error.value)
     source = open_source(bind("math", EnvConfig(data=path, on_error="skip")), split="train", seed=0)
-    assert isinstance(source, FileSource)
+    assert isinstance(source, RowSource)
     assert source.skipped == 2
 
 
@@ -142,7 +147,9 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(write: Writer) -> None
 
 def test_missing_and_empty_files_are_refused_with_a_remedy(write: Writer, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="give the path of a JSONL file"):
-        open_source(bind("math", EnvConfig(data=str(tmp_path / "absent.jsonl"))), split="train", seed=0)
+        open_source(
+            bind("math", EnvConfig(data=DataConfig(path=str(tmp_path / "absent.jsonl")))), split="train", seed=0
+        )
     with pytest.raises(ValueError, match="no usable rows"):
         open_source(bind("math", EnvConfig(data=write(b"\n \n"))), split="train", seed=0)
     with pytest.raises(ValueError, match="no usable rows"):
@@ -153,7 +160,7 @@ def test_missing_and_empty_files_are_refused_with_a_remedy(write: Writer, tmp_pa
 
 def test_a_source_gives_each_of_its_tasks_once_and_as_many_as_it_has(write: Writer) -> None:
     source = open_source(bind("math", EnvConfig(data=write(rows(100)))), split="heldout", seed=0)
-    assert isinstance(source, FileSource)
+    assert isinstance(source, RowSource)
     assert distinct(source, 5) == source.tasks[:5]
     assert distinct(source, 1000) == source.tasks
     generated = open_source(bind("math", EnvConfig()), split="heldout", seed=0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from envs.core.jsonl import OnError
 from envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
+from envs.data.config import DataConfig, OnError
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile, parse_chat
@@ -32,7 +32,12 @@ def saved(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def chats(path: Path, *, on_error: OnError = "raise", max_tokens: int | None = None) -> ChatFile:
-    return ChatFile(path, RowIntake(TOKENS, max_tokens=max_tokens, setting="sft.max_tokens"), on_error=on_error, seed=1)
+    return ChatFile(
+        DataConfig(path=str(path)),
+        RowIntake(TOKENS, max_tokens=max_tokens, setting="sft.max_tokens"),
+        on_error=on_error,
+        seed=1,
+    )
 
 
 def text(dialogue: Dialogue) -> str:
@@ -151,7 +156,12 @@ def test_a_template_that_refuses_a_row_is_named_with_the_line(tmp_path: Path) ->
     tokenizer.chat_template += template
     intake = RowIntake(DialogueTokenizer.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="sft.max_tokens")
     with pytest.raises(ValueError, match="chats.jsonl:2: the chat template can't render .*'user', 'user'.*turns!"):
-        ChatFile(saved(tmp_path / "chats.jsonl", ROW, said(ASKED, SAID)), intake, on_error="raise", seed=1)
+        ChatFile(
+            DataConfig(path=str(saved(tmp_path / "chats.jsonl", ROW, said(ASKED, SAID)))),
+            intake,
+            on_error="raise",
+            seed=1,
+        )
 
 
 def test_what_the_template_would_leave_out_is_refused(tmp_path: Path) -> None:
@@ -169,7 +179,12 @@ def test_what_the_template_would_leave_out_is_refused(tmp_path: Path) -> None:
     for parts, row in rows.items():
         path = saved(tmp_path / "chats.jsonl", ROW, row)
         with pytest.raises(ValueError, match=f"chats.jsonl:2: the model's chat template leaves out {parts}, which"):
-            ChatFile(path, RowIntake(plain, max_tokens=None, setting="sft.max_tokens"), on_error="raise", seed=1)
+            ChatFile(
+                DataConfig(path=str(path)),
+                RowIntake(plain, max_tokens=None, setting="sft.max_tokens"),
+                on_error="raise",
+                seed=1,
+            )
         assert chats(path).counts == {"rows": 2}  # the template of the fresh model knows them all
 
 
@@ -183,9 +198,9 @@ def test_rows_of_a_user_are_altered_only_where_that_is_asked_for(tmp_path: Path)
         ).batch(1)
         return {TOKENIZER.decode(sequence.ids) for sequence in data}
 
-    assert batch(SftConfig(data="chats.jsonl")) == {text(parse_chat(row, 0))}
+    assert batch(SftConfig(data=DataConfig(path="chats.jsonl"))) == {text(parse_chat(row, 0))}
     asked = SftDataConfig(thinking=ThinkingMix(no_thought=0.5))
-    assert len(batch(SftConfig(data="chats.jsonl", thoughts=asked))) == 2
+    assert len(batch(SftConfig(data=DataConfig(path="chats.jsonl"), thoughts=asked))) == 2
     assert SftConfig().modes.thinking == ThinkingMix(budget=0.03, no_thought=0.1)
 
 

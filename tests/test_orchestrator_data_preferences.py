@@ -9,6 +9,7 @@ import pytest
 from test_orchestrator_data_rejection_sampling import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
 
 from envs.core.thinking_mode import OFF, UNLIMITED
+from envs.data.config import DataConfig
 from learner.batches.pairs import Pair
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import DialogueTokenizer
@@ -79,8 +80,8 @@ def test_a_pair_over_the_limit_is_refused_or_skipped_and_counted_never_cut(tmp_p
     short = {"messages": ASKED, "chosen": "42", "rejected": "41"}
     path = saved(tmp_path / "pairs.jsonl", short, ROW | {"rejected": f"{'so ' * 20}</think>41"})
     with pytest.raises(ValueError, match="pairs.jsonl:2: the row has .* tokens, more than dpo.max_tokens=40; mend"):
-        read_preferences(path, intake(max_tokens=40), on_error="raise")
-    rows, counts = read_preferences(path, intake(max_tokens=40), on_error="skip")
+        read_preferences(DataConfig(path=str(path)), intake(max_tokens=40), on_error="raise")
+    rows, counts = read_preferences(DataConfig(path=str(path)), intake(max_tokens=40), on_error="skip")
     assert counts == {"rows": len(rows), "longer than 40 tokens and skipped": 1}
     assert len(rows) == 1
     pair = rows[0].pair(tokens_of())
@@ -96,7 +97,7 @@ def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None
     trimmed = RowIntake(DialogueTokenizer.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="dpo.max_tokens")
     path = saved(tmp_path / "pairs.jsonl", {"messages": ASKED, "chosen": "42", "rejected": "42\n"})
     with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected` are the same tokens, '42'"):
-        read_preferences(path, trimmed, on_error="raise")
+        read_preferences(DataConfig(path=str(path)), trimmed, on_error="raise")
 
 
 @pytest.mark.parametrize(
@@ -125,16 +126,18 @@ def test_a_malformed_row_is_named_with_file_line_and_value_or_skipped(
 ) -> None:
     path = saved(tmp_path / "pairs.jsonl", ROW, ROW | change)
     with pytest.raises(ValueError, match=f"(?s)pairs.jsonl:2: .*{said}.*on_error=skip"):
-        read_preferences(path, intake(), on_error="raise")
-    rows, counts = read_preferences(path, intake(), on_error="skip")
+        read_preferences(DataConfig(path=str(path)), intake(), on_error="raise")
+    rows, counts = read_preferences(DataConfig(path=str(path)), intake(), on_error="skip")
     assert (len(rows), counts) == (1, {"rows": 1, "malformed and skipped": 1})
 
 
 def test_a_file_without_a_usable_row_is_refused_even_when_rows_are_skipped(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no usable rows"):
-        read_preferences(saved(tmp_path / "pairs.jsonl", {"chosen": "42"}), intake(), on_error="skip")
+        read_preferences(
+            DataConfig(path=str(saved(tmp_path / "pairs.jsonl", {"chosen": "42"}))), intake(), on_error="skip"
+        )
     with pytest.raises(FileNotFoundError, match="none.jsonl"):
-        read_preferences(tmp_path / "none.jsonl", intake(), on_error="raise")
+        read_preferences(DataConfig(path=str(tmp_path / "none.jsonl")), intake(), on_error="raise")
 
 
 def answered(*trajectories: Trajectory) -> Group:

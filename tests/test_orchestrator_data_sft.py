@@ -8,10 +8,10 @@ import pytest
 
 from envs.binding import EnvConfig, bind_all
 from envs.core.env_ref import EnvRef
-from envs.core.jsonl import OnError
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from envs.core.turn_text import call_message
+from envs.data.config import OnError
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer

@@ -8,6 +8,7 @@ import pytest
 from scripted_engine import TOKENIZER
 
 from envs.binding import EnvConfig, bind_all
+from envs.data.config import DataConfig
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.limit_checks import hang_notes, prompt_notes, turn_notes
 from orchestrator.pipeline.runner import processes
@@ -33,7 +34,9 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
     own = load_config(
         DEMO, ["rollout.workers=2", "learner.ranks=4", "dpo.batch_size=4", "stages=[init,dpo,eval,report]"]
     )
-    rows = replace(own, sections={**own.sections, "dpo": replace(own.section(DpoConfig), data="pairs.jsonl")})
+    rows = replace(
+        own, sections={**own.sections, "dpo": replace(own.section(DpoConfig), data=DataConfig(path="pairs.jsonl"))}
+    )
     _, dpo, evaluation, report = own.instances
     assert processes(own, [dpo]) == 2 + 4  # it pairs the model's own answers
     assert processes(rows, [dpo]) == 4
@@ -57,20 +60,22 @@ def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_
     path = tmp_path / "rows.jsonl"
     questions = ["2+2=?", "What is 1+1? " * 20, "What is 1+2? " * 40]
     path.write_text("\n".join(json.dumps({"question": said, "answer": "#### 4"}) for said in questions))
-    whole = bind_all({"math": EnvConfig(data=str(path))})
+    whole = bind_all({"math": EnvConfig(data=DataConfig(path=str(path)))})
     assert prompt_notes(whole, rollout(2000), TOKENIZER) == []
     with pytest.raises(
         ValueError, match=r"2 of 3 rows leave no token .*total_tokens=250; the longest has 5\d\d .*skip"
     ):
         prompt_notes(whole, rollout(250), TOKENIZER)
-    (note,) = prompt_notes(bind_all({"math": EnvConfig(data=str(path), on_error="skip")}), rollout(250), TOKENIZER)
+    (note,) = prompt_notes(
+        bind_all({"math": EnvConfig(data=DataConfig(path=str(path)), on_error="skip")}), rollout(250), TOKENIZER
+    )
     assert note.endswith("their episodes fail as prompt_too_long")
 
 
 def test_a_prompt_of_one_token_less_than_the_limit_is_short_enough(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"question": "What is 1+1? " * 20, "answer": "#### 2"}))
-    envs = bind_all({"math": EnvConfig(data=str(path), on_error="skip")})
+    envs = bind_all({"math": EnvConfig(data=DataConfig(path=str(path)), on_error="skip")})
     (note,) = prompt_notes(envs, rollout(100), TOKENIZER)
     tokens = int(note.partition("the longest has ")[2].split()[0])
     assert prompt_notes(envs, rollout(tokens + 1), TOKENIZER) == []

@@ -12,7 +12,21 @@ LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")
 FAMILIES = ("mathematics", "coding", "tool_use", "retail", "puzzles", "games", "questions", "remote")
 """Families of environments: none knows another."""
 ROOMS = {
-    "envs": ("core", "sandbox", "tools", "task_env", FAMILIES, "catalog", "binding", "source", "play", "playback"),
+    "envs": (
+        "core",
+        "data",
+        "sandbox",
+        "tools",
+        "task_env",
+        FAMILIES,
+        "catalog",
+        "binding",
+        "task_rows",
+        "streamed",
+        "source",
+        "play",
+        "playback",
+    ),
     "rollout": (
         "sampling",
         "trajectory",
@@ -102,9 +116,16 @@ HOMES = {
     "mlflow": ("orchestrator/run/mlflow_run.py",),
     "omegaconf": ("orchestrator/settings/text.py",),
     "jsonschema": ("rewards/json_schemas.py",),
+    "datasets": ("envs/data/folder.py", "envs/data/tables.py"),
+    "huggingface_hub": ("envs/data/folder.py", "envs/data/hub.py"),
     "mamba_ssm": (),
 }
 LATE_IMPORTS = {
+    "envs/data/rows.py": [
+        "envs.data.tables.files_of",
+        "envs.data.tables.hub_stream",
+        "envs.data.tables.table_rows",
+    ],
     "orchestrator/__main__.py": ["orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/compare_command.py": [
         "orchestrator.reporting.compare.compare",

@@ -8,8 +8,7 @@ import builtins
 import sys
 from collections.abc import Collection, Iterator, Sequence
 
-from envs.core.jsonl import field
-from envs.core.row_format import Row
+from envs.core.row_format import Row, field
 
 MODULES = frozenset(sys.stdlib_module_names)
 SHORT_NAMES = {"np": "import numpy as np"}

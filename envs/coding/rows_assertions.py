@@ -8,8 +8,7 @@ import ast
 from typing import Any
 
 from envs.coding.row_source import called, entry_point_of, is_completed_by, parsed, taken, wanted
-from envs.core.jsonl import field
-from envs.core.row_format import Row, RowFormat
+from envs.core.row_format import Row, RowFormat, field
 from envs.core.task import Task
 from rewards.program_text import completed, defines, preamble
 

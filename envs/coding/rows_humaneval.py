@@ -14,8 +14,7 @@ from envs.coding.row_source import (
     uses,
     wanted,
 )
-from envs.core.jsonl import field
-from envs.core.row_format import Row, RowFormat
+from envs.core.row_format import Row, RowFormat, field
 from envs.core.task import Task
 from rewards.program_text import completed, defines, joined, preamble
 

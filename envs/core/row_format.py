@@ -2,11 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from envs.core.task import Task
 
 Row = dict[str, Any]
+T = TypeVar("T")
+
+
+def field(row: Row, name: str, kind: type[T]) -> T:
+    """Return the field `name` of a row. Raise `ValueError` where it is missing or of another type."""
+    if name not in row:
+        raise ValueError(f"field {name!r} is missing; the row has {sorted(row)}")
+    value = row[name]
+    if not isinstance(value, kind):
+        raise ValueError(f"field {name!r} must be {kind.__name__}, not {type(value).__name__}")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from envs.core.jsonl import field
-from envs.core.row_format import RowFormat, has_fields
+from envs.core.row_format import RowFormat, field, has_fields
 from envs.core.task import Task
 from rewards.answers import boxes
 from rewards.plain_numbers import MAX_CHARACTERS

@@ -21,8 +21,7 @@ from typing import Any
 
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import GraderError
-from envs.core.jsonl import field
-from envs.core.row_format import Row, RowFormat, has_fields
+from envs.core.row_format import Row, RowFormat, field, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn

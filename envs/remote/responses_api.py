@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.core.jsonl import field
+from envs.core.row_format import field
 from envs.core.task import Message, Tool
 from envs.core.turn_text import Call, call_message
 

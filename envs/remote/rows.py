@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from envs.core.jsonl import field
+from envs.core.row_format import field
 from envs.core.task import Task
 from envs.remote.responses_api import messages_of, tools_of
 

@@ -7,7 +7,7 @@ of the folder, among the options of its environment.
 from pathlib import Path
 from typing import Any
 
-from envs.core.jsonl import field
+from envs.core.row_format import field
 from envs.core.task import Task
 from envs.retail.database import Shop, open_shop
 from envs.retail.tools import TOOLS

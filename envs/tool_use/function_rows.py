@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from envs.core.jsonl import field
+from envs.core.row_format import field
 from envs.core.task import Task, Tool
 from envs.core.turn_text import BadCall, Call
 from rewards.tool_calls import Schema, Schemas, match_calls

@@ -15,6 +15,7 @@ from orchestrator.bench.envs import bench_envs
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.grade import grade
 from orchestrator.grading.tasks import generated_tasks, read_tasks
+from orchestrator.settings.data_option import DATA_OPTION, data_option
 
 RAW = argparse.RawDescriptionHelpFormatter
 GRADE_EPILOG = """a response is one of
@@ -46,7 +47,7 @@ def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     text = "measure gradings per second of every environment and the sandbox's speed; prints one JSON object"
     command = commands.add_parser("bench-envs", help=text, description=text)
     command.add_argument(
-        "--tasks", action="append", default=[], metavar="ENV=FILE", help="rows to grade instead of generated tasks"
+        "--tasks", action="append", default=[], metavar="ENV=DATA", help="rows to grade instead of generated tasks"
     )
     command.add_argument("--seconds", type=float, default=5.0, help="how long each measurement lasts")
     command.add_argument("--programs", type=int, default=400, help="programs that the sandbox runs in each measurement")
@@ -56,7 +57,7 @@ def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
 def _add_task_options(command: argparse.ArgumentParser, *, required: bool) -> None:
     without = "" if required else "; without it tasks are generated"
     command.add_argument("--env", required=True, metavar="ENV", help=f"{', '.join(ENVIRONMENTS)}, or your own module")
-    command.add_argument("--tasks", type=Path, required=required, metavar="FILE", help=f"JSONL rows of data{without}")
+    command.add_argument("--tasks", required=required, metavar="DATA", help=f"{DATA_OPTION}{without}")
     command.add_argument("--format", metavar="NAME", help="format of the rows; without it it is found out")
     command.add_argument("--options", default="{}", metavar="YAML", help="as envs.NAME.options in a configuration")
 
@@ -73,7 +74,7 @@ def _options(text: str) -> Mapping[str, Any]:
 
 def _grade(given: argparse.Namespace) -> int:
     env = configured(given.env, _options(given.options))
-    tasks = read_tasks(given.tasks, env, row_format=given.format)
+    tasks = read_tasks(data_option(given.tasks), env, row_format=given.format)
     return 0 if grade(tasks, given.responses, given.out, workers=given.workers) else 1
 
 
@@ -82,8 +83,8 @@ def _bench(given: argparse.Namespace) -> int:
     for text in given.tasks:
         env_id, equals, path = text.partition("=")
         if not equals:
-            raise ValueError(f"--tasks {text!r} is not of the form ENV=FILE, for example code=humaneval.jsonl")
-        files[env_id] = list(read_tasks(Path(path), environment(env_id)).values())
+            raise ValueError(f"--tasks {text!r} is not of the form ENV=DATA, for example code=humaneval.jsonl")
+        files[env_id] = list(read_tasks(data_option(path), environment(env_id)).values())
     print(json.dumps(bench_envs(files, seconds=given.seconds, programs=given.programs), indent=1))
     return 0
 
@@ -93,7 +94,7 @@ def _envcheck(given: argparse.Namespace) -> int:
     if given.tasks is None:
         tasks = generated_tasks(env, given.count, seed=given.seed)
     else:
-        rows = read_tasks(given.tasks, env, row_format=given.format)
+        rows = read_tasks(data_option(given.tasks), env, row_format=given.format)
         tasks = list(rows.values())[: given.count]
     report = self_test(env, tasks)
     Console().print(report.table(f"environment {given.env}, {len(tasks)} tasks"))

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from orchestrator.run.folder import RunDir
+from orchestrator.settings.model_source import ModelSource
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     "host": (str, "ADDRESS", "where to listen; 127.0.0.1, this machine alone"),
@@ -59,12 +60,15 @@ def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
 
 def model_directory(given: Path) -> Path:
-    """Return the model directory that is meant: `given` itself, or the newest model of the run whose folder it is.
+    """Return the model directory that is meant: `given` itself, where it is a name on the hub its folder in the cache, or the
+    newest model of the run whose folder it is.
 
     Raise `FileNotFoundError` where there is none.
     """
     if (given / "config.json").is_file():
         return given
+    if (source := ModelSource(path=str(given))).on_hub:
+        return source.folder
     if not (given / "manifest.json").is_file():
         raise FileNotFoundError(
             f"{given} is no model directory (it has no config.json) and no run's folder (it has no manifest.json)"

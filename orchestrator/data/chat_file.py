@@ -1,12 +1,11 @@
-"""The rows of a chat file as dialogues."""
+"""Rows of chats as dialogues."""
 
-from pathlib import Path
 from typing import Any
 
 from envs.core.env_ref import CHAT
-from envs.core.jsonl import OnError
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
+from envs.data.config import DataConfig, OnError
 from orchestrator.data.chat_data import Dialogue
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
 from orchestrator.data.epoch_batches import Epochs
@@ -17,19 +16,19 @@ EFFORTS = (None, "low", "medium", "high")
 
 
 class ChatFile:
-    """The rows of a JSONL file with `messages`, shuffled anew in each epoch; `counts` says what became of them.
+    """Rows of data with `messages`, shuffled anew in each epoch; `counts` says what became of them.
 
-    Every row is tokenised once by `intake`. Raises `ValueError` with file and line for the first one that can't be trained
+    Every row is tokenised once by `intake`. Raises `ValueError` with its place for the first one that can't be trained
     on where `on_error` is "raise".
     """
 
-    def __init__(self, path: Path, intake: RowIntake, *, on_error: OnError, rounds: int = 1, seed: int) -> None:
+    def __init__(self, data: DataConfig, intake: RowIntake, *, on_error: OnError, rounds: int = 1, seed: int) -> None:
         def parse(row: dict[str, Any], number: int) -> Dialogue:
             dialogue = parse_chat(row, number, thoughts=intake.knows_thoughts)
             intake.require_fits(in_rounds(dialogue, rounds))
             return dialogue
 
-        self._rows, self.counts = intake.read(path, parse, on_error=on_error)
+        self._rows, self.counts = intake.read(data, parse, on_error=on_error)
         self._epochs = Epochs(len(self._rows), seed=f"{seed}/epoch")
 
     def dialogue(self, index: int) -> Dialogue:

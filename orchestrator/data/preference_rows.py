@@ -1,13 +1,12 @@
 """Pairs of answers as the rows of a file have them: the same prompt, an answer that is preferred, and another one."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from envs.core.env_ref import CHAT
-from envs.core.jsonl import OnError
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import OFF, UNLIMITED
+from envs.data.config import DataConfig, OnError
 from learner.batches.pairs import Pair
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
@@ -26,10 +25,12 @@ class Preference:
         return Pair(chosen=tokenizer.sample(self.chosen), rejected=tokenizer.sample(self.rejected))
 
 
-def read_preferences(path: Path, intake: RowIntake, *, on_error: OnError) -> tuple[list[Preference], dict[str, int]]:
-    """Read the rows of a JSONL file, and count what became of them.
+def read_preferences(
+    data: DataConfig, intake: RowIntake, *, on_error: OnError
+) -> tuple[list[Preference], dict[str, int]]:
+    """Read the rows of data, and count what became of them.
 
-    Every row is tokenised once by `intake`. Raise `ValueError` with file, line and offending value for a row that can't be
+    Every row is tokenised once by `intake`. Raise `ValueError` with place and offending value for a row that can't be
     trained on where `on_error` is "raise", and where no row can.
     """
 
@@ -39,7 +40,7 @@ def read_preferences(path: Path, intake: RowIntake, *, on_error: OnError) -> tup
             raise ValueError(f"`chosen` and `rejected` are the same tokens, {shown(row['chosen'])}")
         return preference
 
-    return intake.read(path, parse, on_error=on_error)
+    return intake.read(data, parse, on_error=on_error)
 
 
 def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Preference:

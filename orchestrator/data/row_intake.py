@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.core.jsonl import OnError, read_rows
+from envs.data.config import DataConfig, OnError
+from envs.data.rows import read_rows
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 
 T = TypeVar("T")
@@ -50,13 +51,15 @@ class RowIntake:
         return self._tokenizer.knows_thoughts
 
     def read(
-        self, path: Path, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError
+        self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError
     ) -> tuple[list[T], dict[str, int]]:
-        """Read the items of a JSONL file, and count the rows that were used, skipped or remarkable.
+        """Read the items of rows of data, and count the rows that were used, skipped or remarkable.
 
-        `parse` calls `require_fits` for what it makes of a row. Raise `ValueError` with file and line for the first row
+        `parse` calls `require_fits` for what it makes of a row. Raise `ValueError` with its place for the first row
         that can't be trained on where `on_error` is "raise", and where no row can.
         """
+        if data.streaming:
+            raise ValueError(f"{data.name}: rows of supervised data are all read before training; leave out streaming")
         seen: set[bytes] = set()
 
         def parsed(row: dict[str, Any], number: int) -> T:
@@ -68,7 +71,7 @@ class RowIntake:
             self._counts.update(self._remarks)
             return item
 
-        items, skipped = read_rows(path, parse=parsed, on_error=on_error)
+        items, skipped = read_rows(data, parse=parsed, on_error=on_error)
         long = self._counts[too_long(self._max_tokens)]
         return items, _counted({ROWS: len(items), MALFORMED: skipped - long} | self._counts)
 

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from envs.core.jsonl import OnError
 from envs.core.setting import identity, scheduled
 from envs.core.task import Message
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
+from envs.data.config import OnError
 from learner.batches.samples import TrainingSample
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.row_intake import fits

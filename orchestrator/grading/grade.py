@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from envs.core.jsonl import read_rows
 from envs.core.task import Task
+from envs.data.config import DataConfig
+from envs.data.rows import read_rows
 from envs.playback import Scored, turns_of
 from orchestrator.grading.scoring_pool import ScoringPool, Script
 
@@ -101,7 +102,7 @@ def _read(path: Path, tasks: dict[str, Task]) -> list[Response]:
         except ValueError as error:
             return Response(key=key, mistake=str(error))
 
-    return read_rows(path, parse=parse, on_error="raise")[0]
+    return read_rows(DataConfig(path=str(path)), parse=parse, on_error="raise")[0]
 
 
 def summary(results: list[Graded]) -> Table:

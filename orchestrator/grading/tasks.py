@@ -2,21 +2,21 @@
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 from envs.core.definition import EnvDefinition
-from envs.core.jsonl import read_rows
 from envs.core.row_format import Row, load_row, own_id
 from envs.core.task import Task
-from envs.source import content_key
+from envs.data.config import DataConfig
+from envs.data.rows import data_files, read_rows
+from envs.task_rows import content_key
 
 
-def read_tasks(path: Path, env: EnvDefinition, *, row_format: str | None = None) -> dict[str, Task]:
-    """Read every task of a JSONL file under its key: the row's own id, else its 0-based number, as text.
+def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None = None) -> dict[str, Task]:
+    """Read every task of rows of data under its key: the row's own id, else its 0-based number, as text.
 
-    Raise `ValueError`, with file and line, for a bad row and for a key that two different rows share.
+    Raise `ValueError`, with its place, for a bad row and for a key that two different rows share.
     """
-    env = env.beside(path.parent) if env.beside is not None else env
+    env = env.beside(data_files(data)[0].parent) if env.beside is not None else env
     ref = env.ref()
     if not env.formats:
         raise ValueError(f"environment {env.id!r} reads no rows of data; leave out --tasks")
@@ -25,12 +25,12 @@ def read_tasks(path: Path, env: EnvDefinition, *, row_format: str | None = None)
     def parse(row: Row, number: int) -> Task:
         own = own_id(row)
         key = str(number if own is None else own)
-        task = replace(load_row(env.formats, row, name=row_format), key=key, env=ref)
+        task = replace(load_row(env.formats, row, name=data.format or row_format), key=key, env=ref)
         if seen.setdefault(key, task) != task:
             raise ValueError(f"key {key!r} belongs to an earlier row too")
         return task
 
-    read_rows(path, parse=parse, on_error="raise")
+    read_rows(data, parse=parse, on_error="raise")
     return seen
 
 

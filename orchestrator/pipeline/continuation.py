@@ -16,6 +16,8 @@ CHANGED = "changed"
 """The kind of the event that says which settings changed."""
 SAMPLED_BY = ("tasks", "samples", "shares")
 """The settings of a stage that say which answers it samples to train on."""
+FIRST_MODEL = {"model.path", "model.revision"}
+"""The settings of the model that a run begins with."""
 Changes = dict[str, tuple[str | None, str | None]]
 """Settings by their dotted names, with what they were and what they are; None where there was or is none."""
 
@@ -28,8 +30,8 @@ def fingerprint(config: Config) -> dict[str, str]:
 def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> dict[str, str]:
     """Return the fingerprint of a run that goes on; a file that is gone, and that nothing ahead reads, keeps its old entry."""
     state, now = folder.state(), fingerprint(config)
-    gone = [key for key in now if now[key] == MISSING and key in state.fingerprint]
-    same_model = "model.path" in gone and written(folder.config, "model.path") == config.model.path
+    gone = {key for key in now if now[key] == MISSING and key in state.fingerprint}
+    same_model = bool(gone & FIRST_MODEL) and written(folder.config, "model.path") == config.model.path
     return now | {key: state.fingerprint[key] for key in gone if _needs_no_more(key, state, reads, same_model)}
 
 
@@ -136,7 +138,7 @@ def _is_fixed(
 
 def _needs_no_more(key: str, state: RunState, reads: bool, same_model: bool) -> bool:
     """Return whether nothing ahead reads a file that is gone; of the run's first model only where its place is the same."""
-    if key == "model.path":
+    if key in FIRST_MODEL:
         return same_model
     return not reads or key.partition(".")[0] in state.done
 
@@ -157,5 +159,7 @@ def _listed(found: Changes) -> str:
 
 
 def _remedy(found: Changes) -> str:
+    if moved := [f"{key}={before}" for key, (before, _) in found.items() if key.endswith(".revision")]:
+        return f"go on with what it was, {', '.join(moved)}"
     files = any("SHA-256" in str(before) for before, _ in found.values())
     return "put the file back as it was" if files else "go on with what it was"

@@ -1,13 +1,18 @@
-"""What lies behind the settings that name files: the content is part of what a run is, the place is not."""
+"""What lies behind the settings that name data and models: the content is part of what a run is, the place is not."""
 
 import hashlib
 import os.path
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from envs.data.config import DataConfig
+from envs.data.hub import card_of
+from envs.data.rows import is_on_hub
 from orchestrator.pipeline.config import Config
 from orchestrator.run.checkpoint import file_sha256
-from orchestrator.stages.stage import all_stages
+from orchestrator.settings.model_source import ModelSource
+from orchestrator.stages.stage import Stage, all_stages
 
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")
@@ -15,37 +20,85 @@ WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
 def content(config: Config) -> dict[str, str]:
-    """Return size and SHA-256 of what the settings name as files, by their dotted names.
+    """Return size and SHA-256 of what the settings name as files, by their dotted names; of what is on the hub its commit.
 
     Of a model directory it is the hash of what describes it, and the sizes of its weights: these may be hundreds of GB.
     """
-    return {key: _described(path, beside) for key, path, beside in _named(config)}
+    found = {key: _described(path, beside) for key, path, beside in _options(config)}
+    for key, model in _models(config):
+        found |= (
+            {f"{key}.revision": _commit(model)} if model.on_hub else {f"{key}.path": _described(Path(model.path), ())}
+        )
+    for key, data, beside in _data(config):
+        found |= {f"{key}.revision": _data_commit(data)} if is_on_hub(data) else {f"{key}.path": _rows(data, beside)}
+    return found
 
 
-def _named(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
-    """Yield the settings that name a file or a folder, each with the names of files beside it, or in it, that belong to it.
+def _models(config: Config) -> Iterator[tuple[str, ModelSource]]:
+    """Yield the settings that name models."""
+    if config.model.source is not None:
+        yield "model", config.model.source
+    for name, stage, part in _parts(config):
+        yield from ((f"{name}.{setting}", model) for setting, model in stage.models(part).items() if model is not None)
 
-    Of a folder that an option names only these belong to the run: else it may be one that the environment writes to, or
-    the option a word that a folder has as its name.
-    """
-    if config.model.path is not None:
-        yield "model.path", Path(config.model.path), ()
+
+def _data(config: Config) -> Iterator[tuple[str, DataConfig, tuple[str, ...]]]:
+    """Yield the settings that name data, each with the names of the files beside it that belong to it."""
     for name, bound in config.environments.items():
-        env, companions = bound.config, bound.definition.companions
-        if env.data is not None:
-            yield f"envs.{name}.data", Path(env.data), companions
-        for option, value in env.options.items():
+        given = {"data": bound.config.data, "eval_data": bound.config.eval_data}
+        for setting, data in given.items():
+            if data is not None:
+                yield f"envs.{name}.{setting}", data, bound.definition.companions
+    for name, stage, part in _parts(config):
+        if (data := stage.data(part)) is not None:
+            yield f"{name}.data", data, ()
+
+
+def _options(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
+    """Yield the options of environments that name a file or a folder, each with the names of the files that belong to it.
+
+    Of a folder only these belong to the run: else it may be one that the environment writes to, or the option a word that a
+    folder has as its name.
+    """
+    for name, bound in config.environments.items():
+        companions = bound.definition.companions
+        for option, value in bound.config.options.items():
             if not isinstance(value, str) or not os.path.exists(value):  # also of a text that no path can be
                 continue
             needed = companions if os.path.isdir(value) else ()
             if os.path.isfile(value) or any((Path(value) / file).is_file() for file in needed):
                 yield f"envs.{name}.options.{option}", Path(value), needed
+
+
+def _parts(config: Config) -> Iterator[tuple[str, Stage[Any], Any]]:
+    """Yield the stages with their settings, and the instances that train with theirs, each by its name."""
     parts = {name: (all_stages()[name], part) for name, part in config.sections.items()}
     parts |= {one.name: (one.stage, config.settings(one)) for one in config.instances if one.stage.trains}
-    for name, (stage, part) in parts.items():
-        for setting, path in stage.files(part).items():
-            if path is not None:
-                yield f"{name}.{setting}", Path(path), ()
+    yield from ((name, stage, part) for name, (stage, part) in parts.items())
+
+
+def _commit(model: ModelSource) -> str:
+    """Return the commit of a model on the hub, which is downloaded where it has to be."""
+    try:
+        return model.folder.name
+    except FileNotFoundError:  # said where it is read, if it ever is
+        return MISSING
+
+
+def _data_commit(data: DataConfig) -> str:
+    try:
+        return card_of(data.path, data.revision).commit
+    except FileNotFoundError:
+        return MISSING
+
+
+def _rows(data: DataConfig, beside: tuple[str, ...]) -> str:
+    """Describe a file of rows, or all files of the folder."""
+    path = Path(data.path).expanduser()
+    if not path.is_dir():
+        return _described(path, beside)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return _listed([(str(file.relative_to(path)), file) for file in files])
 
 
 def _described(path: Path, beside: tuple[str, ...]) -> str:
@@ -57,8 +110,12 @@ def _described(path: Path, beside: tuple[str, ...]) -> str:
         return MISSING
     held = further or [inner for inner in folder.iterdir() if inner.is_file()]
     files = [path, *further] if path.is_file() else sorted(held)
+    return _listed([("" if file == path else file.name, file) for file in files])
+
+
+def _listed(files: list[tuple[str, Path]]) -> str:
     whole = hashlib.sha256()
-    for file in files:
+    for name, file in files:
         inside = str(file.stat().st_size) if file.suffix in WEIGHTS else file_sha256(file)
-        whole.update(f"{'' if file == path else file.name} {inside}\n".encode())
-    return f"{sum(file.stat().st_size for file in files)} bytes, SHA-256 of the list of files {whole.hexdigest()}"
+        whole.update(f"{name} {inside}\n".encode())
+    return f"{sum(file.stat().st_size for _, file in files)} bytes, SHA-256 of the list of files {whole.hexdigest()}"

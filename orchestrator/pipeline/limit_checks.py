@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
 from envs.binding import BoundEnv
 from envs.core.task import Task
-from envs.source import file_tasks
+from envs.streamed import BLOCK
+from envs.task_rows import data_of, row_tasks
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.stages.stage import StageInstance
@@ -74,21 +76,20 @@ def prompt_notes(envs: Mapping[str, BoundEnv], rollout: RolloutConfig, tokenizer
     renderer, total = Renderer(tokenizer, rollout.thought), rollout.limits.total_tokens
     notes = []
     for name, env in envs.items():
-        config = env.config
-        if config.data is None:
-            continue
-        tasks, _ = file_tasks(env)
-        found = overlong(tasks, renderer, total_tokens=total)
-        if not found:
-            continue
-        key, longest = max(found, key=lambda pair: pair[1])
-        said = (
-            f"{config.data}: the prompts of {len(found)} of {len(tasks)} rows leave no token for an answer in "
-            f"rollout.limits.total_tokens={total}; the longest has {longest} (key {key})"
-        )
-        if config.on_error == "raise":
-            raise ValueError(f"{said}; raise the limit, or let such episodes fail with envs.{name}.on_error=skip")
-        notes.append(f"{said}; their episodes fail as prompt_too_long")
+        for data in data_of(env):
+            read = islice(row_tasks(env, data), BLOCK if data.streaming else None)
+            tasks = [each.task for each in read]
+            found = overlong(tasks, renderer, total_tokens=total)
+            if not found:
+                continue
+            key, longest = max(found, key=lambda pair: pair[1])
+            said = (
+                f"{data.name}: the prompts of {len(found)} of {len(tasks)} rows leave no token for an answer in "
+                f"rollout.limits.total_tokens={total}; the longest has {longest} (key {key})"
+            )
+            if (data.on_error or env.config.on_error) == "raise":
+                raise ValueError(f"{said}; raise the limit, or let such episodes fail with envs.{name}.on_error=skip")
+            notes.append(f"{said}; their episodes fail as prompt_too_long")
     return notes
 
 

@@ -60,7 +60,7 @@ def check_model(model: Path, config: Config) -> None:
 def _model(config: Config, ahead: list[StageInstance], root: Path, reached: str | None) -> Path | None:
     """Return the model that the first stage begins with; None where it makes one."""
     if ahead[0].stage.role is Role.BEGIN or reached is None:
-        return None if config.model.path is None else Path(config.model.path).resolve()
+        return None if config.model.source is None else config.model.source.folder
     return root / reached
 
 

@@ -11,6 +11,7 @@ from learner.config import LearnerConfig
 from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.run.retention import CheckpointConfig
+from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.supervision import SupervisionConfig
 from rollout.episodes.worker import RolloutConfig
 
@@ -22,8 +23,15 @@ class ModelConfig:
     """Which model the run starts from."""
 
     path: str | None = identity(None)
-    """A Hugging Face causal model directory; null makes a fresh small hybrid of the shape below."""
+    """A Hugging Face causal model directory or its name on the hub; null makes a fresh small hybrid of the shape below."""
+    revision: str | None = identity(None)
+    """Commit, tag or branch of a name on the hub; null is its newest state when the run begins."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
+
+    @property
+    def source(self) -> ModelSource | None:
+        """Where the model comes from; None for a fresh one."""
+        return None if self.path is None else ModelSource(path=self.path, revision=self.revision)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -44,12 +45,34 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     Raise `ValueError` with the key below `under`, the value and what would be right.
     """
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(dict(given)))
+        whole = spelled_out(schema if isinstance(schema, type) else type(schema), dict(given))
+        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(whole))
         assert isinstance(merged, DictConfig)
         _check_parts(merged, under)
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, under)) from error
+
+
+def spelled_out(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given with each text that stands for a configuration, as its `SHORTHAND` says, as that configuration."""
+    hints = get_type_hints(schema)
+    return {key: _spelled_out(hints.get(key), value) for key, value in given.items()}
+
+
+def _spelled_out(hint: Any, value: Any) -> Any:
+    part = next((one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one)), None)
+    if part is None:
+        return value
+    if isinstance(value, str) and (key := vars(part).get("SHORTHAND")):
+        return {key: value}
+    if not isinstance(value, Mapping):
+        return value
+    if get_origin(hint) is dict:
+        return {
+            name: spelled_out(part, inner) if isinstance(inner, Mapping) else inner for name, inner in value.items()
+        }
+    return spelled_out(part, value)
 
 
 def _check_parts(config: DictConfig, under: str) -> None:

@@ -19,6 +19,7 @@ from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_loop
 from orchestrator.settings.loop import LoopConfig
+from orchestrator.settings.model_source import ModelSource
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from rollout.tokenizer import load_tokenizer
@@ -31,8 +32,8 @@ class DistillConfig(LoopConfig):
 
     stage: ClassVar[str] = "distill"
 
-    teacher: str | None = identity(None)
-    """A Hugging Face causal model directory with the same tokenizer vocabulary; it lies frozen beside the model."""
+    teacher: ModelSource | None = identity(None)
+    """A model with the same tokenizer vocabulary, a directory or a name on the hub; it lies frozen beside the model."""
     loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
     """As for rl; `kl` is the estimate in the metric train/kl, whose unit is nats a token."""
 
@@ -56,7 +57,7 @@ class DistillConfig(LoopConfig):
             raise ValueError(
                 "the stage distill needs distill.teacher: a model directory with the model's own tokenizer"
             )
-        return Path(self.teacher).resolve()
+        return self.teacher.folder
 
 
 async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) -> Path:
@@ -109,8 +110,8 @@ def check_teacher(
 
 def _check(config: DistillConfig, start: StartCheck) -> None:
     """Raise `FileNotFoundError` or `ValueError` where the teacher can't judge the run's model, or data is malformed."""
-    path = start.config.model.path
-    student = None if path is None else Path(path).resolve()
+    source = start.config.model.source
+    student = None if source is None else source.folder
     check_teacher(
         config.teacher_dir(),
         student="that the run makes" if student is None else str(student),
@@ -130,7 +131,7 @@ STAGE = Stage(
     plays=lambda config: True,
     limits_thoughts=lambda config: config.thinking.budget > 0,
     leaves_thoughts_out=lambda config: config.thinking.no_thought > 0,
-    files=lambda config: {"teacher": config.teacher},
+    models=lambda config: {"teacher": config.teacher},
     fits=fit_loop,
     requires=lambda config: config.teacher_dir(),
     check=_check,

@@ -11,8 +11,8 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.bounds import fraction
-from envs.core.jsonl import OnError
 from envs.core.setting import identity, running, scheduled
+from envs.data.config import DataConfig, OnError
 from learner.batches.pairs import Pair
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
@@ -37,8 +37,8 @@ from rollout.tokenizer import load_tokenizer
 class DpoConfig:
     """Direct preference optimisation: the preferred answer of a pair against the other one."""
 
-    data: str | None = identity(None)
-    """A JSONL file of rows with `messages`, `chosen` and `rejected`; null pairs the model's own right and wrong answers."""
+    data: DataConfig | None = identity(None)
+    """Rows with `messages`, `chosen` and `rejected`; null pairs the model's own right and wrong answers."""
     on_error: OnError = identity("raise")
     """What a malformed or too long row does: raise, or skip (counted and reported)."""
     max_tokens: int | None = identity(None)
@@ -102,12 +102,12 @@ def read_pairs_of_data(
 ) -> tuple[list[Preference], dict[str, int]]:
     """Read the rows of `data` for a model with this tokenizer, each tokenised once, and what became of them.
 
-    Raise `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
+    Raise `FileNotFoundError`, or `ValueError` with its place for a row that can't be trained on.
     """
     assert config.data is not None
     setting = limit_name(name, config.max_tokens)
     intake = RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
-    return read_preferences(Path(config.data), intake, on_error=config.on_error)
+    return read_preferences(config.data, intake, on_error=config.on_error)
 
 
 async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> EpochBatches[Pair]:
@@ -119,15 +119,15 @@ async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> EpochB
         mixture = await in_thread(instance.mixture, run.config, config.shares)
         path = await sample_once(run, config, mixture, instance=instance, lines=pair_lines, wanted=wanted)
         pairs, counts = await in_thread(partial(read_pairs, path, max_tokens=max_tokens))
-        count, pair = len(pairs), lambda at: pairs[at.item]
+        source, count, pair = str(path), len(pairs), lambda at: pairs[at.item]
     else:
-        path, by = Path(config.data), DialogueTokenizer.of(tokenizer, thought)
+        by = DialogueTokenizer.of(tokenizer, thought)
         reading = in_thread(
             partial(read_pairs_of_data, config, instance.name, tokenizer, thought, max_tokens=max_tokens)
         )
         rows, counts = await run.stop.wait_or(reading)
-        count, pair = len(rows), lambda at: rows[at.item].pair(by)
-    tell_data(run, instance.name, path, counts, drawn=config.steps * config.batch_size)
+        source, count, pair = config.data.name, len(rows), lambda at: rows[at.item].pair(by)
+    tell_data(run, instance.name, source, counts, drawn=config.steps * config.batch_size)
     return EpochBatches(count, pair, batch_size=config.batch_size, seed=f"{instance.seed(run.config.seed)}/dpo")
 
 
@@ -146,7 +146,7 @@ STAGE = Stage(
     run=run_dpo,
     first_ticket=4 * TICKETS,
     plays=lambda config: config.data is None,
-    files=lambda config: {"data": config.data},
+    data=lambda config: config.data,
     fits=fit_supervised,
     check=_check,
     figures=StageFigures(

@@ -13,8 +13,8 @@ from rollout.weights.weight_files import require_whole
 
 async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
     """Take the model, or make it; returns where it lies."""
-    if run.config.model.path is not None:
-        model = Path(run.config.model.path).resolve()
+    if (source := run.config.model.source) is not None:
+        model = await in_thread(lambda: source.folder)
         await in_thread(require_whole, model)
         return model
     directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)

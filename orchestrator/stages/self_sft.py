@@ -66,7 +66,7 @@ async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance)
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     kept, counts = await in_thread(partial(read_answers, path, max_tokens=max_tokens))
-    tell_data(run, instance.name, path, counts, drawn=config.steps * config.batch_size)
+    tell_data(run, instance.name, str(path), counts, drawn=config.steps * config.batch_size)
     data = RejectionSampledData(
         kept,
         mixture,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.jsonl import OnError
 from envs.core.setting import identity, running, scheduled
+from envs.data.config import DataConfig, OnError
 from learner.config import OptimConfig
 from learner.models.loading import longest_sequence
 from orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
@@ -31,8 +31,8 @@ class SftConfig:
     """Optimiser steps."""
     batch_size: int = identity(64)
     """Samples in a step."""
-    data: str | None = identity(None)
-    """A JSONL file with `messages` in each row; null takes the environments' own demonstrations."""
+    data: DataConfig | None = identity(None)
+    """Rows with `messages`; null takes the environments' own demonstrations."""
     on_error: OnError = identity("raise")
     """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
     max_tokens: int | None = identity(None)
@@ -74,12 +74,12 @@ def read_chats(
 ) -> ChatFile:
     """Read the rows of `data` for a model with this tokenizer, each tokenised once.
 
-    Raise `FileNotFoundError`, or `ValueError` with file and line for a row that can't be trained on.
+    Raise `FileNotFoundError`, or `ValueError` with its place for a row that can't be trained on.
     """
     assert config.data is not None
     setting = limit_name(name, config.max_tokens)
     intake = RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
-    return ChatFile(Path(config.data), intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
+    return ChatFile(config.data, intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
 
 
 def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
@@ -90,7 +90,7 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
         source = Demonstrations(instance.mixture(run.config, config.shares), run.config.environments).dialogue
     else:
         chats = read_chats(config, name, tokenizer, thought, max_tokens=max_tokens, seed=seed)
-        tell_data(run, name, Path(config.data), chats.counts, drawn=config.steps * config.batch_size)
+        tell_data(run, name, config.data.name, chats.counts, drawn=config.steps * config.batch_size)
         source = chats.dialogue
     return SftData(
         source,
@@ -124,7 +124,7 @@ STAGE = Stage(
     settings=SftConfig,
     run=run_sft,
     leaves_thoughts_out=_leaves_thoughts_out,
-    files=lambda config: {"data": config.data},
+    data=lambda config: config.data,
     fits=fit_supervised,
     check=_check,
     figures=StageFigures(

@@ -12,11 +12,13 @@ from typing import Any, Generic, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.thinking_mode import ThinkingMix
+from envs.data.config import DataConfig
 from envs.source import open_source
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.reporting.stage_figures import NO_FIGURES, StageFigures
 from orchestrator.session.run import Run
 from orchestrator.settings.loop import LoopConfig
+from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.stages.registry import HELP
 
@@ -81,8 +83,10 @@ class Stage(Generic[S]):
     """Whether it closes thoughts at a budget."""
     leaves_thoughts_out: Callable[[S], bool] = lambda settings: False
     """Whether it switches thinking off."""
-    files: Callable[[S], dict[str, str | None]] = lambda settings: {}
-    """The settings that name a file or a model directory, whose content belongs to what a run is."""
+    models: Callable[[S], dict[str, ModelSource | None]] = lambda settings: {}
+    """The settings that name a model, whose content belongs to what a run is."""
+    data: Callable[[S], DataConfig | None] = lambda settings: None
+    """Its setting `data`, the rows that it trains on, whose content belongs to what a run is too."""
     fits: Callable[[S, RunConfig, str], None] = lambda settings, config, name: None
     """Raise `ValueError` where its settings do not go with the rest of the configuration; also where it is not to run."""
     requires: Callable[[S], object] = lambda settings: None

@@ -114,11 +114,11 @@ class _SupervisedLoop:
             await self._run.trainer.save(self._name, self._done, {})
 
 
-def tell_data(run: Run, name: str, source: Path, counts: Mapping[str, int], *, drawn: int) -> None:
+def tell_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:
     """Say what a stage trains on, once in the metrics file too; `drawn` is how many samples all its steps draw."""
     epochs = round(drawn / counts[ROWS], 2)
     run.progress.note(f"{name}: {counts_text(counts)}, {epochs} epochs, from {source}")
-    _tell_once(run, name, 0, {"source": str(source), **counts, "epochs": epochs})
+    _tell_once(run, name, 0, {"source": source, **counts, "epochs": epochs})
 
 
 def _tell_left_out(run: Run, name: str, *, sequences: int) -> None:

@@ -1,0 +1,52 @@
+"""What names data: where it lies, which of its rows, and under which names their columns are wanted."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from envs.core.setting import Kind, identity, required, running
+
+OnError = Literal["raise", "skip"]
+"""What a row that can't be used does: it ends the run, or is counted and left out."""
+BOUNDS = {"min", "max"}
+"""What a range of a filter may have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Rows of data. A text alone is its path."""
+
+    SHORTHAND: ClassVar[str] = "path"
+
+    path: str = field(metadata=required(Kind.IDENTITY))
+    """A file (.parquet, .csv, .tsv, .json; any other has a JSON object a line), a folder as a data set on the hub has it, or
+    the name of one there: `openai/gsm8k`."""
+    config: str | None = identity(None)
+    """The configuration of a folder or of a data set on the hub; null where it has only one."""
+    split: str | None = identity(None)
+    """Its split, such as train or test; null where it has only one."""
+    revision: str | None = identity(None)
+    """Commit, tag or branch of a data set on the hub; null is its newest state when the run begins."""
+    columns: dict[str, str] = identity({})
+    """Columns under the names that the rows need, as `needed: given`: {question: problem, answer: solution.text}."""
+    filter: dict[str, Any] = identity({})
+    """Rows that are used, by given columns: a value, a list of values, or {min: 1, max: 5}; all must hold."""
+    format: str | None = identity(None)
+    """Format of the rows; null is that of its owner, or finds it out."""
+    on_error: OnError | None = identity(None)
+    """What a bad row does: raise or skip; null is as its owner says."""
+    streaming: bool = running(False)
+    """Whether rows are read as they are needed, so that neither memory nor the disk has to hold all."""
+
+    def __post_init__(self) -> None:
+        if not self.path.strip():
+            raise ValueError("path='' names no data; give a file, a folder or a name on the hub")
+        for column, wanted in self.filter.items():
+            if isinstance(wanted, dict) and not (wanted and wanted.keys() <= BOUNDS):
+                raise ValueError(
+                    f"filter={self.filter}: {column} may have a value, a list of values, or min and max, not {wanted}"
+                )
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages: its path, with configuration and split where they are given."""
+        return ":".join(part for part in (self.path, self.config, self.split) if part)

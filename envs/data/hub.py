@@ -1,0 +1,78 @@
+"""The home of `huggingface_hub`: models and data sets by their names there, through its cache on this machine."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+Kind = Literal["model", "dataset"]
+CARD = "README.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The files of a name on the hub at one commit, in the cache."""
+
+    folder: Path
+    commit: str
+
+
+@cache
+def snapshot(
+    name: str, *, kind: Kind, revision: str | None, patterns: tuple[str, ...], without: tuple[str, ...] = ()
+) -> Snapshot:
+    """Return the files that match `patterns`, downloaded where the cache lacks them; asked once in a process.
+
+    A commit that the cache holds needs no network, and neither does a branch that was downloaded before where the hub can't be
+    reached. Raise `FileNotFoundError` or `ValueError`, with what would help, where the files can't be had.
+    """
+    at = f" at revision {revision}" if revision else ""
+    try:
+        folder = snapshot_download(
+            name, repo_type=kind, revision=revision, allow_patterns=[*patterns], ignore_patterns=[*without]
+        )
+    except LocalEntryNotFoundError as error:
+        raise FileNotFoundError(
+            f"{name}{at} is not on this machine, and the hub can't be reached; download it where there is a network, with "
+            f"`{_download(name, kind, revision)}`, and bring the cache (HF_HOME) here, or give the path of a folder"
+        ) from error
+    except GatedRepoError as error:
+        raise ValueError(
+            f"{name} on the hub is only for those who accepted its terms: do so on its page, then `hf auth login`"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ValueError(
+            f"{name} has no revision {revision!r} on the hub; give a commit, tag or branch of it"
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        what = "data set" if kind == "dataset" else "model"
+        raise FileNotFoundError(
+            f"{name} is neither on this machine nor a {what} on the hub that can be seen from here; give a path or the name "
+            f"as on the hub, and for a private one `hf auth login`"
+        ) from error
+    except HTTPError as error:
+        raise FileNotFoundError(
+            f"{name}{at} could not be downloaded ({error}); try again, or `{_download(name, kind, revision)}`"
+        ) from error
+    path = Path(folder)
+    return Snapshot(folder=path, commit=path.name)
+
+
+def card_of(name: str, revision: str | None) -> Snapshot:
+    """Return the commit that a data set is at, with its card, if it has one. Raise as `snapshot`."""
+    return snapshot(name, kind="dataset", revision=revision, patterns=(CARD,))
+
+
+def _download(name: str, kind: Kind, revision: str | None) -> str:
+    repo_type = " --repo-type dataset" if kind == "dataset" else ""
+    return f"hf download {name}{repo_type}" + (f" --revision {revision}" if revision else "")

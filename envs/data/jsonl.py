@@ -1,0 +1,51 @@
+"""The lines of a JSONL file, strictly: each a JSON object, with its number and what is wrong with it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from envs.core.row_format import Row
+from envs.data.placed_row import PlacedRow
+
+MAX_LINE_BYTES = 16 * 2**20
+BOM = b"\xef\xbb\xbf"
+
+
+def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
+    """Yield the rows of a file, each with its 1-based line; blank lines are no rows."""
+    for number, line in _lines(path):
+        place = f"{path}:{number}"
+        try:
+            yield PlacedRow(place=place, row=_row(line))
+        except ValueError as error:
+            yield PlacedRow(place=place, fault=str(error))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines with their 1-based numbers; of a line over the size limit only its start is kept."""
+    with path.open("rb") as file:
+        line_number = 0
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            line_number += 1
+            if len(line) > MAX_LINE_BYTES:
+                rest = line
+                while rest and not rest.endswith(b"\n"):
+                    rest = file.readline(MAX_LINE_BYTES)
+            if line_number == 1:
+                line = line.removeprefix(BOM)
+            if line.strip():
+                yield line_number, line
+
+
+def _row(line: bytes) -> Row:
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"the line is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start} of the line)") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not a JSON object: {error}") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"not a JSON object but {type(row).__name__}")
+    return row

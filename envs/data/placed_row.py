@@ -1,0 +1,70 @@
+"""A row of data, and the columns and rows of it that are wanted."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from envs.core.row_format import Row
+from envs.data.config import DataConfig
+
+ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRow:
+    """A row with the place where it stands, or what is wrong with it."""
+
+    place: str
+    """File and line, or data set and row, counted from 1."""
+    row: Row | None = None
+    fault: str = ""
+
+
+def wanted(placed: PlacedRow, data: DataConfig) -> PlacedRow | None:
+    """Return the row under the names that are wanted; None for one that the filter leaves out."""
+    if placed.row is None or not (data.filter or data.columns):
+        return placed
+    try:
+        if not all(_passes(_value(placed.row, name, "filter"), rule) for name, rule in data.filter.items()):
+            return None
+        return replace(placed, row=_renamed(placed.row, data.columns))
+    except ValueError as error:
+        return replace(placed, row=None, fault=str(error))
+
+
+def _renamed(row: Row, columns: dict[str, str]) -> Row:
+    given = {needed: _value(row, name, f"columns.{needed}") for needed, name in columns.items()}
+    moved = set(columns.values())
+    return {name: value for name, value in row.items() if name not in moved} | given
+
+
+def _value(row: Row, name: str, setting: str) -> Any:
+    """Return the value of a column; `a.b` is the entry `b` of the column `a` where no column has the whole name."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        value = value.get(part, ABSENT) if isinstance(value, dict) else ABSENT
+    if value is ABSENT:
+        raise ValueError(f"{setting} names the column {name!r}; the row has {sorted(row)}")
+    return value
+
+
+def _passes(value: Any, rule: Any) -> bool:
+    if isinstance(rule, dict):
+        number = _number(value)
+        return number is not None and rule.get("min", number) <= number <= rule.get("max", number)
+    return any(_equal(value, one) for one in (rule if isinstance(rule, list) else [rule]))
+
+
+def _equal(value: Any, wanted: Any) -> bool:
+    """Return whether two values are one; a number may be a text, as in every column of a CSV file."""
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return str(value).lower() == str(wanted).lower()
+    return bool(value == wanted) or (not isinstance(value, dict | list) and str(value) == str(wanted))
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,23 @@
+"""Data as an option of a command names it: a path, or all that a configuration may say of it."""
+
+import yaml
+
+from envs.data.config import DataConfig
+from orchestrator.settings.text import typed
+
+DATA_OPTION = (
+    """rows: a file, a folder, a name on the hub, or YAML as in '{path: openai/gsm8k, config: main, split: test}'"""
+)
+
+
+def data_option(text: str) -> DataConfig:
+    """Return the data that an option names. Raise `ValueError` where it is neither a path nor such YAML."""
+    if not text.lstrip().startswith("{"):
+        return DataConfig(path=text)
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{text!r} is not YAML: {error}") from error
+    data = typed(DataConfig, given)
+    assert isinstance(data, DataConfig)
+    return data

@@ -1,0 +1,57 @@
+"""Where a model comes from: a directory on this machine, or a name on the hub."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from envs.core.setting import Kind, identity, required
+from envs.data.hub import snapshot
+from envs.data.hub_name import HUB_NAME
+
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "chat_template*",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "*.safetensors",
+    "*.safetensors.index.json",
+)
+"""What is downloaded of a model: no code, and no weights in a format that can hold any."""
+NOT_FILES = ("*/*", "consolidated*")
+"""What is not, though it is called like it: copies of the weights in other layouts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """A model. A text alone is its path."""
+
+    SHORTHAND: ClassVar[str] = "path"
+
+    path: str = field(metadata=required(Kind.IDENTITY))
+    """A Hugging Face causal model directory, or its name on the hub: `Qwen/Qwen3-0.6B`."""
+    revision: str | None = identity(None)
+    """Commit, tag or branch on the hub; null is its newest state when the run begins."""
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether it is a name on the hub: nothing lies there on this machine."""
+        return bool(HUB_NAME.fullmatch(self.path)) and not Path(self.path).exists()
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies, downloaded into the hub's cache where it has to be.
+
+        Raise `FileNotFoundError` or `ValueError` where it can't be had.
+        """
+        if self.on_hub:
+            return snapshot(self.path, kind="model", revision=self.revision, patterns=FILES, without=NOT_FILES).folder
+        if self.revision is not None:
+            raise ValueError(
+                f"{self.path} is a directory on this machine, which has no revision {self.revision}; leave it out"
+            )
+        return Path(self.path).resolve()

@@ -1,0 +1,179 @@
+"""Rows of data: files of every kind, folders with a card, columns, filters, and the place of every fault."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from envs.core.row_format import Row
+from envs.data.config import DataConfig
+from envs.data.rows import is_on_hub, open_rows, read_rows
+
+ROWS: list[Row] = [{"question": f"What is {n}+1?", "answer": f"So\n#### {n + 1}", "level": n} for n in range(5)]
+
+
+def save(path: Path, rows: list[Row]) -> str:
+    """Write rows as the ending of the file says; returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix in (".csv", ".tsv"):
+        options = pa.csv.WriteOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
+        pa.csv.write_csv(pa.Table.from_pylist(rows), path, options)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def given(row: Row, _number: int) -> Row:
+    return row
+
+
+def rows_of(path: str, **said: Any) -> list[Row]:
+    return read_rows(DataConfig(path=path, **said), parse=given, on_error="raise")[0]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "json"])
+def test_the_same_rows_come_of_files_of_every_kind(ending: str, tmp_path: Path) -> None:
+    assert rows_of(save(tmp_path / f"rows.{ending}", ROWS)) == ROWS
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_every_column_of_a_csv_file_is_text(ending: str, tmp_path: Path) -> None:
+    rows = [*ROWS, {"question": "", "answer": "NA", "level": 9}]
+    assert rows_of(save(tmp_path / f"rows.{ending}", rows)) == [row | {"level": str(row["level"])} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("ending", "place"),
+    [
+        ("jsonl", "rows.jsonl:2"),
+        ("parquet", "rows.parquet: row 2"),
+        ("csv", "rows.csv: row 2"),
+        ("json", "rows.json: row 2"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_place_or_counted(ending: str, place: str, tmp_path: Path) -> None:
+    path = save(tmp_path / f"rows.{ending}", ROWS)
+
+    def parse(row: Row, number: int) -> Row:
+        if number == 1:
+            raise ValueError("no answer")
+        return row
+
+    with pytest.raises(ValueError, match=rf"{re.escape(place)}: no answer; mend the row or set on_error=skip"):
+        read_rows(DataConfig(path=path), parse=parse, on_error="raise")
+    items, skipped = read_rows(DataConfig(path=path, on_error="skip"), parse=parse, on_error="raise")
+    assert (len(items), skipped) == (4, 1)
+
+
+def test_what_is_null_in_a_column_is_absent_from_its_row(tmp_path: Path) -> None:
+    rows = [{"messages": [{"role": "user", "content": "a", "name": None}], "id": 1}, {"id": 2, "picture": b"\x89PNG"}]
+    first, second = rows_of(save(tmp_path / "rows.parquet", rows))
+    assert first == {"messages": [{"role": "user", "content": "a"}], "id": 1}
+    assert second == {"id": 2}
+
+
+def test_columns_are_renamed_also_out_of_others(tmp_path: Path) -> None:
+    path = save(tmp_path / "rows.jsonl", [{"problem": "1+1?", "solution": {"text": "2"}, "id": 7}])
+    columns = {"question": "problem", "answer": "solution.text"}
+    assert rows_of(path, columns=columns) == [{"question": "1+1?", "answer": "2", "id": 7, "solution": {"text": "2"}}]
+    with pytest.raises(ValueError, match=r"rows\.jsonl:1: columns\.answer names the column 'gold'; the row has \['id'"):
+        rows_of(path, columns={"answer": "gold"})
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+@pytest.mark.parametrize(
+    ("rule", "left"), [(3, [3]), ([0, 4], [0, 4]), ({"min": 2}, [2, 3, 4]), ({"min": 1, "max": 2}, [1, 2])]
+)
+def test_a_filter_leaves_rows_out_by_values_and_ranges(ending: str, rule: Any, left: list[int], tmp_path: Path) -> None:
+    path = save(tmp_path / f"rows.{ending}", ROWS)
+    assert [int(row["level"]) for row in rows_of(path, filter={"level": rule})] == left
+
+
+def test_a_filter_that_can_not_hold_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "rows.jsonl", ROWS)
+    with pytest.raises(ValueError, match=r"filter names the column 'difficulty'; the row has \['answer'"):
+        rows_of(path, filter={"difficulty": 1})
+    with pytest.raises(ValueError, match=r"no usable rows \(0 skipped, others filtered out\)"):
+        rows_of(path, filter={"level": 9})
+    with pytest.raises(ValueError, match="a value, a list of values, or min and max, not {'above': 3}"):
+        DataConfig(path=path, filter={"level": {"above": 3}})
+
+
+CARD = """---
+configs:
+- config_name: socratic
+  data_files: socratic/*.jsonl
+- config_name: main
+  data_files:
+  - {split: train, path: main/train-*}
+  - {split: test, path: main/test-*}
+---
+A data set.
+"""
+
+
+def test_a_folder_with_a_card_has_its_configurations_and_splits(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(CARD)
+    save(tmp_path / "main" / "train-00000-of-00002.parquet", ROWS[:2])
+    save(tmp_path / "main" / "train-00001-of-00002.parquet", ROWS[2:4])
+    save(tmp_path / "main" / "test-00000-of-00001.parquet", ROWS[4:])
+    save(tmp_path / "socratic" / "rows.jsonl", ROWS[:1])
+    folder = str(tmp_path)
+    assert rows_of(folder, config="main", split="train") == ROWS[:4]
+    assert rows_of(folder, config="main", split="test") == ROWS[4:]
+    assert rows_of(folder, config="socratic") == ROWS[:1]
+    for said, config, split in (
+        ("more than one config; give config, one of socratic, main", None, None),
+        ("more than one split; give split, one of train, test", "main", None),
+        ("split=dev: .* has no such split; give split, one of train, test", "main", "dev"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            rows_of(folder, config=config, split=split)
+
+
+def test_a_folder_without_a_card_has_the_splits_that_its_files_are_named_by(tmp_path: Path) -> None:
+    save(tmp_path / "train.csv", ROWS[:3])
+    save(tmp_path / "test.csv", ROWS[3:])
+    assert [row["question"] for row in rows_of(str(tmp_path), split="test")] == [row["question"] for row in ROWS[3:]]
+    with pytest.raises(ValueError, match="has no configurations, but config=main"):
+        rows_of(str(tmp_path), config="main")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(FileNotFoundError, match="has no files of data"):
+        rows_of(str(empty))
+
+
+def test_damaged_files_are_refused_with_their_name(tmp_path: Path) -> None:
+    broken = tmp_path / "rows.parquet"
+    broken.write_bytes(b"PAR1 nothing")
+    with pytest.raises(ValueError, match=r"rows\.parquet can't be read"):
+        rows_of(str(broken))
+    ragged = tmp_path / "rows.csv"
+    ragged.write_text("question,answer\na,b\nc,d,e\n")
+    with pytest.raises(ValueError, match=r"rows\.csv can't be read: .*line 3"):
+        rows_of(str(ragged))
+    with pytest.raises(ValueError, match="is a file, which has no split and no revision; leave it out"):
+        rows_of(str(ragged), split="train", revision="main")
+
+
+def test_a_name_on_the_hub_is_told_from_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert is_on_hub(DataConfig(path="openai/gsm8k"))
+    for path in ("data/gsm8k.jsonl", "gsm8k", "/data/gsm8k", "./data/gsm8k", "a/b/c", str(tmp_path)):
+        assert not is_on_hub(DataConfig(path=path)), path
+
+
+def test_rows_are_read_as_they_are_needed(tmp_path: Path) -> None:
+    path = save(tmp_path / "rows.jsonl", ROWS)
+    reading = open_rows(DataConfig(path=path))
+    assert next(reading).row == ROWS[0]
+    Path(path).write_text("")
+    assert next(reading).place.endswith("rows.jsonl:2")  # of what was read ahead
