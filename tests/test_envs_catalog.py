@@ -8,7 +8,9 @@ from envs.catalog import ENVIRONMENTS
 
 ROOM = Path(envs.__file__).parent
 MODULES = [f"envs.{path.parent.name}.env" for path in ROOM.glob("*/env.py")]
-MODULES += [f"envs.questions.{path.stem}" for path in ROOM.glob("questions/[!_]*.py")]
+MODULES += [
+    f"envs.questions.{path.stem}" for path in ROOM.glob("questions/*.py") if "\nENVIRONMENT =" in path.read_text()
+]
 
 
 def test_each_family_says_what_it_is_beside_the_class_that_plays_it() -> None:

@@ -17,7 +17,8 @@ from orchestrator.grading.envcheck import self_test
 
 KINDS = [
     import_module(f"envs.questions.{path.stem}").ENVIRONMENT.id
-    for path in sorted(Path(envs.questions.__file__).parent.glob("[!_]*.py"))
+    for path in sorted(Path(envs.questions.__file__).parent.glob("*.py"))
+    if "\nENVIRONMENT =" in path.read_text()
 ]
 MOST_LEVELS = 9
 LONGEST_PROMPT, LONGEST_ANSWER = 160, 90

@@ -1,0 +1,41 @@
+"""Which instructions a response follows, strictly and loosely (Zhou et al., Instruction-Following Evaluation for Large Language
+Models, 2023, arXiv 2311.07911, section 2.3).
+
+Strictly is as the response stands. Loosely is in any of eight forms of it: without its first line, its last line or both
+(an introduction, a closing), each with and without asterisks (Markdown's emphasis).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewards.instructions.rules import Instruction
+
+MAX_CHARACTERS = 100_000
+"""Longer responses follow nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """Whether each instruction is followed, in the order of the prompt."""
+
+    strict: tuple[bool, ...]
+    loose: tuple[bool, ...]
+
+
+def following(text: str, instructions: Sequence[Instruction]) -> Following:
+    """Return which of the instructions a response follows."""
+    if len(text) > MAX_CHARACTERS:
+        return Following(strict=(False,) * len(instructions), loose=(False,) * len(instructions))
+    forms = loose_forms(text)
+    return Following(
+        strict=tuple(one.followed_by(text) for one in instructions),
+        loose=tuple(any(one.followed_by(form) for form in forms) for one in instructions),
+    )
+
+
+def loose_forms(text: str) -> tuple[str, ...]:
+    """Return the forms of a response, itself first and each once."""
+    lines = text.split("\n")
+    cut = (lines[1:], lines[:-1], lines[1:-1])
+    forms = (text, *("\n".join(part).strip() for part in cut))
+    return tuple(dict.fromkeys((*forms, *(form.replace("*", "") for form in forms))))
