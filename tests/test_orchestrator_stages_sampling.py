@@ -10,13 +10,13 @@ import pytest
 from test_orchestrator_reporting_budget_curve import EVALUATION, RolloutPool, done
 
 from orchestrator.deadline import StuckError
+from orchestrator.evaluation.exam import EvalConfig
 from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.session.run import Run
 from orchestrator.stages import self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import evaluate
-from orchestrator.stages.exam import EvalConfig
 from orchestrator.stages.self_sft import SelfSftConfig
 from rollout.trajectory import Group, Ticket
 
