@@ -31,8 +31,12 @@ UNKNOWN = extend(Draft202012Validator)
 Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
 
 
-class TooMuchWork(Exception):
+class TooMuchWork(ValueError):
     """A value made a schema refer to itself too often, or its patterns search for too long."""
+
+
+class UnusableSchema(ValueError):
+    """A schema refers to itself without end, or to what it does not have."""
 
 
 def checked_schema(schema: Any) -> Any:
@@ -63,10 +67,14 @@ def _check(schema: Any) -> None:
 def first_error(value: Any, schema: Any) -> str | None:
     """Return why a value is not valid under a checked schema, in a line; None where it is valid.
 
-    Raises `TooMuchWork`, and `RecursionError` for a schema that refers to itself without end.
+    Raises `TooMuchWork`, and `UnusableSchema` where the value shows what the schema's check did not.
     """
     validator = _bounded(validator_for(schema, default=Draft202012Validator))(schema, registry=Registry())
-    error = next(validator.iter_errors(value), None)
+    try:
+        error = next(validator.iter_errors(value), None)
+    except (RecursionError, Unresolvable) as fault:
+        said = "to itself without end" if isinstance(fault, RecursionError) else f"to what it does not have: {fault}"
+        raise UnusableSchema(f"the JSON schema refers {said}"[:200]) from fault
     return None if error is None else f"{error.json_path}: {error.message}"[:200]
 
 

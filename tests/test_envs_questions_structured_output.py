@@ -77,6 +77,12 @@ def test_a_schema_alone_asks_for_any_valid_value() -> None:
         ({"completion": "Ann"}, "field 'completion': no JSON"),
         ({"schema": "{'a': 1}"}, "field 'schema': no JSON"),
         ({"schema": {"$ref": "https://example.com/x"}}, "nothing is fetched"),
+        ({"schema": {"properties": {"age": {"$ref": "#/properties/age"}}}}, "to itself without end"),
+        (
+            {"schema": {"$defs": {"b": {}}, "properties": {"age": {"$id": "x", "$ref": "#/$defs/b"}}}},
+            "what it does not have",
+        ),
+        ({"schema": {"pattern": r"^(?:a|b|ab)*[^ab]$"}, "completion": json.dumps("ab" * 40)}, "patterns of the schema"),
         ({"prompt": 5}, "the prompt must be a text, or a list of messages"),
         ({"prompt": [{"role": "user", "content": ["x"]}]}, "text content"),
         ({"prompt": [{"role": "system", "content": "x"}]}, "with a user's"),

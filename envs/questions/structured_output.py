@@ -27,7 +27,7 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
 from rewards.json_answers import NoJson, json_answer, parsed, same_json, share_right
-from rewards.json_schemas import TooMuchWork, checked_schema, first_error
+from rewards.json_schemas import TooMuchWork, UnusableSchema, checked_schema, first_error
 from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault
 
 VALID, VALUES = "valid", "values"
@@ -67,7 +67,7 @@ class StructuredOutputEnv(TaskEnv):
 def judge(text: str, spec: dict[str, Any]) -> Verdict:
     """Judge an answer by the `schema` of a task and its right `value`, where it has one.
 
-    Raises `GraderError` for a schema that refers to itself without end.
+    Raises `GraderError` for a schema that can't be used.
     """
     try:
         value = json_answer(text)
@@ -76,8 +76,8 @@ def judge(text: str, spec: dict[str, Any]) -> Verdict:
         return _verdict(0.0, well_formed=False, valid=False, detail=str(reason))
     except TooMuchWork as excess:
         return policy_fault(str(excess))
-    except RecursionError as endless:
-        raise GraderError("the JSON schema refers to itself without end") from endless
+    except UnusableSchema as fault:
+        raise GraderError(str(fault)) from fault
     share = share_right(value, spec["value"]) if "value" in spec else float(error is None)
     same = "value" not in spec or same_json(value, spec["value"])
     detail = error or ("the right value" if same else f"other values: {json.dumps(value)[:80]}")
