@@ -123,7 +123,6 @@ HOMES = {
 LATE_IMPORTS = {
     "envs/data/rows.py": [
         "envs.data.tables.files_of",
-        "envs.data.tables.hub_stream",
         "envs.data.tables.table_rows",
     ],
     "orchestrator/__main__.py": ["orchestrator.cli.run_commands.execute"],

@@ -35,7 +35,7 @@ class DataConfig:
     on_error: OnError | None = identity(None)
     """What a bad row does: raise or skip; null is as its owner says."""
     streaming: bool = running(False)
-    """Whether rows are read as they are needed, so that neither memory nor the disk has to hold all."""
+    """Whether rows are read as they are needed, so that memory never holds all of them."""
 
     def __post_init__(self) -> None:
         if not self.path.strip():

@@ -41,6 +41,8 @@ class Overlap:
     """Those of at least `NGRAM` words, which alone can share a run."""
     training: int
     """Training prompts that were compared."""
+    all_compared: bool
+    """Whether these were all; else the limit of words was reached."""
     exact: tuple[str, ...]
     """Keys of the evaluation prompts that are training prompts too, once normalised."""
     shared: tuple[str, ...]
@@ -73,7 +75,7 @@ class OverlapIndex:
         if (whole := hash(tuple(words))) in self._exact:
             self._met.add(whole)
 
-    def result(self) -> Overlap:
+    def result(self, *, all_compared: bool = True) -> Overlap:
         """Return what was found in the training prompts compared so far."""
         counted = {run for run, count in self._seen.items() if count <= COMMON}
         own = {key: runs & self._known for key, runs in self._runs.items()}
@@ -82,6 +84,7 @@ class OverlapIndex:
             prompts=len(self._runs),
             long=sum(bool(runs) for runs in self._runs.values()),
             training=self._training,
+            all_compared=all_compared,
             exact=tuple(key for whole in self._exact if whole in self._met for key in self._exact[whole]),
             shared=tuple(key for key, share in shares.items() if share),
             mean_share=sum(shares.values()) / len(shares) if shares else 0.0,

@@ -41,10 +41,6 @@ def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
         if named := [name for name in ("config", "split", "revision") if vars(data)[name] is not None]:
             raise ValueError(f"{path} is a file, which has no {' and no '.join(named)}; leave it out")
         return file_rows(path)
-    if is_on_hub(data) and data.streaming:
-        from envs.data.tables import hub_stream
-
-        return _numbered(hub_stream(data), data.name)
     return (placed for file in data_files(data) for placed in file_rows(file))
 
 

@@ -45,20 +45,6 @@ def hub_folder(data: DataConfig) -> Path:
     return snapshot(data.path, kind="dataset", revision=card.commit, patterns=needed).folder
 
 
-def hub_stream(data: DataConfig) -> Iterator[Row]:
-    """Yield the rows of a data set of the hub as they come over the network; nothing is kept on the disk."""
-    card = card_of(data.path, data.revision)
-    try:
-        splits = datasets.load_dataset(data.path, data.config, revision=card.commit, streaming=True)
-        names = [*splits]
-        if (data.split is None and len(names) > 1) or data.split not in (None, *names):
-            raise ValueError(f"give split, one of {', '.join(names)}")
-        for row in splits[data.split or names[0]]:
-            yield _plain(row)
-    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
-        raise ValueError(f"{data.name} can't be read from the hub: {error}") from error
-
-
 def _opened(path: Path) -> datasets.IterableDataset:
     if path.suffix.lower() == ".parquet":
         return datasets.IterableDataset.from_parquet(str(path))

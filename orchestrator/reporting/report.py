@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from orchestrator.reporting.budget_figures import budget_figure_file, draw_budget_figures
 from orchestrator.reporting.figures import draw_figures
+from orchestrator.reporting.overlaps import EvaluationOverlap, read_overlaps
 from orchestrator.reporting.pairs import EvaluationPair, all_pairs, p_text
 from orchestrator.reporting.record import RunRecord, read_run
 from orchestrator.reporting.stage_figures import StageFigures
@@ -44,15 +45,17 @@ def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPat
         curves=run_dir / "curves.svg" if record.budget_curves else None,
     )
     pairs = all_pairs(record.evaluations)
-    write_json(paths.json, summary(record) | {"pairs": [pair.as_json() for pair in pairs]})
-    paths.html.write_text(page(record, pairs, run_dir / "trajectories", stages), encoding="utf-8")
+    overlaps = read_overlaps(run_dir)
+    further = {"pairs": [pair.as_json() for pair in pairs], "overlaps": [asdict(overlap) for overlap in overlaps]}
+    write_json(paths.json, summary(record) | further)
+    paths.html.write_text(page(record, pairs, overlaps, run_dir / "trajectories", stages), encoding="utf-8")
     if paths.curves is not None:
         paths.curves.write_text(budget_figure_file(record), encoding="utf-8")
     return paths
 
 
 def summary(record: RunRecord) -> dict[str, Any]:
-    """Return what `report.json` holds, but for the models against each other."""
+    """Return what `report.json` holds, but for what is compared with each other."""
     tables = [asdict(evaluation) for evaluation in record.evaluations]
     for table, evaluation in zip(tables, record.evaluations, strict=True):
         for env, result in evaluation.envs.items():
@@ -85,7 +88,11 @@ def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
 
 
 def page(
-    record: RunRecord, pairs: Sequence[EvaluationPair], trajectories: Path, stages: Mapping[str, StageFigures]
+    record: RunRecord,
+    pairs: Sequence[EvaluationPair],
+    overlaps: Sequence[EvaluationOverlap],
+    trajectories: Path,
+    stages: Mapping[str, StageFigures],
 ) -> str:
     """Render the HTML page. Everything that a model, a tool or a data row wrote is escaped."""
     return render(
@@ -93,6 +100,7 @@ def page(
         {
             "record": record,
             "pairs": pairs,
+            "overlaps": overlaps,
             "total_seconds": sum(record.stage_seconds.values()),
             "figures": draw_figures(record, stages),
             "budget_figures": draw_budget_figures(record),

@@ -1,0 +1,110 @@
+"""Names on the hub: what is downloaded, which commit it is, and what is said without a network."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hub_server import served
+
+ROWS = "".join(json.dumps({"problem": f"{n}+1?", "solution": f"#### {n + 1}"}) + "\n" for n in range(3)).encode()
+CARD = b"---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: main/train*}\n"
+CARD += b"  - {split: test, path: main/test*}\n- config_name: other\n  data_files: other/*\n---\n"
+GSM = {
+    "README.md": CARD,
+    "main/train.jsonl": ROWS,
+    "main/test.csv": b"problem,solution\n7+1?,#### 8\n",
+    "other/all.jsonl": ROWS,
+    "gsm8k.py": b"raise SystemExit('code of the hub was run')",
+}
+MODEL = {
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "tokenizer_config.json": b"{}",
+    "chat_template.jinja": b"{{ messages }}",
+    "generation_config.json": b"{}",
+    "model.safetensors": b"weights",
+    "modeling_own.py": b"raise SystemExit('code of the hub was run')",
+    "pytorch_model.bin": b"pickled",
+    "original/consolidated.safetensors": b"again",
+    "README.md": b"A model.",
+}
+REPOS = {"datasets/openai/gsm8k": GSM, "models/Qwen/Tiny": MODEL}
+ASK = """
+import json, sys
+from pathlib import Path
+from envs.data.config import DataConfig
+from envs.data.rows import read_rows
+from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.data_files import content
+from orchestrator.settings.model_source import ModelSource
+
+def answer(kind, said):
+    try:
+        if kind == "rows":
+            return read_rows(DataConfig(**said), parse=lambda row, number: row, on_error="raise")[0]
+        return str(ModelSource(**said).folder) if kind == "model" else content(load_config(Path("configs/demo.yaml"), said))
+    except (FileNotFoundError, ValueError) as error:
+        return str(error)
+
+print(json.dumps([answer(kind, said) for kind, said in json.loads(sys.argv[1])]))
+"""
+
+
+def answers(asked: list[tuple[str, object]], home: Path, endpoint: str) -> list[Any]:
+    """Ask in a process of its own, since the library reads its environment once."""
+    environment = os.environ | {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
+    environment.pop("HF_HUB_OFFLINE", None)
+    command = [sys.executable, "-c", ASK, json.dumps(asked)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found: list[Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+COLUMNS = {"question": "problem", "answer": "solution"}
+GSM_TEST = {"path": "openai/gsm8k", "config": "main", "split": "test", "columns": COLUMNS}
+TINY = {"path": "Qwen/Tiny"}
+
+
+def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path: Path) -> None:
+    with served(REPOS) as hub:
+        rows, folder, wrong, nobody = answers(
+            [
+                ("rows", GSM_TEST),
+                ("model", TINY),
+                ("model", TINY | {"revision": "v9"}),
+                ("model", {"path": "Qwen/Nothing"}),
+            ],
+            tmp_path,
+            hub.endpoint,
+        )
+    assert rows == [{"question": "7+1?", "answer": "#### 8"}]
+    assert "Qwen/Tiny has no revision 'v9' on the hub" in wrong
+    assert "Qwen/Nothing is neither on this machine nor a model on the hub" in nobody
+    assert Path(folder).name == hub.commit
+    held = {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"}
+    assert {path.name for path in Path(folder).iterdir()} == held | {"model.safetensors"}  # no code, nothing pickled
+    assert set(hub.sent) == held | {"model.safetensors", "README.md", "main/train.jsonl", "main/test.csv"}
+
+    settings = ["model.path=Qwen/Tiny", "envs.math.data={path: openai/gsm8k, config: main, split: train}"]
+    train, again, pinned, other, absent, found = answers(
+        [
+            ("rows", GSM_TEST | {"split": "train"}),
+            ("model", TINY),
+            ("model", TINY | {"revision": hub.commit}),
+            ("rows", {"path": "openai/gsm8k", "config": "other"}),
+            ("model", {"path": "Qwen/Other", "revision": "v1"}),
+            ("content", settings),
+        ],
+        tmp_path,
+        hub.endpoint,  # where nobody answers any more
+    )
+    assert len(train) == 3
+    assert again == pinned == folder
+    assert f"`hf download openai/gsm8k --repo-type dataset --revision {hub.commit}`" in other
+    assert "Qwen/Other at revision v1 is not on this machine, and the hub can't be reached" in absent
+    assert "`hf download Qwen/Other --revision v1`, and bring the cache (HF_HOME) here" in absent
+    assert found == {"model.revision": hub.commit, "envs.math.data.revision": hub.commit}

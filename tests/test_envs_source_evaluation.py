@@ -1,0 +1,167 @@
+"""Evaluation data of its own, splits by file and column, streamed rows, and training rows that overlap with evaluation."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from envs.binding import BoundEnv, EnvConfig, bind
+from envs.core.setting import Kind, kind_of
+from envs.data.config import DataConfig
+from envs.data.split import SplitConfig
+from envs.source import RowSource, distinct, open_source
+from envs.streamed import BLOCK, StreamedSource
+from orchestrator.pipeline.config import KINDS, load_config
+from orchestrator.pipeline.overlap_check import find_overlaps
+from orchestrator.reporting.overlaps import read_overlaps, write_overlaps
+
+REAL = Path("../shared/data/gsm8k_train.jsonl")
+LONG = "A farmer sells {n} eggs on each of the seven days of a week and keeps the rest for his own kitchen. How many?"
+
+
+def save(path: Path, questions: list[str], **further: str) -> DataConfig:
+    rows = [{"question": said, "answer": "#### 1"} | further for said in questions]
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    return DataConfig(path=str(path))
+
+
+def numbered(first: int, count: int) -> list[str]:
+    return [f"What is {n}+1?" for n in range(first, first + count)]
+
+
+def asked(env: BoundEnv, split: str) -> list[str]:
+    tasks = distinct(open_source(env, split=split, seed=1), None)
+    return [task.messages[0]["content"].partition("\n")[0] for task in tasks]
+
+
+def test_evaluation_data_is_held_out_whole_in_order_each_row_once(tmp_path: Path) -> None:
+    test = save(tmp_path / "test.jsonl", [*numbered(0, 30), *numbered(3, 2)])
+    env = bind("math", EnvConfig(data=save(tmp_path / "train.jsonl", numbered(100, 50)), eval_data=test))
+    assert asked(env, "heldout") == [*numbered(0, 30), *numbered(3, 2)]
+    assert sorted(asked(env, "train")) == sorted(numbered(100, 50))  # all of them, though a hash would hold some out
+    held = open_source(env, split="heldout", seed=1)
+    assert isinstance(held, RowSource)
+    assert (held.size, held.duplicates, len({task.key for task in held.tasks})) == (32, 2, 32)
+    assert held.tasks[30].key == f"{held.tasks[3].key}#2"
+
+
+def test_generated_tasks_may_have_evaluation_data(tmp_path: Path) -> None:
+    env = bind("math", EnvConfig(eval_data=save(tmp_path / "test.jsonl", numbered(0, 3))))
+    assert asked(env, "heldout") == numbered(0, 3)
+    with pytest.raises(ValueError, match="the tasks are generated, or streamed"):
+        asked(env, "train")
+    config = load_config(Path("configs/demo.yaml"), ["envs.math.eval_data=test.jsonl"])
+    assert config.envs["math"].eval_data == DataConfig(path="test.jsonl")  # a text alone is the path
+    assert kind_of(KINDS, "envs.math.eval_data.streaming") is Kind.RUNNING
+    assert {kind_of(KINDS, f"envs.math.eval_data{part}") for part in ("", ".path", ".filter.n")} == {Kind.IDENTITY}
+
+
+def test_a_column_says_which_rows_are_held_out(tmp_path: Path) -> None:
+    data = save(tmp_path / "rows.jsonl", numbered(0, 4), part="test")
+    save(tmp_path / "rows.jsonl", numbered(4, 5), part="train")
+    env = bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="part")))
+    assert asked(env, "heldout") == numbered(0, 4)
+    assert sorted(asked(env, "train")) == numbered(4, 5)
+
+
+def test_a_larger_share_holds_out_what_a_smaller_one_does(tmp_path: Path) -> None:
+    data = save(tmp_path / "rows.jsonl", numbered(0, 2000))
+    held = [
+        set(asked(bind("math", EnvConfig(data=data, split=SplitConfig(share=share))), "heldout"))
+        for share in (1 / 8, 0.3, 0.5)
+    ]
+    assert [round(len(one) / 2000, 1) for one in held] == [0.1, 0.3, 0.5]
+    assert held[0] < held[1] < held[2]
+
+
+def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
+    data = save(tmp_path / "rows.jsonl", numbered(0, 9))
+    streamed = DataConfig(path=data.path, streaming=True)
+    for wrong, said in (
+        (EnvConfig(data=data, split=SplitConfig(share=1.0)), "envs.math.split.share=1.0: must be above 0 and below 1"),
+        (
+            EnvConfig(data=data, eval_data=data, split=SplitConfig(by="hash")),
+            "envs.math.split.by=hash: what eval_data has",
+        ),
+        (EnvConfig(data=data, split=SplitConfig(by="file")), "envs.math.split.by=file: give eval_data"),
+        (
+            EnvConfig(data=data, split=SplitConfig(by="column")),
+            "envs.math.split.by=column and envs.math.split.column=None",
+        ),
+        (
+            EnvConfig(drop_overlap="exact"),
+            "envs.math.drop_overlap=exact leaves out rows of envs.math.data, which is not",
+        ),
+        (
+            EnvConfig(data=streamed, eval_data=data, drop_overlap="ngrams"),
+            "envs.math.drop_overlap=ngrams: with envs.math.data",
+        ),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+            bind("math", wrong)
+
+
+def test_streamed_rows_come_in_blocks_and_again_after_the_last(tmp_path: Path) -> None:
+    count = 2 * BLOCK + 100
+    test = save(tmp_path / "test.jsonl", numbered(0, 3))
+    path = save(tmp_path / "rows.jsonl", numbered(3, count)).path
+    env = bind("math", EnvConfig(data=DataConfig(path=path, streaming=True), eval_data=test))
+    first, again, other = (open_source(env, split="train", seed=seed) for seed in (1, 1, 2))
+    assert isinstance(first, StreamedSource)
+    drawn = [first.task(index).messages[0]["content"] for index in range(2 * count)]
+    assert len(set(drawn[:count])) == count
+    assert set(drawn[:count]) == set(drawn[count:])
+    assert drawn[:count] != drawn[count:]  # the second time in another order
+    for index in (count - 1, 5, BLOCK, 0):  # also those that have to be read again
+        assert again.task(index).messages[0]["content"] == drawn[index]
+    assert [other.task(index).messages[0]["content"] for index in range(20)] != drawn[:20]
+    assert other.task(count + 7).messages[0]["content"] in drawn  # behind an end that is not known yet
+    assert asked(env, "heldout") == numbered(0, 3)
+    assert first.size is None
+
+
+def test_training_rows_that_overlap_with_evaluation_are_left_out(tmp_path: Path) -> None:
+    same, near = LONG.format(n=12), LONG.format(n=12).replace("How many?", "What is the sum?")
+    data = save(tmp_path / "train.jsonl", [f"  {same.upper()} ", near, *numbered(0, 5)])
+    held = save(tmp_path / "test.jsonl", [same, *numbered(20, 3)])
+    left = {
+        by: sorted(asked(bind("math", EnvConfig(data=data, eval_data=held, drop_overlap=by)), "train"))
+        for by in ("none", "exact", "ngrams")
+    }
+    assert (len(left["none"]), len(left["exact"]), left["ngrams"]) == (7, 6, numbered(0, 5))
+    streamed = EnvConfig(data=DataConfig(path=data.path, streaming=True), eval_data=held, drop_overlap="exact")
+    source = open_source(bind("math", streamed), split="train", seed=1)
+    assert {source.task(index).key for index in range(6)} == {source.task(index).key for index in range(60)}
+
+
+def test_the_overlap_with_all_training_prompts_is_counted(tmp_path: Path) -> None:
+    held = save(tmp_path / "test.jsonl", [LONG.format(n=12), *numbered(20, 3)])
+    data = save(tmp_path / "train.jsonl", [LONG.format(n=13), *numbered(0, 20)])
+    chats = tmp_path / "chats.jsonl"
+    said = [f"{question}\nPut the final answer in \\boxed{{}}." for question in numbered(20, 2)]
+    answer = {"role": "assistant", "content": "1"}
+    rows = [{"messages": [{"role": "user", "content": each}, answer]} for each in said]
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = [f"envs.math.data={data.path}", f"envs.math.eval_data={held.path}", "envs.math.drop_overlap=ngrams"]
+    config = load_config(Path("configs/demo.yaml"), [*settings, f"sft.data={chats}"])
+    (found,) = find_overlaps(config)
+    assert (found.found.prompts, found.found.training, len(found.found.exact)) == (4, 23, 2)
+    assert (found.found.long, len(found.found.shared), found.left_out) == (1, 1, 1)
+    assert 0 < found.found.mean_share < 1
+    assert "2 of 4 prompts are among 23 training prompts, 1 of the 1 with 13 words" in found.note
+    write_overlaps(tmp_path, [found])
+    assert read_overlaps(tmp_path) == [found]
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data/gsm8k_train.jsonl")
+def test_half_of_gsm8k_is_compared_with_the_other_half(tmp_path: Path) -> None:
+    lines = REAL.read_text().splitlines()
+    (tmp_path / "train.jsonl").write_text("\n".join(lines[:-500]))
+    (tmp_path / "test.jsonl").write_text("\n".join([*lines[-500:], lines[0]]))
+    settings = [f"envs.math.data={tmp_path / 'train.jsonl'}", f"envs.math.eval_data={tmp_path / 'test.jsonl'}"]
+    (found,) = find_overlaps(load_config(Path("configs/demo.yaml"), settings))
+    assert found.found.prompts == 501
+    assert len(found.found.exact) >= 1
+    assert len(found.found.shared) < 50
