@@ -4,7 +4,7 @@ The first of these that the text has decides, and a text in which that names two
 
 1. boxes, `\\boxed{B}`: a letter, or a letter with its text behind it (`\\boxed{B. Paris}`, `\\boxed{\\text{(B)}}`). The last
    box must be closed.
-2. statements: a letter behind `Answer:`, `the answer is` or `the correct choice (option) is`. A small letter is one only
+2. statements: a letter behind `Answer:` or `the answer is`, or so behind `choice` or `option`. A small letter is one only
    where the line or the sentence ends behind it, since `a` is an article.
 3. the whole text: a letter alone, or a letter with `.`, `)` or `:` in front of the rest of the only line (`B) Paris`).
 
@@ -21,7 +21,7 @@ MACRO = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s?\{([^{}]*)\}")
 LEAD = r"[\s*_`$(\[\"']{0,6}(?:(?i:option|choice)[\s*_`$(\[]{1,6})?"
 TAIL = r"[*_`$)\]\"']{0,6}"
 STATED = re.compile(
-    r"(?i:\banswer[*_` ]{0,4}:|\b(?:answer|choice|option)[*_` ]{0,4} (?:is|would be|must be):?)"
+    r"(?i:\b(?:answer|choice|option)[*_` ]{0,4}(?::| (?:is|would be|must be):?))"
     rf"{LEAD}(?P<letter>[A-Za-z])(?![\w'])(?=(?P<rest>[^\n]{{0,24}}))"
 )
 WHOLE = re.compile(rf"{LEAD}(?P<letter>[A-Za-z])(?P<rest>{TAIL}(?:[.):]{TAIL}(?:\s[^\n]*)?)?)\s*")
@@ -31,7 +31,7 @@ HEDGED = re.compile(rf"{TAIL}[.)]?\s{{0,2}}(?i:or|and|/|&|,)\s{{0,2}}{LEAD}(?P<o
 
 def chosen(text: str, *, count: int) -> str | None:
     """Return the letter that a text chooses among the first `count`; None where it chooses none, or several."""
-    tail = text[-SEARCHED_TAIL:]
+    tail = MACRO.sub(r"\1", text[-SEARCHED_TAIL:])
     letters = LETTERS[:count]
     if BOX.search(tail):
         found = {_whole(box, letters) for box in boxes(tail) or [""]}
@@ -42,7 +42,7 @@ def chosen(text: str, *, count: int) -> str | None:
 
 
 def _whole(text: str, letters: str) -> str | None:
-    match = WHOLE.fullmatch(MACRO.sub(r"\1", text).strip())
+    match = WHOLE.fullmatch(text.strip())
     return _letter(match, letters) if match else None
 
 
