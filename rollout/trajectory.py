@@ -112,6 +112,7 @@ class Turn:
     rendered observation in later ones. Of a trajectory of two turns the engine saw `context_1` and then
     `context_1 + sampled_1 + context_2`; its training sequence is `context_1 + sampled_1 + context_2 + sampled_2`.
     `forced_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
+    `text` is all that was sampled, `thought_text` and `answer` are what was read of it, in the format of the model's family.
     `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
     `experts` are the expert choices that the engine recorded, of shape (ids, expert layers, experts of a token), a row for
     each of `context_ids` and `sampled_ids`; -1 for an id that it did not process. None where it recorded none.
@@ -124,6 +125,8 @@ class Turn:
     versions_T: tuple[int, ...]
     forced_T: tuple[bool, ...]
     text: str
+    thought_text: str | None = None
+    answer: str = ""
     observation: tuple[Message, ...] = field(default=())
     thought: Thought = NO_THOUGHT
     faults: tuple[TurnFault, ...] = ()

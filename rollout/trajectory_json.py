@@ -39,6 +39,8 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
     """Return a turn as plain JSON data; the log-probability of a forced token is null."""
     return {
         "text": turn.text,
+        "thought_text": turn.thought_text,
+        "answer": turn.answer,
         "observation": list(turn.observation),
         "context_ids": list(turn.context_ids),
         "sampled_ids": list(turn.sampled_ids),
@@ -63,6 +65,8 @@ def turn_from_json(data: dict[str, Any]) -> Turn:
         versions_T=tuple(data["versions"]),
         forced_T=tuple(data["forced"]),
         text=data["text"],
+        thought_text=data["thought_text"],
+        answer=data["answer"],
         observation=tuple(data["observation"]),
         thought=Thought(
             tokens=data["thought_tokens"], answer_tokens=data["answer_tokens"], closed=Closed(data["closed"])

@@ -20,6 +20,8 @@ def row(**changes: Any) -> dict[str, Any]:
     """A trajectory line: one turn of three tokens, the last one forced."""
     turn = {
         "text": "2 and 3\n</think>\n\\boxed{5}",
+        "thought_text": "2 and 3",
+        "answer": "\\boxed{5}",
         "closed": "itself",
         "observation": [],
         "context_ids": [1, 2],
@@ -203,16 +205,15 @@ def test_a_sample_counts_tokens_forced_ones_and_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "closed", "shown"),
+    ("thought", "answer", "shown"),
     [
-        ("so", "never", [("thought", "so")]),
-        ("5", "none", [("answer", "5")]),  # a model without thinking tags, or thinking off
-        ("<think>a</think>b</think> 5", "itself", [("thought", "a</think>b"), ("answer", " 5")]),  # as it was graded
-        ("a</think>5 [/INST]</s>", "itself", [("thought", "a"), ("answer", "5 [/INST]</s>")]),
+        ("so", "", [("thought", "so")]),
+        (None, "5", [("answer", "5")]),  # a model without thinking tags, or thinking off
+        ("a</think>b", " 5", [("thought", "a</think>b"), ("answer", " 5")]),
     ],
 )
-def test_a_turn_is_shown_as_it_was_graded(text: str, closed: str, shown: list[tuple[str, str]]) -> None:
-    turn = row()["turns"][0] | {"text": text, "closed": closed}
+def test_a_turn_is_shown_as_it_was_graded(thought: str | None, answer: str, shown: list[tuple[str, str]]) -> None:
+    turn = row()["turns"][0] | {"thought_text": thought, "answer": answer}
     sample = to_transcript(row(turns=[turn]), source="rl-1")
     assert [(said.role, said.text) for said in sample.passages[1:]] == shown
 
@@ -298,13 +299,3 @@ def test_a_void_score_is_said_and_no_number(tmp_path: Path) -> None:
     path.write_text(json.dumps(found))
     html = write_report(tmp_path, all_figures()).html.read_text()
     assert "<b>void</b>: 7" in html
-
-
-def test_evaluations_between_steps_are_a_curve_with_a_gap_where_a_score_is_void(tmp_path: Path) -> None:
-    write_run(tmp_path, [])
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    for step, accuracy in ((0, 0.25), (1, float("nan")), (2, 0.75)):
-        log.append("rl.eval", step, {"avg_at_k": accuracy, "math/avg_at_k": accuracy, "math/stderr": accuracy / 10})
-    html = write_report(tmp_path, all_figures()).html.read_text()
-    assert html.count("Held-out accuracy during rl") == 1
-    assert "Held-out accuracy during sft" not in html

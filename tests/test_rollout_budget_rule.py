@@ -4,7 +4,6 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.chat_template import closing_of
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
 from rollout.trajectory import Closed
@@ -52,7 +51,7 @@ def test_the_tags_of_the_second_tokenizer_are_several_tokens() -> None:
 
 @BOTH
 def test_the_closing_is_what_the_template_puts_between_thought_and_answer(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert closing_of(tokenizer) == "\n</think>\n"
+    assert ThoughtTags(tokenizer).closing == "\n</think>\n"
 
 
 @BOTH
@@ -114,15 +113,20 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
 def test_a_tokenizer_without_thinking_tags_and_a_closing_without_one_are_refused() -> None:
     plain = spelt_out()
     plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    with pytest.raises(ValueError, match="no thinking tag '<think>'"):
+    with pytest.raises(ValueError, match="no thinking tags"):
         ThoughtTags(plain)
     assert ThoughtTags.find(plain) is None
     with pytest.raises(ValueError, match="does not contain '</think>'"):
         ThoughtTags(ONE_TOKEN, closing="\n\n")
+
+
+def test_a_template_that_leaves_thoughts_out_closes_them_in_the_usual_way() -> None:
     mute = spelt_out()
-    mute.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}<think></think>"
-    with pytest.raises(ValueError, match="set rollout.thought.closing"):
-        ThoughtTags(mute)
+    mute.chat_template = (
+        "{% for m in messages %}{{ m.content.split('</think>')[-1] }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<think>\n{% endif %}"
+    )
+    assert ThoughtTags(mute).closing == "\n</think>\n\n"
 
 
 @pytest.mark.parametrize(
@@ -174,5 +178,5 @@ def test_a_closing_that_closes_no_thought_is_a_mistake_and_not_a_model_without_t
         ThoughtTags.find(ONE_TOKEN, closing="done")
     plain = spelt_out()
     plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    with pytest.raises(ValueError, match="no thinking tag '<think>'"):
+    with pytest.raises(ValueError, match="no thinking tags"):
         ThoughtTags.find(plain, closing="</think>")

@@ -11,12 +11,14 @@ from test_rollout_engines_vllm import CONFIG, TOLERANCE, Setup
 
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
+from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.engines.protocol import Completion
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
 
+ENDS = (byte_tokenizer().eos_token_id,)
 SAMPLES = 12
 
 
@@ -40,7 +42,7 @@ def gap(rank: TrainerWorker, samples: list[tuple[tuple[int, ...], Completion]]) 
 
 async def story(model_dir: Path) -> None:
     """Sample many at once and compare; train, push and compare again."""
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), record_experts=True)
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS, record_experts=True)
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig(router_replay=True))
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
@@ -85,7 +87,7 @@ def test_the_trainer_agrees_with_an_engine_whose_experts_it_replays(tmp_path: Pa
 
 
 async def refused(model_dir: Path) -> None:
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), record_experts=True)
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS, record_experts=True)
     try:
         with pytest.raises(ValueError, match="can't record the experts of this model.*no expert layers"):
             await engine.start()

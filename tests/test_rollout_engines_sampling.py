@@ -77,7 +77,7 @@ async def story(model_dir: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     tags = ThoughtTags(tokenizer)
     prompt = tuple(tokenizer("<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n<think>\n")["input_ids"])
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), tags=tags)
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=(tokenizer.eos_token_id,), tags=tags)
     await engine.start()
     try:
         asked = [(sampling, limit) for sampling in SAMPLINGS for limit in LIMITS]

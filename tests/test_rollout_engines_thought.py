@@ -13,6 +13,7 @@ from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
+from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
@@ -21,6 +22,7 @@ from rollout.engines.vllm_engine import VllmEngine
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
 
+ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
@@ -71,7 +73,7 @@ async def story(model_dir: Path, *, forced: int) -> None:
     tokenizer = load_tokenizer(model_dir)
     tags = ThoughtTags(tokenizer)
     prompt = tuple(tokenizer("<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n<think>\n")["input_ids"])
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), tags=tags)
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS, tags=tags)
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)

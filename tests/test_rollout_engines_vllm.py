@@ -19,6 +19,7 @@ from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
+from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.config import ThoughtConfig
@@ -32,6 +33,7 @@ from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
+ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
@@ -122,7 +124,7 @@ async def story(model_dir: Path) -> None:
     tokenizer = load_tokenizer(model_dir)
     texts = ["2+2=?", "What is the capital of Portugal?", "a", "def f(x):\n    return x\n" * 4]
     prompts = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0))
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS)
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
@@ -168,7 +170,7 @@ async def story(model_dir: Path) -> None:
 async def story_of_deltas(model_dir: Path) -> None:
     """A whole push and a delta through a real engine; an engine that lacks the base refuses and keeps serving."""
     config = LearnerConfig(transport="ray", sparse_push=True)
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0))
+    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS)
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), config)
     rank.load(str(model_dir), optim=OptimConfig(), total_steps=10)

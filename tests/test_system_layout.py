@@ -34,6 +34,7 @@ ROOMS = {
         "trajectory_json",
         "tokenizer",
         "escaping",
+        "formats",
         "budget",
         "weights",
         "engines",

@@ -7,7 +7,7 @@ A turn reads `thought </think> answer`; with thinking off it is the bare answer.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from envs.core.task import Message, Tool
@@ -19,11 +19,23 @@ CALL_BLOCK = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tags:
+    """What opens and what closes a thought."""
+
+    opening: str
+    closing: str
+
+
+OWN_TAGS = Tags(opening=OPEN_THOUGHT, closing=CLOSE_THOUGHT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A well-formed tool call."""
+    """A well-formed tool call. `id` is what the model calls it, where its family names calls."""
 
     name: str
     arguments: dict[str, Any]
+    id: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +51,13 @@ class ParsedTurn:
 
     `thought` is None where thinking is off. `readable` says whether thought and answer can be told apart; where they can't,
     the answer is empty and has no calls. `well_formed` is stricter: it forgives nothing that can still be read. `calls` are
-    those of the answer in order.
+    those of the answer in order, and `said` is the answer without them.
     """
 
     text: str
     thought: str | None
     answer: str
+    said: str
     readable: bool
     well_formed: bool
     calls: tuple[Call | BadCall, ...]
@@ -52,32 +65,50 @@ class ParsedTurn:
 
 def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
     """Read a turn: its thought, its answer and its calls, and whether each has the form that it should have."""
-    thought, answer, readable = _split_thought(text, thinks=thinks)
+    parts = split_turn(text, OWN_TAGS, thinks=thinks)
     return ParsedTurn(
         text=text,
-        thought=thought,
-        answer=answer,
-        readable=readable,
-        well_formed=_thought_is_well_formed(text, thinks=thinks),
-        calls=tuple(parse_calls(answer)),
+        thought=parts.thought,
+        answer=parts.answer,
+        said=CALL_BLOCK.sub("", parts.answer),
+        readable=parts.readable,
+        well_formed=parts.well_formed,
+        calls=tuple(parse_calls(parts.answer)),
     )
 
 
-def _split_thought(text: str, *, thinks: bool) -> tuple[str | None, str, bool]:
-    """Return a turn as (thought, answer, readable).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnParts:
+    """A turn before its calls are read; see `ParsedTurn`."""
 
-    With thinking on, the thought was opened by the prompt and must be closed; the answer follows the last closing.
-    With thinking off there may be no thought. A turn that is not readable has an empty answer.
+    thought: str | None
+    answer: str
+    readable: bool
+    well_formed: bool
+
+
+def split_turn(text: str, tags: Tags | None, *, thinks: bool, opened: bool = True) -> TurnParts:
+    """Tell thought from answer. Without `tags` the model knows no thoughts, and all of it is the answer.
+
+    With thinking on, the thought must be closed, and the answer follows the last closing; a model that opens its thoughts
+    itself (not `opened` by the prompt) may answer without one. With thinking off there may be no tag. A turn that is not
+    readable has an empty answer. `well_formed` is stricter: exactly one closing, and no tag in the answer.
     """
+    if tags is None:
+        return TurnParts(thought=None, answer=answer_text(text), readable=True, well_formed=True)
     body = text.strip()
-    if not thinks:
-        if OPEN_THOUGHT in body or CLOSE_THOUGHT in body:
-            return body, "", False
-        return None, answer_text(text), True
-    thought, closed, answer = body.removeprefix(OPEN_THOUGHT).rpartition(CLOSE_THOUGHT)
-    if not closed or OPEN_THOUGHT in answer:
-        return body, "", False
-    return thought.strip(), answer_text(answer), True
+    tagged = tags.opening in body or tags.closing in body
+    if not thinks or not (opened or tagged):
+        thought = "" if thinks else None
+        if tagged:
+            return TurnParts(thought=body, answer="", readable=False, well_formed=False)
+        return TurnParts(thought=thought, answer=answer_text(text), readable=True, well_formed=True)
+    inner = body.removeprefix(tags.opening)
+    thought, closed, answer = inner.rpartition(tags.closing)
+    well_formed = inner.count(tags.closing) == 1 and tags.opening not in inner and (opened or inner != body)
+    if not closed or tags.opening in answer:
+        return TurnParts(thought=body, answer="", readable=False, well_formed=well_formed)
+    return TurnParts(thought=thought.strip(), answer=answer_text(answer), readable=True, well_formed=well_formed)
 
 
 def answer_text(text: str) -> str:
@@ -103,17 +134,6 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
     if not isinstance(arguments, dict):
         return BadCall(error="error: arguments must be an object")
     return Call(name=call["name"], arguments=arguments)
-
-
-def _thought_is_well_formed(text: str, *, thinks: bool) -> bool:
-    """Return whether a turn has exactly one closing of its thought and no tag in the answer; none at all without thinking.
-
-    This is stricter than `_split_thought`, which forgives what can still be read.
-    """
-    if not thinks:
-        return OPEN_THOUGHT not in text and CLOSE_THOUGHT not in text
-    body = text.lstrip().removeprefix(OPEN_THOUGHT)
-    return body.count(CLOSE_THOUGHT) == 1 and OPEN_THOUGHT not in body
 
 
 def calls_are_valid(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> bool:

@@ -26,7 +26,7 @@ from envs.core.errors import EnvironmentFault
 from envs.core.row_format import RowFormat, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
+from envs.core.turn_text import BadCall, Call, ParsedTurn
 from envs.remote.client import Server, Session
 from envs.remote.responses_api import ResponseTurn, response
 from envs.remote.rows import PARAMS, load
@@ -71,7 +71,7 @@ class HttpEnv(TaskEnv):
             (f"call_{self.calls + number}", call) for number, call in enumerate(said) if isinstance(call, Call)
         )
         self.calls += len(said)
-        text = CALL_BLOCK.sub("", answer).strip()
+        text = parsed.said.encode("utf-8", "replace").decode().strip()
         if task.env.options["protocol"] == "step":
             return self._step(task, answer, ResponseTurn(text=text, calls=calls))
         results = [call.error if isinstance(call, BadCall) else self._call(task, call) for call in said]

@@ -12,7 +12,7 @@ from envs.core.errors import EnvironmentFault
 from envs.core.row_format import RowFormat, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import CALL_BLOCK, BadCall, Call, ParsedTurn
+from envs.core.turn_text import BadCall, Call, ParsedTurn
 from envs.retail import rows
 from envs.retail.database import Database, Shop, open_shop
 from envs.retail.gold import corruptions, gold
@@ -52,7 +52,7 @@ class RetailEnv(TaskEnv):
         return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        self.said.append(CALL_BLOCK.sub("", parsed.answer))
+        self.said.append(parsed.said)
         calls = parsed.calls
         results = [self._answer(call) for call in calls[:MAX_CALLS]]
         if len(calls) > MAX_CALLS:

@@ -126,7 +126,7 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         parameters = make_model(Path(folder), config, seed=0)
         weights = load_file(Path(folder) / "model.safetensors")
-        engine = VllmEngine(Path(folder), EngineConfig(max_model_len=256), version=WeightVersion(step=0))
+        engine = VllmEngine(Path(folder), EngineConfig(max_model_len=256), version=WeightVersion(step=0), ends=())
     await engine.start()
     loading, rounds = [], []
     try:

@@ -7,12 +7,13 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.binding import BoundEnv
 from envs.core.task import Message, Task
-from envs.core.turn_text import CLOSE_THOUGHT
+from envs.core.turn_text import Call
 from learner.batches.samples import TrainingSample
 from orchestrator.mixture import Draw, Mixture
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.episodes.renderer import PARTS, Renderer
+from rollout.formats.messages import one_call_a_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,38 +102,50 @@ class DialogueTokenizer:
         ids = list(self._renderer.prompt_ids(dialogue.task))
         trained_T = [False] * len(ids)
         between: list[Message] = []
+        made: list[Call] = []
         left = dialogue.task.thinking.budget
-        for number, message in enumerate(dialogue.reply):
+        reply = dialogue.reply if self._renderer.format.parallel else one_call_a_turn(dialogue.reply)
+        for number, message in enumerate(reply):
             if message["role"] != "assistant":
                 between.append(message)
                 continue
             if number:
-                opening = self._renderer.observation_ids(between, thinks=thinks)
+                opening = self._renderer.observation_ids(between, thinks=thinks, calls=made, after=ids)
                 ids += opening
                 trained_T += [False] * len(opening)
                 between = []
-            turn, own, thought = self._turn(message, thinks=thinks, budget=left)
+            turn, own, thought = self._turn(message, ids, thinks=thinks, budget=left)
+            made = _calls(message)
             ids += turn
             trained_T += own
             if left is not None and self._thought.scope == "episode":
                 left = max(0, left - thought)
         return TrainingSample.supervised(ids=ids, trained_T=trained_T)
 
-    def _turn(self, message: Message, *, thinks: bool, budget: int | None) -> tuple[tuple[int, ...], list[bool], int]:
+    def _turn(
+        self, message: Message, before: list[int], *, thinks: bool, budget: int | None
+    ) -> tuple[tuple[int, ...], list[bool], int]:
         """Return the ids of one turn, which of them are trained, and the length of its thought; cut to the budget."""
-        text = self._renderer.answer_text(message, thinks=thinks)
-        if budget is None or self._tags is None or CLOSE_THOUGHT not in text:
+        text = self._renderer.answer_text(message, thinks=thinks, context_ids=before)
+        if budget is None or self._tags is None or self._tags.tags.closing not in text:
             ids = self._renderer.encode(text)
             return ids, [True] * len(ids), 0
         thought_text, found, answer_text = text.partition(self._tags.closing)
         if not found:  # the configuration closes thoughts otherwise than the chat template
-            thought_text, _, answer_text = text.partition(CLOSE_THOUGHT)
+            thought_text, _, answer_text = text.partition(self._tags.tags.closing)
             thought_text, answer_text = thought_text.rstrip("\n"), answer_text.lstrip("\n")
         thought, answer = self._renderer.encode(thought_text), self._renderer.encode(answer_text)
-        close = self._tags.forced_close(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
+        limit = ThoughtLimit(tokens=budget, grace=self._thought.grace)
+        close = self._tags.forced_close(thought, limit, opened=self._tags.opened_by(before))
         if close is None:
             ids = self._renderer.encode(text)
             return ids, [True] * len(ids), len(thought)
         kept = thought[: close.start]
         own = [True] * len(kept) + [self._train_closing] * len(close.ids) + [True] * len(answer)
         return (*kept, *close.ids, *answer), own, len(kept)
+
+
+def _calls(message: Message) -> list[Call]:
+    """Return the calls of an assistant's message."""
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return [Call(name=function["name"], arguments=function.get("arguments") or {}) for function in functions]

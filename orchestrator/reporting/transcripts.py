@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.core.turn_text import parse_turn
 from rewards.verdict import correctness
 
 PER_ENV = 4
 LONGEST_TEXT = 4000
 NEWEST_FILES = 12
-NO_THOUGHT = "none"
-"""What `closed` of a turn says where there was no thought: thinking is off, or the model has no tags for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +104,11 @@ def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
 
 
 def _passages(turn: dict[str, Any]) -> list[Passage]:
-    """Return a turn as thought and answer, by the rule by which it was graded."""
-    parsed = parse_turn(turn["text"], thinks=turn["closed"] != NO_THOUGHT)
-    return [Passage(role="thought", text=_text(parsed.thought)), Passage(role="answer", text=_text(parsed.answer))]
+    """Return a turn as thought and answer, as they were read when it was graded."""
+    return [
+        Passage(role="thought", text=_text(turn["thought_text"])),
+        Passage(role="answer", text=_text(turn["answer"])),
+    ]
 
 
 def _text(content: Any) -> str:

@@ -26,6 +26,12 @@ class ModelConfig:
     """A Hugging Face causal model directory or its name on the hub; null makes a fresh small hybrid of the shape below."""
     revision: str | None = identity(None)
     """Commit, tag or branch of a name on the hub; null is its newest state when the run begins."""
+    chat_template: str | None = identity(None)
+    """A file with the chat template; null takes the model's own. A base model, which has none, needs it."""
+    end_of_turn: list[str] = identity([])
+    """Tokens that end a turn; empty: what the chat template writes behind one, and the tokenizer's end of a sequence."""
+    thought_tags: list[str] = identity([])
+    """What opens and what closes a thought; empty: as the chat template writes one, if it does."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
 
     @property

@@ -11,8 +11,10 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT
-from rollout.budget.chat_template import closing_of, opens_thought, require_thought_tags
+from envs.core.turn_text import Tags
+from rollout.formats.find import find_format
+from rollout.formats.probe import ASKED, rendered
+from rollout.formats.turn_format import opens_thought
 from rollout.trajectory import Closed, Thought
 
 TOKENS_BEFORE = 32
@@ -51,15 +53,21 @@ class ThoughtTags:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> None:
         """Read the tags of a tokenizer. `closing` closes a thought; None takes what the chat template puts there.
 
-        Raises `ValueError` where neither the tokenizer nor its chat template knows the tags, where `closing` has no
-        tag, and where the template shows no closing.
+        Raises `ValueError` where the chat template knows no tags of a thought and none are declared, and where `closing`
+        has no tag.
         """
         self._tokenizer = tokenizer
-        require_thought_tags(tokenizer)
-        if closing is not None and CLOSE_THOUGHT not in closing:
-            raise ValueError(f"rollout.thought.closing={closing!r} does not contain {CLOSE_THOUGHT!r}")
-        self.closing = closing if closing is not None else closing_of(tokenizer)
-        self._tag_id: int | None = tokenizer.get_vocab().get(CLOSE_THOUGHT)
+        form = find_format(tokenizer)
+        if form.tags is None:
+            raise ValueError(
+                "the chat template knows no thinking tags: thoughts can't be limited; set the budgets' shares to 0, take a "
+                "reasoning model, or name what opens and closes its thoughts with model.thought_tags"
+            )
+        self.tags: Tags = form.tags
+        if closing is not None and self.tags.closing not in closing:
+            raise ValueError(f"rollout.thought.closing={closing!r} does not contain {self.tags.closing!r}")
+        self.closing = closing if closing is not None else form.closing
+        self._tag_id: int | None = tokenizer.get_vocab().get(self.tags.closing)
 
     @classmethod
     def find(cls, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> "ThoughtTags | None":
@@ -67,45 +75,53 @@ class ThoughtTags:
 
         Raises `ValueError` where a `closing` is given that does not close the thoughts of this model.
         """
-        if closing is not None:
-            return cls(tokenizer, closing=closing)
-        try:
-            return cls(tokenizer)
-        except ValueError:
+        if closing is None and find_format(tokenizer).tags is None:
             return None
+        return cls(tokenizer, closing=closing)
 
     @cached_property
     def opened_by_prompt(self) -> bool:
-        """Whether the prompt opens the thought; else the model itself begins it with the opening tag."""
-        return opens_thought(self._tokenizer)
+        """Whether the prompt of a first turn opens the thought; else the model itself begins it with the opening tag."""
+        prompt = rendered(self._tokenizer, [ASKED], open_turn=True) or ""
+        return prompt.rstrip().endswith(self.tags.opening)
+
+    def opened_by(self, context_ids: Sequence[int]) -> bool:
+        """Return whether the ids before a turn have opened its thought."""
+        return opens_thought(self._tokenizer, self.tags, context_ids)
 
     def close_of(self, ids: Sequence[int]) -> tuple[int, int] | None:
         """Return where the first closing tag lies: its first index and that after its last; None where there is none."""
         if self._tag_id is not None:
             return (at := list(ids).index(self._tag_id), at + 1) if self._tag_id in ids else None
         text = self._text(ids)
-        if CLOSE_THOUGHT not in text:
+        tag = self.tags.closing
+        if tag not in text:
             return None
-        before = text.index(CLOSE_THOUGHT)
-        end = next(n for n in range(1, len(ids) + 1) if CLOSE_THOUGHT in self._text(ids[:n]))
+        before = text.index(tag)
+        end = next(n for n in range(1, len(ids) + 1) if tag in self._text(ids[:n]))
         start = max(n for n in range(end) if len(self._text(ids[:n])) <= before)
         return start, end
 
-    def forced_close(self, ids: Sequence[int], limit: ThoughtLimit) -> ForcedClose | None:
+    def forced_close(
+        self, ids: Sequence[int], limit: ThoughtLimit, *, opened: bool | None = None
+    ) -> ForcedClose | None:
         """Return what is inserted into the turn that begins with `ids`, and where; None where the model is free so far.
 
-        What stands before the place decides alone, so that the place does not move with what follows.
+        What stands before the place decides alone, so that the place does not move with what follows. `opened` says whether
+        the thought was open before the turn; None is as before a first turn.
         """
         latest = limit.tokens + limit.grace
         places = range(limit.tokens, min(len(ids), latest) + 1)
         start = next((n for n in places if n == latest or self._line_ends(ids[:n])), None)
-        if start is None or not self._thinks(ids[:start]) or self.close_of(ids[:start]) is not None:
+        if start is None or not self._thinks(ids[:start], opened) or self.close_of(ids[:start]) is not None:
             return None
         return ForcedClose(start=start, ids=self._rest_of_closing(ids[:start]))
 
-    def forced_marks(self, ids: Sequence[int], limit: ThoughtLimit, *, begun: Sequence[int] = ()) -> tuple[bool, ...]:
-        """Return which of `ids`, that follow those with which the turn had `begun`, a limit inserted."""
-        close = self.forced_close([*begun, *ids], limit)
+    def forced_marks(
+        self, ids: Sequence[int], limit: ThoughtLimit, *, begun: Sequence[int] = (), opened: bool | None = None
+    ) -> tuple[bool, ...]:
+        """Return which of `ids`, that follow those with which the turn had `begun`, a limit inserted; see `forced_close`."""
+        close = self.forced_close([*begun, *ids], limit, opened=opened)
         places = range(0) if close is None else range(close.start, close.end)
         return tuple(place in places for place in range(len(begun), len(begun) + len(ids)))
 
@@ -113,7 +129,7 @@ class ThoughtTags:
         """Return where the answer begins: after the closing, the white space behind its tag included; there must be one."""
         place = self.close_of(ids)
         assert place is not None
-        tail = self.closing.partition(CLOSE_THOUGHT)[2]
+        tail = self.closing.partition(self.tags.closing)[2]
         ends = (place[1] + count for count in range(len(tail) + 1))
         return next((end for end in ends if self._text(ids[place[1] : end]) == tail), place[1])
 
@@ -121,8 +137,13 @@ class ThoughtTags:
         """Return the closing that follows a thought which was cut short: for training data."""
         return self._rest_of_closing(thought)
 
-    def measure(self, ids: Sequence[int], *, thinks: bool, forced_T: Sequence[bool] = ()) -> Thought:
-        """Return lengths and closing of a whole turn; `forced_T` marks what the engine inserted."""
+    def measure(
+        self, ids: Sequence[int], *, thinks: bool, forced_T: Sequence[bool] = (), opened: bool | None = None
+    ) -> Thought:
+        """Return lengths and closing of a whole turn; `forced_T` marks what the engine inserted.
+
+        `opened` says whether the thought was open before the turn; None is as before a first turn.
+        """
         if not thinks:
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         if any(forced_T):
@@ -130,16 +151,18 @@ class ThoughtTags:
             closed = Closed.LINE_END if self._line_ends(ids[:start]) else Closed.ABRUPT
             return Thought(tokens=start, answer_tokens=len(ids) - start - sum(forced_T), closed=closed)
         place = self.close_of(ids)
+        if place is None and not self._thinks(ids, opened):  # it answered at once
+            return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         if place is None:
             return Thought(tokens=len(ids), answer_tokens=0, closed=Closed.NEVER)
         return Thought(tokens=place[0], answer_tokens=len(ids) - place[1], closed=Closed.ITSELF)
 
-    def _thinks(self, ids: Sequence[int]) -> bool:
+    def _thinks(self, ids: Sequence[int], opened: bool | None) -> bool:
         """Return whether the turn is a thought at all, where the model opens it itself."""
-        if self.opened_by_prompt:
+        if self.opened_by_prompt if opened is None else opened:
             return True
-        beginning = self._text(ids[:TOKENS_BEFORE]).lstrip()
-        return beginning.startswith(OPEN_THOUGHT) or OPEN_THOUGHT.startswith(beginning)
+        beginning, opening = self._text(ids[:TOKENS_BEFORE]).lstrip(), self.tags.opening
+        return beginning.startswith(opening) or opening.startswith(beginning)
 
     def _line_ends(self, ids: Sequence[int]) -> bool:
         return bool(ids) and "\n" in self._text(ids[-1:])

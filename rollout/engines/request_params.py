@@ -1,5 +1,7 @@
 """One request in the words of vLLM."""
 
+from collections.abc import Sequence
+
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
@@ -9,10 +11,11 @@ from rollout.sampling import Sampling
 
 
 def request_params(
-    sampling: Sampling, *, max_tokens: int, seed: int, limit: ThoughtLimit | None, begun: int
+    sampling: Sampling, *, max_tokens: int, seed: int, limit: ThoughtLimit | None, begun: int, ends: Sequence[int]
 ) -> SamplingParams:
     """Return how vLLM is to sample a turn that has `begun` with so many tokens of its prompt.
 
+    `ends` are the ids that end a turn, and nothing else does: the model's own files may say otherwise than its chat template.
     It makes text only where it has to look for a text, of every token, those that a reader would not see included.
     """
     return SamplingParams(
@@ -21,6 +24,8 @@ def request_params(
         top_k=sampling.top_k,
         min_p=sampling.min_p,
         stop=list(sampling.stop),
+        ignore_eos=True,
+        stop_token_ids=list(ends),
         max_tokens=max_tokens,
         seed=seed,
         logprobs=0,

@@ -15,7 +15,6 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from envs.core.turn_text import CLOSE_THOUGHT
 from rollout.budget.request_args import BEGUN, BUDGET, CLOSING, GRACE, check_extra_args
 from rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
 from rollout.tokenizer import load_tokenizer
@@ -54,8 +53,8 @@ class ThoughtProcessor(AdapterLogitsProcessor):
     @cached_property
     def _tags_before_grammar(self) -> ThoughtTags:
         """Those whose closing ends with the tag: the answer's grammar begins right after it and takes nothing else."""
-        closing = self._closing.partition(CLOSE_THOUGHT)[0] + CLOSE_THOUGHT
-        return ThoughtTags(load_tokenizer(self._model), closing=closing)
+        tag = self._tags.tags.closing
+        return ThoughtTags(load_tokenizer(self._model), closing=self._closing.partition(tag)[0] + tag)
 
 
 class _Request:
@@ -66,14 +65,17 @@ class _Request:
         self._limit = limit
         self._begun = begun
         self._over = False
+        self._opened: bool | None = None
         self._forced_close: ForcedClose | None = None
 
     def __call__(self, prompt_ids: Sequence[int], new_ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         if self._over or self._begun + len(new_ids) < self._limit.tokens:
             return logits
         ids = [*prompt_ids[max(0, len(prompt_ids) - self._begun) :], *new_ids] if self._begun else new_ids
+        if self._opened is None:
+            self._opened = self._tags.opened_by(prompt_ids[: len(prompt_ids) - self._begun])
         if self._forced_close is None:
-            self._forced_close = self._tags.forced_close(ids, self._limit)
+            self._forced_close = self._tags.forced_close(ids, self._limit, opened=self._opened)
             if self._forced_close is None:
                 self._over = self._tags.close_of(ids) is not None
                 return logits

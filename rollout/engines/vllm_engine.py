@@ -50,21 +50,23 @@ class VllmEngine:
         config: EngineConfig,
         *,
         version: WeightVersion,
+        ends: tuple[int, ...],
         tags: ThoughtTags | None = None,
         record_experts: bool = False,
         on_pass: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tags` are needed where thoughts are limited. With `record_experts` no graph is compiled or captured.
+        """`ends` are the ids that end a turn, and nothing else does; `tags` are needed where thoughts are limited.
 
-        `on_pass` is called after each pass of the engine.
+        With `record_experts` no graph is compiled or captured. `on_pass` is called after each pass of the engine.
         """
         self._config = config
+        self._ends = ends
         self._tags = tags
         self._record_experts = record_experts
         self._initial = version
         self._numbers = itertools.count()
-        self._limits: dict[str, tuple[ThoughtLimit, tuple[int, ...]]] = {}
-        """Of the running requests whose thought has a limit: that, and what the turn began with."""
+        self._limits: dict[str, tuple[ThoughtLimit, tuple[int, ...], bool]] = {}
+        """Of the running requests whose thought has a limit: that, what the turn began with, was the thought open before."""
         self._receiver = WeightReceiver()
         self._stats = StatsRecorder(on_pass=on_pass)
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
@@ -123,9 +125,12 @@ class VllmEngine:
             raise ValueError("a thought can't be limited: the engine was started without thinking tags")
         request = request or f"r{next(self._numbers)}"
         prompt = (*prompt_ids, *begun)
-        params = request_params(sampling, max_tokens=max_tokens, seed=seed, limit=limit, begun=len(begun))
+        params = request_params(
+            sampling, max_tokens=max_tokens, seed=seed, limit=limit, begun=len(begun), ends=self._ends
+        )
         if limit is not None:
-            self._limits[request] = limit, begun
+            assert self._tags is not None
+            self._limits[request] = limit, begun, self._tags.opened_by(prompt_ids)
         try:
             sampled = await self._output(prompt, params, request)
             ids = tuple(sampled.token_ids)
@@ -151,8 +156,8 @@ class VllmEngine:
         if request not in self._limits:
             return (False,) * len(ids)
         assert self._tags is not None
-        limit, begun = self._limits[request]
-        return self._tags.forced_marks(ids, limit, begun=begun)
+        limit, begun, opened = self._limits[request]
+        return self._tags.forced_marks(ids, limit, begun=begun, opened=opened)
 
     def so_far(self, request: str) -> Completion | None:
         """See `Engine.so_far`: vLLM's front end has the tokens of a running request, whatever it is to put out."""

@@ -19,7 +19,7 @@ from envs.core.pulse import WorkerDied
 from envs.core.setting import running, scheduled
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn, calls_are_valid, parse_turn
+from envs.core.turn_text import ParsedTurn, calls_are_valid
 from envs.play import MakeEnv, Play
 from rollout.engines.protocol import Completion
 from rollout.episodes.begun import BegunEpisode
@@ -157,7 +157,7 @@ class EpisodeRunner:
             if turns:
                 turns[-1] = _processed(turns[-1], context, sampled.completion)
             text = episode.sampling.before_stop(self._renderer.text(sampled.completion.token_ids))
-            parsed = parse_turn(text, thinks=task.thinks)
+            parsed = self._renderer.parse(text, task, context)
             stop = self._stop(sampled.completion, room, turns=len(turns) + 1)
             result = await self._in_thread(episode, partial(episode.play.turn, parsed, cut=LIMITS[stop]))
             episode.end_turn(_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
@@ -165,8 +165,8 @@ class EpisodeRunner:
                 return stop, result
             if result.done:
                 return (Stop.TURNS if result.out_of_turns else Stop.ENV), result
-            said = sampled.completion.token_ids
-            context = self._renderer.observation_ids(result.messages, thinks=task.thinks, after=said)
+            said, calls = sampled.completion.token_ids, parsed.calls
+            context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
             ids = (*ids, *said, *context)
 
     async def _opened(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -194,11 +194,12 @@ class EpisodeRunner:
         for number, turn in enumerate(begun.turns, start=1):
             if turn.context_ids != context:
                 raise NotReplayed(f"what comes before turn {number} is other than it was")
-            parsed = parse_turn(turn.text, thinks=task.thinks)
+            parsed = self._renderer.parse(turn.text, task, turn.context_ids)
             result = await self._in_thread(episode, partial(play.turn, parsed))
             if result.done or result.messages != turn.observation:
                 raise NotReplayed(f"the environment answers turn {number} otherwise")
-            context = self._renderer.observation_ids(result.messages, thinks=task.thinks, after=turn.sampled_ids)
+            said, calls = turn.sampled_ids, parsed.calls
+            context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
             ids = (*ids, *turn.sampled_ids, *context)
         if begun.turn is not None and begun.turn.context_ids != context:
             raise NotReplayed("what comes before the last turn is other than it was")
@@ -214,7 +215,7 @@ class EpisodeRunner:
 
     async def _sample(self, episode: Episode, ids: tuple[int, ...], *, room: int) -> SampledTurn:
         if episode.said is not None:  # in a process before
-            return self._sampler.measured(episode.said, episode.task.thinking)
+            return self._sampler.measured(episode.said, episode.task.thinking, ids)
         thought_so_far = sum(turn.thought.tokens for turn in episode.turns)
         seed = _turn_seed(episode.seed, len(episode.turns))
         async with episode.watch.place(self._places):
@@ -281,6 +282,8 @@ def _turn(
         versions_T=completion.versions_T,
         forced_T=completion.forced_T,
         text=parsed.text,
+        thought_text=parsed.thought,
+        answer=parsed.answer,
         observation=result.messages,
         thought=sampled.thought,
         faults=tuple(fault for fault, there in faults.items() if there),

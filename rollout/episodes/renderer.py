@@ -10,8 +10,12 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.task import Message, Task, Tool
+from envs.core.turn_text import BadCall, Call, ParsedTurn
 from rollout.budget.config import ThoughtConfig
 from rollout.escaping import Escaper
+from rollout.formats.find import find_format
+from rollout.formats.messages import THOUGHT, prepared
+from rollout.formats.turn_format import TurnFormat, opens_thought
 
 MARK = "temper-mark"
 """Stands for the text of the assistant where only what follows it is wanted."""
@@ -19,16 +23,15 @@ MARK = "temper-mark"
 
 def _calling(name: str) -> Message:
     function = {"name": name, "arguments": {"key": "a"}}
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"type": "function", "id": "call00000", "function": function}],
-    }
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
 
 
 ASKED: Message = {"role": "user", "content": "-"}
-TOLD: Message = {"role": "tool", "tool_call_id": "call00000", "name": "get", "content": MARK}
-OFFERED: Tool = {"type": "function", "function": {"name": MARK, "parameters": {"type": "object", "properties": {}}}}
+TOLD: Message = {"role": "tool", "content": MARK}
+OFFERED: Tool = {
+    "type": "function",
+    "function": {"name": MARK, "description": "-", "parameters": {"type": "object", "properties": {}}},
+}
 PARTS: dict[str, tuple[list[Message], list[Tool]]] = {
     "tools": ([ASKED], [OFFERED]),
     "tool_calls": ([ASKED, _calling(MARK)], []),
@@ -44,8 +47,8 @@ class Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig | None = None) -> None:
         self._tokenizer = tokenizer
         self._thought = thought or ThoughtConfig()
-        self._end = str(tokenizer.eos_token)
-        self._end_id = tokenizer.eos_token_id  # looked up in a dict of names each time
+        self.format: TurnFormat = find_format(tokenizer)
+        self._end_ids = frozenset(self.format.end_ids)
         self._last: tuple[Task, tuple[Message, ...], tuple[int, ...]] | None = None
         self._openings: dict[bool, str] = {}
         self._dropped: dict[str, bool] = {}
@@ -65,43 +68,116 @@ class Renderer:
         return last[2]
 
     def observation_ids(
-        self, messages: Sequence[Message], *, thinks: bool, after: Sequence[int] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        thinks: bool,
+        calls: Sequence[Call | BadCall] = (),
+        after: Sequence[int] = (),
     ) -> tuple[int, ...]:
         """Return the ids that follow the end of the assistant's turn: the observation and the opening of the next turn.
 
-        `after` are the ids of that turn: where a stop string ended it, the end of the turn is not among them, and comes first.
+        `calls` are those of the turn, which the messages of tools answer one after the other. `after` are the ids of that
+        turn: where another end than the template's is the last of them, or none, as behind a stop string, its end comes first.
         """
-        before: list[Message] = [{"role": "user", "content": "-"}, {"role": "assistant", "content": MARK}]
-        text = self._render([*before, *messages], thinks=thinks)
+        said: Message = {"role": "assistant", "content": MARK}
+        if any(message.get("role") == "tool" for message in messages) and self.format.reads_calls:
+            said = {"role": "assistant", "content": "", "tool_calls": self._called(calls)}
+        text = self._render([ASKED, said, *messages], thinks=thinks)
         tail = text[text.index(MARK) + len(MARK) :]
-        if not tail.startswith(self._end):
-            raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}, but {tail[:40]!r}")
-        ended = not after or after[-1] == self._end_id
-        return self.encode(tail.removeprefix(self._end) if ended else tail)
+        found = [(tail.index(end), -len(end), end) for end in self.format.parted_by if end in tail]
+        if not found:
+            raise ValueError(
+                f"the chat template does not end an assistant turn with {self.format.parted_by}, but {tail[:40]!r}"
+            )
+        start, _, end = min(found)
+        ends = dict(zip(self.format.ends, self.format.end_ids, strict=True))
+        ended = not after or after[-1] == ends.get(end) or (end not in ends and after[-1] in self._end_ids)
+        return self.encode(tail[start + len(end) :] if ended else tail[start:])
 
-    def answer_text(self, message: Message, *, thinks: bool) -> str:
-        """Return the text that a model would have to sample for `message`: thought, closing, answer, the end of the turn."""
-        question: list[Message] = [{"role": "user", "content": "-"}]
+    def _called(self, calls: Sequence[Call | BadCall]) -> list[dict[str, object]]:
+        """Return calls of these names, the mark in the last one's arguments; one where the family makes no more."""
+        names = [(call.name, call.id) if isinstance(call, Call) else ("unknown", "") for call in calls] or [
+            ("unknown", "")
+        ]
+        kept = names if self.format.parallel else names[:1]
+        made: list[dict[str, object]] = []
+        for number, (name, given) in enumerate(kept):
+            arguments = {"key": MARK} if number == len(kept) - 1 else {}
+            call: dict[str, object] = {"type": "function", "function": {"name": name, "arguments": arguments}}
+            made.append(call | ({"id": given} if given else {}))
+        return made
+
+    def parse(self, text: str, task: Task, context_ids: Sequence[int]) -> ParsedTurn:
+        """Read a turn of a task that followed these ids, in the format of the model's family."""
+        opened = not task.thinks or self.opens_thought(context_ids)
+        return self.format.parse(text, thinks=task.thinks, tools=task.tools, opened=opened)
+
+    def opens_thought(self, context_ids: Sequence[int]) -> bool:
+        """Return whether the ids before a turn have opened its thought; else the model itself does, or answers at once."""
+        return opens_thought(self._tokenizer, self.format.tags, context_ids)
+
+    def answer_text(self, message: Message, *, thinks: bool, context_ids: Sequence[int] | None = None) -> str:
+        """Return the text that a model would have to sample for `message`: thought, closing, answer, the end of the turn.
+
+        `context_ids` come before it, where that is not a first turn: they may have opened its thought. A thought that the
+        template leaves out of a message is written as its tags say. Raises `ValueError` for a message whose thought is
+        missing, and for several calls where the family makes one a turn.
+        """
+        calls = message.get("tool_calls") or ()
+        if len(calls) > 1 and self.format.reads_calls and not self.format.parallel:
+            raise ValueError(
+                f"the model's chat template writes one tool call a turn, the message has {len(calls)}; give them one after the "
+                f"other, each followed by its answer"
+            )
         if thinks not in self._openings:
-            self._openings[thinks] = self._render(question, thinks=thinks)
-        opening = self._openings[thinks]
-        given = dict(message) if thinks else {k: v for k, v in message.items() if k != "reasoning_content"}
-        whole = self._render([*question, given], thinks=thinks, open_turn=False)
-        if not whole.startswith(opening):
+            self._openings[thinks] = self._render([ASKED], thinks=thinks)
+        given = dict(message) if thinks else {k: v for k, v in message.items() if k != THOUGHT}
+        whole = self._render([ASKED, given], thinks=thinks, open_turn=False)
+        sampled_text = self._behind(self._openings[thinks], whole, given, thinks=thinks)
+        if thinks and context_ids is not None:
+            sampled_text = self._opened(sampled_text, opened=self.opens_thought(context_ids))
+        end, length = max((sampled_text.rfind(end), len(end)) for end in self.format.ends)
+        if end >= 0:
+            return sampled_text[: end + length]
+        return sampled_text + (self.format.parted_by[-1] if calls else self.format.parted_by[0])
+
+    def _opened(self, text: str, *, opened: bool) -> str:
+        """Return the text of a turn with the opening of its thought where it was not opened before, and only there."""
+        tags = self.format.tags
+        if tags is None or tags.closing not in text:
+            return text
+        begins = text.lstrip().startswith(tags.opening)
+        if opened and begins:
+            return text.lstrip().removeprefix(tags.opening).lstrip("\n")
+        return text if opened or begins else f"{tags.opening}\n{text}"
+
+    def _behind(self, opening: str, whole: str, message: Message, *, thinks: bool) -> str:
+        """Return what follows the opening of a turn in the template's text of it, its thought included."""
+        tags, thought = self.format.tags, message.get(THOUGHT) or ""
+        opened = thinks and tags is not None and opening.rstrip().endswith(tags.opening)
+        before = opening[: opening.rindex(tags.opening)] if opened and tags is not None else opening
+        missing = opened and not thought and tags is not None and tags.closing not in whole.removeprefix(opening)
+        if not whole.startswith(before) or missing or (opened and not thought and not whole.startswith(opening)):
             raise ValueError(
                 f"the chat template opens a turn with {opening[-40:]!r} but renders a message as {whole[-80:]!r}; "
                 f"a demonstration can't follow the opening (is its thought missing?)"
             )
-        sampled_text = whole.removeprefix(opening)
-        end = sampled_text.rfind(self._end)
-        if end < 0:
-            raise ValueError(f"the chat template does not end an assistant turn with {self._end!r}: {sampled_text!r}")
-        return sampled_text[: end + len(self._end)]
+        if whole.startswith(opening):
+            said = whole.removeprefix(opening)
+        else:
+            said = whole.removeprefix(before)
+            said = said.removeprefix(tags.opening).lstrip("\n") if tags is not None else said
+        if not thinks or tags is None or not thought or tags.closing in said:
+            return said
+        begun = "" if opened else f"{tags.opening}\n"
+        return begun + self._escaper.text(thought) + self.format.closing + said.lstrip()
 
     def check_modes(self) -> None:
-        """Raise `ValueError` where the chat template opens a turn alike with and without thinking."""
-        question: list[Message] = [{"role": "user", "content": "-"}]
-        if self._render(question, thinks=True) == self._render(question, thinks=False):
+        """Raise `ValueError` where a model thinks and its chat template opens a turn alike with and without thinking."""
+        if self.format.tags is None:  # no thought that could be left out
+            return
+        if self._render([ASKED], thinks=True) == self._render([ASKED], thinks=False):
             raise ValueError(
                 "the chat template ignores `enable_thinking`: turns with and without thinking begin alike, so thinking "
                 "can't be switched off; set rl.thinking.no_thought=0, eval.no_thought=false and envs.*.thinking=true, or "
@@ -110,8 +186,16 @@ class Renderer:
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of sampled ids, without the end of the turn; tags of thoughts and tool calls stay visible."""
-        kept = [token for token in ids if token != self._end_id]
+        kept = [token for token in ids if token not in self._end_ids]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
+
+    def decoded(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, tags and ends of turns included."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def dialogue_text(self, task: Task, reply: Sequence[Message]) -> str:
+        """Return what the template makes of a whole dialogue and the opening of the next turn, all at once."""
+        return self._render([*task.messages, *reply], tools=task.tools, thinks=task.thinks)
 
     def drops(self, part: str) -> bool:
         """Return whether the chat template leaves a part of a conversation out in silence: one of `PARTS`."""
@@ -139,7 +223,7 @@ class Renderer:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    self._escaper.messages(messages),
+                    self._escaper.messages(prepared(messages, self.format)),
                     tools=self._escaper.data(tools) or None,
                     add_generation_prompt=open_turn,
                     enable_thinking=thinks,

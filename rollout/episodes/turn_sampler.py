@@ -49,7 +49,7 @@ class TurnSampler:
         turn_tokens = sampling.max_tokens or self._turn_tokens
         generate = partial(self._generate, ids, seed=seed, sampling=sampling, begun=begun, request=request)
         if thinking.budget is None:
-            return self.measured(await generate(most=min(turn_tokens, room), limit=None), thinking)
+            return self.measured(await generate(most=min(turn_tokens, room), limit=None), thinking, ids)
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
@@ -59,22 +59,27 @@ class TurnSampler:
         limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
         most = min(limit.tokens + besides, room)
         completion = await generate(most=most, limit=limit)
-        sampled = self.measured(completion, thinking)
+        sampled = self.measured(completion, thinking, ids)
         too_long = sampled.thought.answer_tokens - answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
-            return self.measured(completion.first(len(completion.token_ids) - too_long), thinking)
+            return self.measured(completion.first(len(completion.token_ids) - too_long), thinking, ids)
         return sampled
 
     def so_far(self, request: str) -> Completion | None:
         """Return what the engine has sampled of a turn since it was asked; None where it is not at it, or can't say."""
         return self._engine.so_far(request)
 
-    def measured(self, completion: Completion, thinking: Thinking) -> SampledTurn:
-        """Return a whole turn with the measures of its thought."""
+    def measured(self, completion: Completion, thinking: Thinking, ids: tuple[int, ...]) -> SampledTurn:
+        """Return a whole turn that follows `ids` with the measures of its thought."""
         if self._tags is None:
             thought = Thought(tokens=0, answer_tokens=len(completion.token_ids), closed=Closed.NONE)
         else:
-            thought = self._tags.measure(completion.token_ids, thinks=thinking.on, forced_T=completion.forced_T)
+            thought = self._tags.measure(
+                completion.token_ids,
+                thinks=thinking.on,
+                forced_T=completion.forced_T,
+                opened=thinking.on and self._tags.opened_by(ids),
+            )
         return SampledTurn(completion=completion, thought=thought)
 
     async def _generate(

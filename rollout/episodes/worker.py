@@ -72,17 +72,19 @@ class RolloutWorker:
         from rollout.engines.vllm_engine import VllmEngine
 
         tokenizer = load_tokenizer(Path(model_dir))
+        renderer = Renderer(tokenizer, self._config.thought)
         tags = ThoughtTags.find(tokenizer, closing=self._config.thought.closing)
         engine = VllmEngine(
             Path(model_dir),
             self._config.engine,
             version=WeightVersion(step=version),
+            ends=renderer.format.end_ids,
             tags=tags,
             record_experts=record_experts,
             on_pass=self._heart.beat,
         )
         await engine.start()
-        self.attach(engine, Renderer(tokenizer, self._config.thought), tags)
+        self.attach(engine, renderer, tags)
         return await engine.version()
 
     def attach(self, engine: Engine, renderer: Renderer, tags: ThoughtTags | None) -> None:

@@ -1,0 +1,169 @@
+"""Whether a model's format carries a dialogue: gold turns are rendered, read and rendered again, and must be the same.
+
+The dialogue has a system text, a thought, two calls, their answers, an answer, and a further turn. What is appended when it
+goes on must be what the chat template writes at that place. What comes before may differ, and is told: many templates leave
+earlier thoughts out once the user speaks again; here they stay, since what was sampled is never made anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from envs.core.task import Message, Task, Tool
+from envs.core.thinking_mode import OFF, UNLIMITED
+from envs.core.turn_text import BadCall, Call, ParsedTurn
+from rollout.episodes.renderer import Renderer
+from rollout.formats.messages import THOUGHT, one_call_a_turn
+from rollout.formats.probe import PROBE_CALLS, PROBE_TOOLS
+
+OTHER_TEMPLATE = "give the model another template with model.chat_template"
+KNOWN = "the formats of tool calls are listed in docs/models.md; the tokenizer may bring one of its own as `response_template`"
+
+
+def _calls() -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": name, "arguments": arguments}} for name, arguments in PROBE_CALLS]
+
+
+ASKING: Message = {"role": "assistant", THOUGHT: "look both up\n\nfirst", "content": "", "tool_calls": _calls()}
+TOLD: tuple[Message, ...] = ({"role": "tool", "content": "17"}, {"role": "tool", "content": "none"})
+ANSWERS: tuple[Message, ...] = (
+    {"role": "assistant", THOUGHT: "both are there", "content": "It is \\boxed{17}."},
+    {"role": "user", "content": "And once more?"},
+    {"role": "assistant", THOUGHT: "the same", "content": "Still \\boxed{17}."},
+)
+SYSTEM: Message = {"role": "system", "content": "Be brief."}
+USER: Message = {"role": "user", "content": "What are they?"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the tasks of a run ask of a model's format."""
+
+    tools: bool = False
+    system: bool = False
+    thinking: bool = True
+    """Whether some are thought about."""
+    no_thinking: bool = False
+    """Whether some are not."""
+
+
+def check_round_trip(tokenizer: PreTrainedTokenizerBase, needs: Needs) -> list[str]:
+    """Return what is worth knowing of a model's format as lines for people.
+
+    Raises `ValueError`, with what would mend it, where a dialogue does not come back as it was.
+    """
+    renderer = Renderer(tokenizer)
+    _require_parts(renderer, needs)
+    notes = []
+    if needs.tools and not renderer.format.parallel:
+        notes.append(
+            "the model's format has one tool call a turn: calls that demonstrations make at once follow one another"
+        )
+    modes = [thinks for thinks, needed in ((True, needs.thinking), (False, needs.no_thinking)) if needed]
+    for thinks in modes:
+        notes += [note for note in _Dialogue(renderer, needs, thinks=thinks).check() if note not in notes]
+    return notes
+
+
+def _require_parts(renderer: Renderer, needs: Needs) -> None:
+    form = renderer.format
+    if needs.tools and not form.reads_calls:
+        raise ValueError(f"the environments have tools, but {form.no_calls}; {OTHER_TEMPLATE} ({KNOWN})")
+    asked = (("tools", needs.tools), ("tool", needs.tools), ("system", needs.system))
+    for part in (part for part, needed in asked if needed and renderer.drops(part)):
+        raise ValueError(
+            f"the chat template leaves messages or schemas of the kind {part!r} out in silence; {OTHER_TEMPLATE}"
+        )
+
+
+class _Dialogue:
+    """The gold dialogue in one mode, as an episode would put it together."""
+
+    def __init__(self, renderer: Renderer, needs: Needs, *, thinks: bool) -> None:
+        self._renderer = renderer
+        self._thinks = thinks
+        first = [SYSTEM, USER] if needs.system else [USER]
+        tools: tuple[Tool, ...] = PROBE_TOOLS if needs.tools else ()
+        self._task = Task(messages=tuple(first), spec={}, tools=tools, thinking=UNLIMITED if thinks else OFF)
+        said = [ASKING, *TOLD, *ANSWERS] if needs.tools else list(ANSWERS)
+        if not thinks:
+            said = [{key: value for key, value in message.items() if key != THOUGHT} for message in said]
+        self._reply = said if renderer.format.parallel else one_call_a_turn(said)
+
+    def check(self) -> list[str]:
+        """Return notes. Raises `ValueError` where a part is not what it should be."""
+        renderer, notes = self._renderer, []
+        context = ids = renderer.prompt_ids(self._task)
+        waiting: list[Message] = []
+        calls: tuple[Call | BadCall, ...] = ()
+        sampled: tuple[int, ...] = ()
+        for number, message in enumerate(self._reply):
+            if message["role"] != "assistant":
+                waiting.append(message)
+                continue
+            if waiting:
+                context = renderer.observation_ids(waiting, thinks=self._thinks, calls=calls, after=sampled)
+                notes += self._appended(ids, context, number)
+                ids, waiting = (*ids, *context), []
+            sampled, calls = self._turn(message, context)
+            ids = (*ids, *sampled)
+        return list(dict.fromkeys(notes))
+
+    def _turn(self, message: Message, context: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Call | BadCall, ...]]:
+        """Return the ids of a gold turn and its calls as read; what is read must be the same, and render to the same."""
+        renderer = self._renderer
+        text = renderer.answer_text(message, thinks=self._thinks, context_ids=context)
+        sampled = renderer.encode(text)
+        if sampled[-1] not in renderer.format.end_ids:
+            raise ValueError(
+                f"the text of a turn ends with {text[-40:]!r}, of which the tokenizer makes no end of a turn"
+            )
+        parsed = renderer.parse(renderer.text(sampled), self._task, context)
+        wanted = tuple(
+            Call(name=call["function"]["name"], arguments=call["function"]["arguments"])
+            for call in message.get("tool_calls") or ()
+        )
+        thought = message[THOUGHT] if self._thinks and renderer.format.tags is not None and THOUGHT in message else None
+        same = (
+            parsed.calls == wanted and parsed.said.strip() == message["content"] and (parsed.thought or None) == thought
+        )
+        if not (same and parsed.readable and parsed.well_formed):
+            raise ValueError(
+                f"the chat template writes a turn as {text!r}, which is not read as what it says; {OTHER_TEMPLATE}"
+            )
+        again = renderer.answer_text(_message(parsed), thinks=self._thinks, context_ids=context)
+        if again != text:
+            raise ValueError(f"a turn is written as {text!r}, and when it has been read as {again!r}; {OTHER_TEMPLATE}")
+        return sampled, parsed.calls
+
+    def _appended(self, ids: Sequence[int], context: Sequence[int], number: int) -> list[str]:
+        """Compare what is appended before a turn with what the template writes there."""
+        renderer = self._renderer
+        whole = renderer.dialogue_text(self._task, self._reply[:number])
+        appended, before = renderer.decoded(context), renderer.decoded(ids)
+        if not whole.endswith(appended):
+            raise ValueError(
+                f"when a dialogue goes on, the chat template writes {whole[-len(appended) :]!r}, and for the new "
+                f"part alone {appended!r}; {OTHER_TEMPLATE}"
+            )
+        if whole == before + appended:
+            return []
+        return [
+            "the chat template writes earlier turns otherwise when a dialogue goes on (mostly, it leaves their thoughts out); "
+            "here they stay as they were sampled"
+        ]
+
+
+def _message(parsed: ParsedTurn) -> Message:
+    """Return a turn that was read as a message."""
+    calls = [
+        {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in parsed.calls
+        if isinstance(call, Call)
+    ]
+    message: Message = {"role": "assistant", "content": parsed.said.strip()}
+    if parsed.thought:
+        message[THOUGHT] = parsed.thought
+    return {**message, "tool_calls": calls} if calls else message

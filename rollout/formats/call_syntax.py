@@ -1,0 +1,130 @@
+"""How tool calls are written, and the strict reading of what a model wrote.
+
+A syntax is declared in the notation of transformers' response templates (the field `tool_calls`: where a call opens and
+closes, how its content is read, what becomes of it). Their `parse_response` does not say whether a call was closed, stops at
+the first that can't be read and passes over what stands between arguments; a model in training must be told. So the patterns
+and the readers of contents are theirs, and the walk over the text is here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import regex
+from transformers.utils.chat_parsing.content_parsers import parse_content, process_field
+from transformers.utils.chat_parsing.response_templates import ResponseTemplateField, load_response_template
+
+from envs.core.task import Tool
+from envs.core.turn_text import BadCall, Call
+from rollout.formats.typed import properties_of, typed
+
+Field = Mapping[str, Any]
+CLOSING_TAGS = regex.compile(r"(?:</[\w-]+>|\s)*")
+"""What may stand in a call beside its arguments."""
+NOT_CLOSED = "error: tool call not closed"
+NOT_READ = "error: tool call has no name, or none where it should be"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSyntax:
+    """One way to write tool calls: `mark` finds where each begins, `region` reads one of them, or a list of them.
+
+    `bare` calls have no mark of their own: an answer that begins like one is one, where tools are offered.
+    """
+
+    name: str
+    mark: Any
+    region: ResponseTemplateField
+    bare: bool = False
+
+    def read(self, answer: str, tools: Sequence[Tool]) -> tuple[tuple[Call | BadCall, ...], str]:
+        """Return the calls of an answer in order, unreadable ones as `BadCall`, and the answer without them."""
+        if self.bare and not tools:
+            return (), answer
+        starts = [found.start() for found in self.mark.finditer(answer)]
+        if not starts:
+            return (), answer
+        calls: list[Call | BadCall] = []
+        said = answer[: starts[0]]
+        for start, end in zip(starts, [*starts[1:], len(answer)], strict=True):
+            read, rest = self._block(answer[start:end], tools)
+            calls += read
+            said += rest
+        return tuple(calls), said
+
+    def _block(self, block: str, tools: Sequence[Tool]) -> tuple[Sequence[Call | BadCall], str]:
+        """Read what begins at a mark; returns the calls and what follows their closing."""
+        opened = self.region.open_re.match(block)
+        inner = block[opened.end() :] if opened else block
+        closed = self.region.close_re.search(inner)
+        if closed is None:
+            return [BadCall(error=NOT_CLOSED)], ""
+        rest = inner[closed.end() :]
+        if opened is None:
+            return [BadCall(error=NOT_READ)], rest
+        captures = {name: text for name, text in opened.groupdict().items() if text is not None}
+        return self._calls(inner[: closed.start()], captures, tools), rest
+
+    def _calls(self, body: str, captures: dict[str, str], tools: Sequence[Tool]) -> list[Call | BadCall]:
+        try:
+            bodies = self._bodies(body)
+        except (ValueError, RecursionError):
+            return [BadCall(error="error: tool call is not JSON")]
+        return [self._call(one, captures, tools) for one in bodies]
+
+    def _bodies(self, body: str) -> list[str]:
+        """Return the bodies of single calls: a syntax may have a list of them between its opening and its closing."""
+        if not self.region.transform_each:
+            return [body]
+        listed = parse_content(body, self.region.content, self.region.content_args)
+        items = listed if isinstance(listed, list) else [listed]
+        return [json.dumps([item], ensure_ascii=False) for item in items]
+
+    def _call(self, body: str, captures: dict[str, str], tools: Sequence[Tool]) -> Call | BadCall:
+        untyped = self.region.content == "xml-inline"
+        if untyped and not self._holds_arguments_only(body):
+            return BadCall(error="error: an argument of the tool call can't be read")
+        try:
+            made = process_field(body, self.region, captures)
+        except KeyError:
+            return BadCall(error="error: tool call has no name or no arguments")
+        except (ValueError, RecursionError) as error:
+            missing = "placeholder" in str(error) or "transform_each" in str(error)
+            return BadCall(
+                error="error: tool call has no name or no arguments" if missing else "error: tool call is not JSON"
+            )
+        return _checked(made[0] if isinstance(made, list) else made, tools, untyped=untyped)
+
+    def _holds_arguments_only(self, body: str) -> bool:
+        rest = regex.sub(self.region.content_args["tag_pattern"], "", body, flags=regex.DOTALL)
+        return CLOSING_TAGS.fullmatch(rest) is not None
+
+
+def _checked(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCall:
+    function = made.get("function") if isinstance(made, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(name, str) or not name.strip():
+        return BadCall(error="error: tool call has no name")
+    arguments = function.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return BadCall(error="error: arguments must be an object")
+    name = name.strip()
+    if untyped:
+        schemas = properties_of(tools, name)
+        arguments = {key: typed(str(value), schemas.get(key)) for key, value in arguments.items()}
+    given = made.get("id", function.get("id"))
+    return Call(name=name, arguments=arguments, id=given if isinstance(given, str) else "")
+
+
+def declared(name: str, field: Field, *, mark: str = "", bare: bool = False) -> CallSyntax:
+    """Return a syntax that is declared in the notation of response templates.
+
+    `mark` is a pattern of what a call begins with, however it goes on; without one only what opens a call whole is one.
+    Raises `ValueError` for a declaration that is none, and where nothing closes a call.
+    """
+    template = load_response_template({"start_anchor": "-", "fields": {"tool_calls": dict(field)}})
+    region = template.fields["tool_calls"]
+    if region.open_re is None or region.close_re is None:
+        raise ValueError(f"the tool calls of {name!r} need `open` and `close`, or `open_pattern` and `close_pattern`")
+    return CallSyntax(name=name, mark=regex.compile(mark) if mark else region.open_re, region=region, bare=bare)

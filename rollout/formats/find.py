@@ -1,0 +1,231 @@
+"""The format of a tokenizer's family, found out by what its chat template renders.
+
+In this order: what the tokenizer's configuration declares (`end_of_turn`, `thought_tags`; a run writes `model.end_of_turn`
+and `model.thought_tags` there), its own `response_template`, then the entry of `rollout/formats/families.py` that reads the
+calls which the template rendered as they were given. vLLM's parsers are not asked: they forgive what a model in training must
+be told, and take as long to load as an engine.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from envs.core.turn_text import Call, Tags
+from rollout.formats.call_syntax import CallSyntax, declared
+from rollout.formats.channels import CALL, CHANNEL_TAGS, END, NEXT_MESSAGE, RETURN, TURN_ENDS
+from rollout.formats.families import CALL_SYNTAXES, THOUGHT_TAGS
+from rollout.formats.probe import (
+    ASKED,
+    PROBE_CALLS,
+    PROBE_TOOLS,
+    SAID,
+    SPOKEN,
+    THOUGHT,
+    THOUGHT_FIELDS,
+    after_common,
+    calling,
+    rendered,
+    token_at,
+    told,
+)
+from rollout.formats.turn_format import TurnFormat
+
+BRACKETS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
+USUAL_CLOSING = "\n{tag}\n\n"
+"""What closes a thought where the template shows none."""
+
+
+def find_format(tokenizer: PreTrainedTokenizerBase) -> TurnFormat:
+    """Return the format of a tokenizer. Raise `ValueError` where nothing that is one token ends a turn."""
+    field, between = _thought(tokenizer)
+    tags = _tags(tokenizer, between)
+    if tags == CHANNEL_TAGS:
+        return _channels(tokenizer, field)
+    as_text = rendered(tokenizer, [ASKED, calling(1)], tools=PROBE_TOOLS) is None
+    syntax, no_calls, end_of_calls = _calls(tokenizer, tags, as_text=as_text)
+    parted_by, ends = _ends(tokenizer, end_of_calls)
+    behind = (rendered(tokenizer, [ASKED, SPOKEN, ASKED]) or "").partition(SAID)[2].partition(parted_by[0])[0]
+    return TurnFormat(
+        name=syntax.name if syntax is not None else "text",
+        tags=tags,
+        closing=_closing(tags, between),
+        thought_field=field,
+        ends=ends,
+        end_ids=_ids(tokenizer, ends),
+        parted_by=parted_by,
+        behind_answer=behind.strip(),
+        calls=syntax,
+        no_calls=no_calls,
+        parallel=syntax is None or _reads(tokenizer, syntax, tags, 2, as_text=as_text) is not None,
+        arguments_as_text=as_text and syntax is not None,
+    )
+
+
+def _channels(tokenizer: PreTrainedTokenizerBase, field: str | None) -> TurnFormat:
+    return TurnFormat(
+        name="channels",
+        tags=CHANNEL_TAGS,
+        closing=NEXT_MESSAGE,
+        thought_field=field,
+        ends=TURN_ENDS,
+        end_ids=_ids(tokenizer, TURN_ENDS),
+        parted_by=(END, RETURN, CALL),
+        calls=None,
+        no_calls="",
+        parallel=False,
+        channels=True,
+    )
+
+
+def _thought(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, tuple[str, str]]:
+    """Return the field from which the template writes a thought, and what it writes before and behind it."""
+    for field in THOUGHT_FIELDS:
+        for message in (SPOKEN, calling(1), calling(1, as_text=True)):
+            text = rendered(tokenizer, [ASKED, {**message, field: THOUGHT}], tools=PROBE_TOOLS)
+            before, found, after = (text or "").partition(THOUGHT)
+            if found and (SAID in after):
+                return field, (before, after.partition(SAID)[0])
+    return None, ("", "")
+
+
+def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags | None:
+    """Return the tags of a thought: declared, or those that the template writes; None for a model without any."""
+    given = tokenizer.init_kwargs.get("thought_tags")
+    if given is not None:
+        if (
+            not isinstance(given, list | tuple)
+            or len(given) != 2
+            or not all(isinstance(tag, str) and tag for tag in given)
+        ):
+            raise ValueError(
+                f"model.thought_tags={given!r}: give the text that opens a thought and the one that closes it"
+            )
+        return Tags(opening=given[0], closing=given[1])
+    opening, closing = between
+    template = str(tokenizer.chat_template or "")
+    for tags in (CHANNEL_TAGS, *THOUGHT_TAGS):
+        if tags.opening in opening and tags.closing in closing:
+            return tags
+    return next((tags for tags in THOUGHT_TAGS if _in(template, tags.opening) and _in(template, tags.closing)), None)
+
+
+def _in(template: str, tag: str) -> bool:
+    """Return whether a template knows a tag; of one that is more than its first brackets these are enough."""
+    found = BRACKETS.match(tag)
+    return (found[0] if found else tag) in template
+
+
+def _closing(tags: Tags | None, between: tuple[str, str]) -> str:
+    """Return what closes a thought: what the template writes there, with the white space behind the tag."""
+    if tags is None:
+        return ""
+    before, closed, after = between[1].partition(tags.closing)
+    if not closed:
+        return USUAL_CLOSING.format(tag=tags.closing)
+    return before + closed + after[: len(after) - len(after.lstrip())]
+
+
+def _calls(
+    tokenizer: PreTrainedTokenizerBase, tags: Tags | None, *, as_text: bool
+) -> tuple[CallSyntax | None, str, str]:
+    """Return how tool calls are written, or why that is not known, and what the template writes behind a turn of calls."""
+    text = _call_text(tokenizer, tags, 1, as_text=as_text)
+    if text is None:
+        return None, "the chat template can't render tool calls", ""
+    if PROBE_CALLS[0][0] not in text:
+        return None, "the chat template leaves tool calls out", ""
+    for syntax in (*_own_syntax(tokenizer.response_template), *CALL_SYNTAXES):
+        rest = _reads(tokenizer, syntax, tags, 1, as_text=as_text)
+        if rest is not None:
+            return syntax, "", rest
+    return None, f"the chat template writes a tool call as {text[:120]!r}, which no known format reads", ""
+
+
+def _own_syntax(template: Any) -> Sequence[CallSyntax]:
+    """Return the syntax of the calls that a tokenizer's own response template declares, where it does."""
+    field = (template.get("fields") or {}).get("tool_calls") if isinstance(template, Mapping) else None
+    return [declared("response_template", field)] if field is not None else []
+
+
+def _call_text(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, count: int, *, as_text: bool) -> str | None:
+    """Return the template's text of a turn with probe calls, a tool's answers behind it; None where it can't be rendered."""
+    said = [ASKED, calling(count, as_text=as_text)]
+    text = rendered(tokenizer, [*said, *told(count)], tools=PROBE_TOOLS) or rendered(tokenizer, said, tools=PROBE_TOOLS)
+    prompt = rendered(tokenizer, [ASKED], tools=PROBE_TOOLS, open_turn=True)
+    if text is None or prompt is None:
+        return None
+    if tags is not None and tags.opening in prompt:  # a turn without a thought may begin with another tag
+        prompt = prompt[: prompt.rindex(tags.opening)]
+    turn = after_common(text, prompt)
+    return turn if tags is None else turn.partition(tags.closing)[2] or turn
+
+
+def _reads(
+    tokenizer: PreTrainedTokenizerBase, syntax: CallSyntax, tags: Tags | None, count: int, *, as_text: bool
+) -> str | None:
+    """Return what stands behind the calls where a syntax reads those of the probe exactly; None where it does not."""
+    text = _call_text(tokenizer, tags, count, as_text=as_text)
+    if text is None:
+        return None
+    wanted = tuple(Call(name=name, arguments=arguments) for name, arguments in PROBE_CALLS[:count])
+    ends = [len(text), *(text.find(token) for token in _turn_ends(tokenizer) if token in text)]
+    for whole in (text, text[: min(ends)]):  # a syntax that ends with the turn reads no more than the turn
+        calls, said = syntax.read(whole, PROBE_TOOLS)
+        if calls == wanted:
+            before = syntax.mark.search(whole).start()
+            return said[before:] if whole is text else ""
+    return None
+
+
+def _turn_ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """Return what ends a turn of plain text: the first token behind it, or the eos where it follows at once."""
+    text = rendered(tokenizer, [ASKED, SPOKEN, ASKED])
+    if text is None or SAID not in text:
+        raise ValueError("the chat template can't render a question, an answer and a question, each as text")
+    return _end_at(tokenizer, text.partition(SAID)[2])
+
+
+def _end_at(tokenizer: PreTrainedTokenizerBase, tail: str) -> tuple[str, ...]:
+    rest, tokens = tail.lstrip(), []
+    while token := token_at(tokenizer, rest):
+        tokens.append(token)
+        rest = rest.removeprefix(token)
+        if rest != rest.lstrip():
+            break
+    eos = str(tokenizer.eos_token or "")
+    return (eos,) if eos in tokens else tuple(tokens[:1])
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase, end_of_calls: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what the template writes behind a turn, and what ends a turn that is sampled: declared, or that and the eos."""
+    written = tuple(dict.fromkeys((*_turn_ends(tokenizer), *_end_at(tokenizer, end_of_calls))))
+    given = tokenizer.init_kwargs.get("end_of_turn")
+    if given is not None:
+        ends = (given,) if isinstance(given, str) else tuple(given)
+        if written and not set(written) <= set(ends):
+            raise ValueError(
+                f"model.end_of_turn={given!r}, but the chat template ends turns with {' and '.join(map(repr, written))}: "
+                f"name what it writes, or give a template that writes yours with model.chat_template"
+            )
+        return written or ends, ends
+    ends = tuple(dict.fromkeys((*written, *filter(None, [tokenizer.eos_token]))))
+    if not written:
+        raise ValueError(
+            f"the chat template writes no token of its own behind an assistant's turn, so that its end would not be seen; "
+            f"name what ends a turn with model.end_of_turn, and give a template that writes it with model.chat_template "
+            f"(eos_token is {tokenizer.eos_token!r})"
+        )
+    return written, ends
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, ends: Sequence[str]) -> tuple[int, ...]:
+    """Return the ids of what ends a turn. Raise `ValueError` for what is not one token."""
+    vocabulary = tokenizer.get_vocab()
+    for end in ends:
+        if end not in vocabulary:
+            raise ValueError(
+                f"model.end_of_turn={end!r} is no token of the tokenizer; it must be one, such as {tokenizer.eos_token!r}"
+            )
+    return tuple(vocabulary[end] for end in ends)

@@ -1,0 +1,120 @@
+"""Tokenizers of model families, made from their chat templates: one token for each byte, and the tokens of the family.
+
+The templates are those that TRL ships (`FOLDER`), and any other text. No file of a model is needed.
+"""
+
+import re
+from pathlib import Path
+
+import trl
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+FOLDER = Path(trl.__file__).parent / "chat_templates"
+SPECIAL = re.compile(
+    r"<\|[^<>\s'\"{}]*\|?>|<[^<>\s'\"{}|]*\|>|<\uff5c[^<>\s]*\uff5c>|<SPECIAL_\d+>|<(?:start|end)_of_turn>|\[/?[A-Z_]+\]|</s>"
+)
+"""What families have as special tokens, as far as a template writes it in one piece."""
+TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+ENDS = {
+    "llama3": "<|eot_id|>",
+    "gemma4": "<turn|>",
+    "gemma": "<end_of_turn>",
+    "gptoss": "<|return|>",
+    "glm4moe": "<|endoftext|>",
+    "deepseek": "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "phi": "<|end|>",
+    "cohere": "<|END_OF_TURN_TOKEN|>",
+    "mistral": "</s>",
+    "nemotron_nano_v2": "<SPECIAL_12>",
+}
+"""The eos token of the models by the beginning of their name here; that of the others is `<|im_end|>`."""
+
+NEMOTRON_NANO_V2 = """
+{%- set ns = namespace(thinks=true) -%}
+{%- for m in messages if m.role in ('system', 'user') -%}
+  {%- if '/no_think' in m.content -%}{%- set ns.thinks = false -%}{%- endif -%}
+{%- endfor -%}
+{{- '<SPECIAL_10>System\\n' -}}
+{%- if messages[0].role == 'system' -%}{{- messages[0].content.replace('/no_think', '').strip() -}}{%- endif -%}
+{%- if tools -%}
+  {{- '\\n<AVAILABLE_TOOLS>[' -}}
+  {%- for tool in tools -%}{{- tool.function | tojson -}}{{- ', ' if not loop.last -}}{%- endfor -%}
+  {{- ']</AVAILABLE_TOOLS>\\nCall them by <TOOLCALL>[{"name": ..., "arguments": ...}]</TOOLCALL>' -}}
+{%- endif -%}
+{{- '\\n\\n' -}}
+{%- for m in messages -%}
+  {%- if m.role == 'user' -%}
+    {{- '<SPECIAL_11>User\\n' + m.content.replace('/no_think', '').strip() + '\\n' -}}
+  {%- elif m.role == 'tool' -%}
+    {{- '<SPECIAL_11>User\\n<TOOL_RESPONSE>[' if messages[loop.index0 - 1].role != 'tool' else ', ' -}}
+    {{- m.content -}}
+    {{- ']</TOOL_RESPONSE>\\n\\n' if loop.last or messages[loop.index0 + 1].role != 'tool' -}}
+  {%- elif m.role == 'assistant' -%}
+    {{- '<SPECIAL_11>Assistant\\n' -}}
+    {%- if loop.last and m.content -%}{{- '<think>\\n\\n' if ns.thinks else '<think></think>' -}}{%- endif -%}
+    {{- m.content.split('</think>')[-1].strip() -}}
+    {%- if m.tool_calls -%}
+      {{- '<TOOLCALL>[' -}}
+      {%- for call in m.tool_calls -%}
+        {{- '{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}' -}}
+        {{- ', ' if not loop.last -}}
+      {%- endfor -%}
+      {{- ']</TOOLCALL>' -}}
+    {%- endif -%}
+    {{- '\\n<SPECIAL_12>\\n\\n' -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<SPECIAL_11>Assistant\\n' + ('<think>\\n\\n' if ns.thinks else '<think></think>') -}}
+{%- endif -%}
+"""
+"""Writes what the template of Nemotron Nano 9B v2 writes: it knows no `enable_thinking`, and leaves thoughts out."""
+MISTRAL = """
+{{- bos_token -}}
+{%- if messages[0].role == 'system' -%}{{- '[SYSTEM_PROMPT]' + messages[0].content + '[/SYSTEM_PROMPT]' -}}{%- endif -%}
+{%- for m in messages -%}
+  {%- if m.role == 'user' -%}
+    {%- if tools and loop.last -%}{{- '[AVAILABLE_TOOLS] ' + (tools | tojson) + '[/AVAILABLE_TOOLS]' -}}{%- endif -%}
+    {{- '[INST]' + m.content + '[/INST]' -}}
+  {%- elif m.role == 'assistant' and m.tool_calls -%}
+    {{- '[TOOL_CALLS] [' -}}
+    {%- for call in m.tool_calls -%}
+      {%- if call.id is not defined or call.id | length != 9 -%}{{- raise_exception('an id has nine letters') -}}{%- endif -%}
+      {{- (call.function | tojson)[:-1] + ', "id": "' + call.id + '"}' + (', ' if not loop.last else ']') -}}
+    {%- endfor -%}
+    {{- eos_token -}}
+  {%- elif m.role == 'assistant' -%}
+    {{- m.content + eos_token -}}
+  {%- elif m.role == 'tool' -%}
+    {%- if m.tool_call_id is not defined -%}{{- raise_exception('an answer names its call') -}}{%- endif -%}
+    {{- '[TOOL_RESULTS] {"content": ' + m.content + ', "call_id": "' + m.tool_call_id + '"}[/TOOL_RESULTS]' -}}
+  {%- endif -%}
+{%- endfor -%}
+"""
+"""Writes what Mistral's templates of the third version write: calls have ids, and a list of calls ends with its turn."""
+WRITTEN_HERE = {"nemotron_nano_v2": NEMOTRON_NANO_V2, "mistral": MISTRAL}
+"""Templates of families that TRL does not have, in words of our own."""
+
+
+def template_of(name: str) -> str:
+    """The chat template of this name: one of ours, else TRL's."""
+    return WRITTEN_HERE.get(name) or (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def tokenizer_of(name: str, template: str | None = None) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer of the family of this name, with its template or the one given."""
+    text = template_of(name) if template is None else template
+    eos = next((end for start, end in ENDS.items() if name.startswith(start)), "<|im_end|>")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    special = sorted({eos, "<s>", *SPECIAL.findall(text)})
+    inner.add_special_tokens([AddedToken(token, special=True) for token in special])
+    inner.add_tokens([AddedToken(token, special=False) for token in TEXT_TOKENS if token in text])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, eos_token=eos, bos_token="<s>", pad_token="<s>", clean_up_tokenization_spaces=False
+    )
+    tokenizer.chat_template = text
+    return tokenizer
