@@ -10,10 +10,14 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from envs.binding import EnvConfig, bind
 from envs.core.row_format import Row
 from envs.data.config import DataConfig
 from envs.data.rows import is_on_hub, open_rows, read_rows
+from envs.source import distinct, open_source
+from orchestrator.settings.data_option import data_option
 
+REAL = Path("../shared/data/gsm8k_train.jsonl")
 ROWS: list[Row] = [{"question": f"What is {n}+1?", "answer": f"So\n#### {n + 1}", "level": n} for n in range(5)]
 
 
@@ -106,6 +110,31 @@ def test_a_filter_that_can_not_hold_is_refused(tmp_path: Path) -> None:
         rows_of(path, filter={"level": 9})
     with pytest.raises(ValueError, match="a value, a list of values, or min and max, not {'above': 3}"):
         DataConfig(path=path, filter={"level": {"above": 3}})
+
+
+def test_an_option_of_a_command_names_data_by_its_path_or_in_full() -> None:
+    assert data_option("rows.jsonl") == DataConfig(path="rows.jsonl")
+    assert data_option("{path: a/b, columns: {question: q}}") == DataConfig(path="a/b", columns={"question": "q"})
+    for wrong, said in (
+        ("{path: [", "is not YAML"),
+        ("{pth: a}", "pth.*did you mean 'path'"),
+        ("{split: test}", "path"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            data_option(wrong)
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data/gsm8k_train.jsonl")
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_gsm8k_is_the_same_tasks_in_files_of_every_kind(ending: str, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in REAL.read_text().splitlines()]
+    copy = save(tmp_path / f"gsm8k.{ending}", [{"problem": row["question"], "solution": row["answer"]} for row in rows])
+    renamed = DataConfig(path=copy, columns={"question": "problem", "answer": "solution"})
+    sources = [
+        open_source(bind("math", EnvConfig(data=data)), split="train", seed=1)
+        for data in (DataConfig(path=str(REAL)), renamed)
+    ]
+    assert distinct(sources[0], None) == distinct(sources[1], None)
 
 
 CARD = """---

@@ -37,15 +37,18 @@ import json, sys
 from pathlib import Path
 from envs.data.config import DataConfig
 from envs.data.rows import read_rows
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.data_files import content
 from orchestrator.settings.model_source import ModelSource
 
 def answer(kind, said):
     try:
         if kind == "rows":
             return read_rows(DataConfig(**said), parse=lambda row, number: row, on_error="raise")[0]
-        return str(ModelSource(**said).folder) if kind == "model" else content(load_config(Path("configs/demo.yaml"), said))
+        if kind == "model":
+            return str(ModelSource(**said).folder)
+        from orchestrator.pipeline.config import load_config  # takes long
+        from orchestrator.pipeline.data_files import content
+
+        return content(load_config(Path("configs/demo.yaml"), said))
     except (FileNotFoundError, ValueError) as error:
         return str(error)
 
@@ -89,12 +92,18 @@ def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path:
     assert {path.name for path in Path(folder).iterdir()} == held | {"model.safetensors"}  # no code, nothing pickled
     assert set(hub.sent) == held | {"model.safetensors", "README.md", "main/train.jsonl", "main/test.csv"}
 
+    laid = tmp_path / "hub" / "models--Qwen--Laid"  # a cache that was brought here
+    (laid / "refs").mkdir(parents=True)
+    (laid / "refs" / "main").write_text(hub.commit)
+    (laid / "snapshots" / hub.commit).mkdir(parents=True)
+    (laid / "snapshots" / hub.commit / "config.json").write_text("{}")
     settings = ["model.path=Qwen/Tiny", "envs.math.data={path: openai/gsm8k, config: main, split: train}"]
-    train, again, pinned, other, absent, found = answers(
+    train, again, pinned, brought, other, absent, found = answers(
         [
             ("rows", GSM_TEST | {"split": "train"}),
             ("model", TINY),
             ("model", TINY | {"revision": hub.commit}),
+            ("model", {"path": "Qwen/Laid"}),
             ("rows", {"path": "openai/gsm8k", "config": "other"}),
             ("model", {"path": "Qwen/Other", "revision": "v1"}),
             ("content", settings),
@@ -104,6 +113,7 @@ def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path:
     )
     assert len(train) == 3
     assert again == pinned == folder
+    assert Path(brought) == laid / "snapshots" / hub.commit
     assert f"`hf download openai/gsm8k --repo-type dataset --revision {hub.commit}`" in other
     assert "Qwen/Other at revision v1 is not on this machine, and the hub can't be reached" in absent
     assert "`hf download Qwen/Other --revision v1`, and bring the cache (HF_HOME) here" in absent
