@@ -1,0 +1,295 @@
+"""Short answers that are compared exactly: a word or a name, a list in any or in a given order, a number with its unit.
+
+Levels of generated tasks: 1 which of three has what; 2 digits sorted, or the even ones of them in any order; 3 a quantity in
+another unit. A level draws from all levels up to it.
+
+Rows, each with a `question`: `answers` with `text`, and a `context`, as in SQuAD; `answer` with `value` and `aliases`, as in
+TriviaQA; `possible_answers`, as in PopQA; `answer` as a text or as a list of texts of which any is right, as in HotpotQA (its
+`context` is shown where it is there) and NQ-Open; `input`, `context` and `answers`, as in LongBench. Own rows may have
+`answer` with a `unit` and a `tolerance` (a share of the answer), or a list `items`, each a text or a list of texts of which
+any is right, and `ordered: true` where their order counts.
+
+`rewards/short_answers.py` says which text is the answer and when two are the same, `rewards/units.py` when two quantities are.
+Part `f1` is SQuAD's F1 of the words, or that of the items of a list.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from envs.core.definition import PARTS, EnvDefinition
+from envs.core.row_format import Row, RowFormat, field, has_fields
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import ParsedTurn
+from envs.task_env import TaskEnv, last_user_text
+from rewards.short_answers import list_f1, plain, says, short_answer, word_f1
+from rewards.units import quantity, same_quantity, unit
+from rewards.verdict import verdict
+
+F1 = "f1"
+REQUEST = "Put the answer, and nothing else, in \\boxed{}."
+LIST_REQUEST = "Put the answers, separated by semicolons, in \\boxed{}."
+UNIT_REQUEST = "Put the answer with its unit in \\boxed{}."
+Made = tuple[str, dict[str, Any], str]
+"""A question, what the verifier needs, and the steps that lead to the answer."""
+THINGS = (
+    "ink",
+    "oak",
+    "ice",
+    "tea",
+    "sun",
+    "ant",
+    "jam",
+    "pig",
+    "map",
+    "key",
+    "hat",
+    "cup",
+    "fox",
+    "bed",
+    "egg",
+    "owl",
+)
+NAMES = ("Al", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo", "Kim", "Lee", "Max", "Ned", "Ola", "Pam")
+UNITS = (("km", "m", 1000), ("h", "min", 60), ("kg", "g", 1000), ("min", "s", 60), ("m", "cm", 100), ("ft", "in", 12))
+
+
+class ShortAnswerEnv(TaskEnv):
+    """Single turn: the answer must say the same as an accepted one."""
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        answer, spec = short_answer(parsed.answer), task.spec
+        right, f1 = (False, 0.0) if answer is None else judged(answer, spec)
+        said = verdict(
+            right, well_formed=answer is not None, detail=f"answered {(answer or 'nothing, or several')[:80]}"
+        )
+        return self.end(replace(said, parts=said.parts | {F1: f1}))
+
+
+def judged(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
+    """Return whether an answer is right, and its F1."""
+    if "items" in spec:
+        f1 = list_f1(answer, spec["items"], ordered=spec["ordered"])
+        return f1 == 1.0, f1
+    if "quantity" in spec:
+        right = same_quantity(answer, spec["quantity"], tolerance=spec["tolerance"])
+        return right, float(right)
+    right = says(answer, spec["accepted"])
+    return right, 1.0 if right else word_f1(answer, spec["accepted"])
+
+
+def _has(rng: random.Random) -> Made:
+    names, things = rng.sample(NAMES, 3), rng.sample(THINGS, 3)
+    told = ". ".join(f"{name} has {thing}" for name, thing in zip(names, things, strict=True))
+    right = rng.randrange(3)
+    steps = f"{names[right]} has {things[right]}"
+    return f"{told}. {names[right]} has?", {"accepted": [things[right]], "wrong": things[right - 1]}, steps
+
+
+def _list(rng: random.Random) -> Made:
+    digits = rng.sample(range(1, 100), rng.randint(3, 5))
+    if rng.random() < 0.5:
+        found, asked, ordered = sorted(digits), "Sort", True
+    else:
+        digits = [rng.randrange(2, 100, 2), rng.randrange(1, 100, 2), *(one for one in digits[2:])]
+        digits = list(dict.fromkeys(digits))
+        rng.shuffle(digits)
+        found, asked, ordered = [one for one in digits if one % 2 == 0], "Which are even", False
+    question = f"{asked}: {' '.join(map(str, digits))}{'' if ordered else '?'}"
+    return question, {"items": [[str(one)] for one in found], "ordered": ordered}, " ".join(map(str, found))
+
+
+def _quantity(rng: random.Random) -> Made:
+    large, small, size = rng.choice(UNITS)
+    count, rest = rng.randint(2, 12), rng.randint(0, 11)
+    total = count * size + rest
+    told = f"{count} {large}" + (f" {rest} {small}" if rest else "")
+    steps = f"{count}*{size}={count * size} +{rest}={total}"
+    return f"{told} in {small}?", {"quantity": f"{total} {small}", "tolerance": 0.0}, steps
+
+
+LEVELS: dict[int, Callable[[random.Random], Made]] = {1: _has, 2: _list, 3: _quantity}
+
+
+def generate(rng: random.Random, level: int) -> Task:
+    """Generate a task of this level; its key is set by the source."""
+    if level not in LEVELS:
+        raise ValueError(f"short_answer has levels {min(LEVELS)} to {max(LEVELS)}, not {level}")
+    question, spec, steps = LEVELS[rng.randint(1, level)](rng)
+    return Task(messages=({"role": "user", "content": question},), spec=spec | {"steps": steps})
+
+
+def _right(task: Task) -> str:
+    spec = task.spec
+    if "items" in spec:
+        return "; ".join(accepted[0] for accepted in spec["items"])
+    return str(spec["quantity"] if "quantity" in spec else spec["accepted"][0])
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """Return the expert's answer to a generated task."""
+    if "steps" not in task.spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
+    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": _right(task)}]
+
+
+def gold(task: Task) -> list[str]:
+    """Return the turn of the right answer."""
+    right = _right(task)
+    return [
+        f"\\boxed{{{right}}}" if right.count("{") == right.count("}") == right.count("\\") == 0 else f"Answer: {right}"
+    ]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Yield wrong answers by what was done to the right one."""
+    right, spec = _right(task), task.spec
+    yield "empty", [""]
+    yield "an empty box", ["\\boxed{}"]
+    yield "a box that is not closed", [f"\\boxed{{{right}"]
+    yield "two boxes that differ", [f"\\boxed{{{right}}} \\boxed{{surely not this}}"]
+    yield "statements that differ", [f"Answer: {right}\nAnswer: surely not this"]
+    yield "something else behind it", [f"\\boxed{{{right}, or surely not this}}"]
+    yield "the question repeated", [last_user_text(task)]
+    yield from ((name, [f"\\boxed{{{wrong}}}"]) for name, wrong in _near(right, spec))
+
+
+def _near(right: str, spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield answers of the right kind that are wrong."""
+    if "items" in spec:
+        items = [accepted[0] for accepted in spec["items"]]
+        yield "an item more", "; ".join([*items, "surely not this"])
+        yield "an item twice", "; ".join([*items, items[-1]])
+        if len(items) > 1:
+            yield "an item less", "; ".join(items[:-1])
+        if spec["ordered"] and len({plain(item) for item in items}) > 1:
+            yield "another order", "; ".join(items[::-1] if items[::-1] != items else sorted(items))
+    elif "quantity" in spec:
+        number, _, measure = right.partition(" ")
+        yield "no unit", number
+        yield "another unit", f"{number} {'cd' if measure != 'cd' else 'mol'}"
+        yield "a prefix too many", f"{number} million {measure}"
+        yield "two quantities", f"{right} or 1 {measure}"
+    else:
+        yield "a digit more", f"{right} 7"
+        if "wrong" in spec:
+            yield "what another one has", spec["wrong"]
+
+
+def _accepted(*texts: Any) -> dict[str, Any]:
+    """Return what the verifier needs for any of these texts. Raise `ValueError` where there is none."""
+    known = list(dict.fromkeys(str(text).strip() for text in texts))
+    known = [text for text in known if text]
+    if not known or not all(isinstance(text, str | int | float) for text in texts):
+        raise ValueError(f"the accepted answers must be texts, one of them not empty, not {list(texts)!r:.120}")
+    return {"accepted": known}
+
+
+def _asked(question: str, context: Any, spec: dict[str, Any], request: str = REQUEST) -> Task:
+    """Make a task: what is to be read first, if anything, then the question and how it is to be answered."""
+    if not question.strip():
+        raise ValueError("the question is empty")
+    parts = [part for part in (laid_out(context), question.strip(), request) if part]
+    return Task(messages=({"role": "user", "content": "\n\n".join(parts)},), spec=spec)
+
+
+def laid_out(context: Any) -> str:
+    """Return the text of a context: a text, or paragraphs as HotpotQA has them (`title` and `sentences`)."""
+    match context:
+        case None:
+            return ""
+        case str():
+            return context.strip()
+        case {"title": list(titles), "sentences": list(sentences)} if len(titles) == len(sentences):
+            paragraphs = zip(titles, sentences, strict=True)
+            return "\n\n".join(f"{title}\n{''.join(map(str, said)).strip()}" for title, said in paragraphs)
+    raise ValueError(f"field 'context' must be a text, or have 'title' and 'sentences', not {context!r:.80}")
+
+
+def _squad_task(row: Row) -> Task:
+    texts = field(field(row, "answers", dict), "text", list)
+    if not texts:
+        raise ValueError(
+            "field 'answers' is empty: nothing in the context answers it; on_error=skip leaves such rows out"
+        )
+    return _asked(field(row, "question", str), field(row, "context", str), _accepted(*texts))
+
+
+def _trivia_task(row: Row) -> Task:
+    answer = row["answer"]
+    return _asked(field(row, "question", str), None, _accepted(field(answer, "value", str), *answer.get("aliases", ())))
+
+
+def _pop_task(row: Row) -> Task:
+    answers = row["possible_answers"]
+    try:
+        listed = json.loads(answers) if isinstance(answers, str) else answers
+    except ValueError as error:
+        raise ValueError(f"field 'possible_answers' is no JSON: {error}") from error
+    if not isinstance(listed, list):
+        raise ValueError(f"field 'possible_answers' must be a list, not {answers!r:.80}")
+    return _asked(field(row, "question", str), None, _accepted(*listed))
+
+
+def _longbench_task(row: Row) -> Task:
+    return _asked(field(row, "input", str), field(row, "context", str), _accepted(*field(row, "answers", list)))
+
+
+def _items_task(row: Row) -> Task:
+    items = [item if isinstance(item, list) else [item] for item in field(row, "items", list)]
+    if not items:
+        raise ValueError("field 'items' is empty; a list needs an item")
+    ordered = row.get("ordered", False)
+    if not isinstance(ordered, bool):
+        raise ValueError(f"field 'ordered' is {ordered!r}; it must be true or false")
+    spec = {"items": [_accepted(*item)["accepted"] for item in items], "ordered": ordered}
+    return _asked(field(row, "question", str), row.get("context"), spec, LIST_REQUEST)
+
+
+def _quantity_task(row: Row) -> Task:
+    measure, tolerance = field(row, "unit", str), row.get("tolerance", 0.0)
+    if unit(measure) is None or not measure.strip():
+        raise ValueError(
+            f"field 'unit' is {measure!r}, which is no known unit; leave it out, and put it into the question"
+        )
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+        raise ValueError(f"field 'tolerance' is {tolerance!r}; it must be a share of the answer, from 0 and below 1")
+    asked = f"{row.get('answer')} {measure.strip()}"
+    if quantity(asked) is None:
+        raise ValueError(f"field 'answer' must be a number, not {row.get('answer')!r:.80}")
+    spec = {"quantity": asked, "tolerance": float(tolerance)}
+    return _asked(field(row, "question", str), row.get("context"), spec, UNIT_REQUEST)
+
+
+def _qa_task(row: Row) -> Task:
+    answer = row["answer"]
+    spec = _accepted(*(answer if isinstance(answer, list) else [answer]))
+    return _asked(field(row, "question", str), row.get("context"), spec)
+
+
+ENVIRONMENT = EnvDefinition(
+    id="short_answer",
+    entry_point="envs.questions.short_answer:ShortAnswerEnv",
+    generate=generate,
+    formats=(
+        RowFormat(name="squad", matches=has_fields("question", "context", "answers"), load=_squad_task),
+        RowFormat(name="longbench", matches=has_fields("input", "context", "answers"), load=_longbench_task),
+        RowFormat(name="popqa", matches=has_fields("question", "possible_answers"), load=_pop_task),
+        RowFormat(name="items", matches=has_fields("question", "items"), load=_items_task),
+        RowFormat(
+            name="triviaqa",
+            matches=lambda row: "question" in row and isinstance(row.get("answer"), dict),
+            load=_trivia_task,
+        ),
+        RowFormat(name="quantity", matches=has_fields("question", "answer", "unit"), load=_quantity_task),
+        RowFormat(name="qa", matches=has_fields("question", "answer"), load=_qa_task),
+    ),
+    demonstrate=demonstrate,
+    gold=gold,
+    corruptions=corruptions,
+    parts=(*PARTS, F1),
+    max_turns=1,
+)

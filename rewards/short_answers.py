@@ -1,0 +1,154 @@
+"""Short answers in words: which text is the answer, when two say the same, and lists of them. Pure; bounded on any text.
+
+Which text is the answer: the content of boxes, which must all say the same; else what stands behind `Answer:` or `the answer
+is` on its line, where all such lines must say the same; else the whole text.
+
+Two texts say the same where they are equal as SQuAD's evaluation compares them (Rajpurkar et al., 2016: lower case, without
+punctuation, without the articles a, an and the, white space counted once), or as TriviaQA's does (Joshi et al., 2017: signs of
+punctuation are spaces), or where both are plain numbers of one value. Four things are kept that these rules drop, since
+without them answers that differ would be equal: signs inside a number and its minus (`3.5` is not `35`), `C++` and `C#`, an
+article that ends the text (`vitamin A`), and a text that is all punctuation.
+"""
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rewards.answers import BOX, NUMBER, SEARCHED_TAIL, boxes
+from rewards.plain_numbers import TEXT_MACRO, number
+
+MAX_CHARACTERS = 4000
+"""A text beyond this is no short answer."""
+MAX_ITEMS = 256
+EMPHASIS = " \t\n*_`"
+STATED = re.compile(
+    r"^[ \t>#*_`-]{0,8}(?i:(?:(?:so|thus|hence|therefore),? )?(?:the )?(?:final |correct )?answers?)[*_` ]{0,4}:(?P<one>[^\n]*)"
+    r"|\b(?i:the (?:final |correct )?answers? (?:is|are)\b):?(?P<two>[^\n]*)",
+    re.MULTILINE,
+)
+BESIDE_DIGITS = re.compile(r"(?<=\d)[.,:/-](?=\d)|(?<![^\W_])[-\u2212]?\.?(?=\d)|(?<=[a-z])(?:\+\+|#)")
+GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+ARTICLE = re.compile(r"\b(?:an?|the)\b(?=\s+\S)")
+BULLET = re.compile(r"\s*(?:[-*\u2022]|\(?\d{1,3}[.)])\s+")
+LAST_AND = re.compile(r",?\s+(?:and|&)\s+", re.IGNORECASE)
+
+
+def short_answer(text: str) -> str | None:
+    """Return the answer of a text by the rule above; None where it has none, or several that differ."""
+    tail = text[-SEARCHED_TAIL:]
+    if BOX.search(tail):
+        said = [TEXT_MACRO.sub(r"\1", box) for box in boxes(tail) or []]
+    else:
+        said = [match["one"] or match["two"] or "" for match in STATED.finditer(tail)] or [text]
+    said = list(dict.fromkeys(one.strip(EMPHASIS).removesuffix(".").strip(EMPHASIS) for one in said))
+    if not said or len(said) > MAX_ITEMS or any(not one or len(one) > MAX_CHARACTERS for one in said):
+        return None
+    return said[-1] if all(says(one, [said[-1]]) for one in said) else None
+
+
+def plain(text: str, gap: str = "") -> str:
+    """Return a text as it is compared: `gap` stands where punctuation stood, nothing as in SQuAD or a space as in TriviaQA."""
+    text = GROUPED.sub("", unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).replace("\u2212", "-").lower())
+    kept = {at for sign in BESIDE_DIGITS.finditer(text) for at in range(*sign.span())}
+    signs = (gap if unicodedata.category(sign)[0] in "PS" and at not in kept else sign for at, sign in enumerate(text))
+    return " ".join(ARTICLE.sub(" ", " ".join("".join(signs).split())).split())
+
+
+def forms(text: str) -> frozenset[tuple[str, object]]:
+    """Return the forms of a text, of which texts that say the same have one in common; none for an empty text."""
+    text = text.strip()
+    found: list[tuple[str, object]] = [("squad", plain(text)), ("trivia", plain(text, " "))]
+    read = number(text) if len(text) < MAX_CHARACTERS and NUMBER.fullmatch(text.strip(" .")) else None
+    if read is not None and not read.undone:
+        found.append(("number", read.value))
+    filled = frozenset(form for form in found if form[1] != "")
+    return filled or frozenset([("signs", text)] if text else [])
+
+
+def says(text: str, accepted: Sequence[str]) -> bool:
+    """Tell whether a text says the same as one of the accepted ones."""
+    said = forms(text)
+    return any(not said.isdisjoint(forms(one)) for one in accepted)
+
+
+def word_f1(text: str, accepted: Sequence[str]) -> float:
+    """Return the highest F1 of the words that a text shares with an accepted one, as SQuAD defines it; 0 for none."""
+    said = Counter(plain(text).split())
+    return max(
+        (_f1((said & words).total(), said.total(), words.total()) for words in map(_words, accepted)), default=0.0
+    )
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(plain(text).split())
+
+
+def _f1(shared: int, given: int, wanted: int) -> float:
+    return 2 * shared / (given + wanted) if shared else 0.0
+
+
+def readings(text: str) -> Iterator[list[str]]:
+    """Yield the lists as which a text can be read: JSON; lines; parts between semicolons or commas, the last behind `and`."""
+    text = text.strip()
+    listed = _json_list(text)
+    if listed is not None:
+        yield listed
+        return
+    if text[:1] + text[-1:] in ("[]", "()", "{}"):
+        text = text[1:-1]
+    lines = [BULLET.sub("", line, count=1) for line in text.split("\n") if line.strip()]
+    if len(lines) > 1:
+        yield lines
+    for separator in (";", ","):
+        parts = [part for part in text.split(separator) if part.strip()]
+        yield parts
+        if parts:
+            parts[-1] = re.sub(r"^\s*(?:and|&)\s+", "", parts[-1], flags=re.IGNORECASE)
+            yield [*parts[:-1], *LAST_AND.split(parts[-1])]
+
+
+def _json_list(text: str) -> list[str] | None:
+    try:
+        listed = json.loads(text) if text.startswith("[") else None
+    except (ValueError, RecursionError):
+        return None
+    flat = isinstance(listed, list) and all(isinstance(item, str | int | float) for item in listed)
+    return [str(item) for item in listed] if flat and listed is not None else None
+
+
+def list_f1(text: str, wanted: Sequence[Sequence[str]], *, ordered: bool) -> float:
+    """Return the highest F1 of the items of a list, each wanted one with its accepted texts; 1 where the list is right.
+
+    In a given order an item counts in its place alone; else each item stands for one of the wanted ones.
+    """
+    needed = [frozenset[tuple[str, object]]().union(*map(forms, accepted)) for accepted in wanted]
+    best = 0.0
+    for items in readings(text):
+        if not 0 < len(items) <= MAX_ITEMS:
+            continue
+        given = [forms(item) for item in items]
+        if ordered:
+            shared = sum(not one.isdisjoint(other) for one, other in zip(given, needed, strict=False))
+        else:
+            shared = _paired(given, needed)
+        best = max(best, _f1(shared, len(given), len(needed)))
+    return best
+
+
+def _paired(given: Sequence[frozenset[tuple[str, object]]], needed: Sequence[frozenset[tuple[str, object]]]) -> int:
+    """Return how many of both can be paired at most, each once (augmenting paths)."""
+    partner: dict[int, int] = {}
+
+    def place(one: int, tried: set[int]) -> bool:
+        for other, wanted in enumerate(needed):
+            if other in tried or given[one].isdisjoint(wanted):
+                continue
+            tried.add(other)
+            if other not in partner or place(partner[other], tried):
+                partner[other] = one
+                return True
+        return False
+
+    return sum(place(one, set()) for one in range(len(given)))

@@ -1,0 +1,140 @@
+"""Short answers: which text is the answer, what says the same, lists in any and in a given order."""
+
+import pytest
+
+from rewards.short_answers import list_f1, says, short_answer, word_f1
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Paris", "Paris"),
+        ("\n**Paris**.\n", "Paris"),
+        ("\\boxed{Paris}", "Paris"),
+        ("It is \\boxed{\\text{the Seine}}.", "the Seine"),
+        ("\\boxed{Paris} and so \\boxed{paris.}", "paris"),
+        ("I thought of Rome.\nAnswer: Paris", "Paris"),
+        ("Well, the answer is Paris.", "Paris"),
+        ("**Final answer:** Paris", "Paris"),
+        ("The answers are: Paris; Rome", "Paris; Rome"),
+        ("Answer: Rome\nAnswer: Paris", None),
+        ("\\boxed{Rome} \\boxed{Paris}", None),
+        ("\\boxed{Paris", None),
+        ("\\boxed{}", None),
+        ("Answer:", None),
+        ("", None),
+        ("Paris " * 1000, None),
+    ],
+)
+def test_the_answer_is_the_box_else_what_is_stated_else_the_whole_text(text: str, answer: str | None) -> None:
+    assert short_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("the Eiffel Tower", "Eiffel tower."),
+        ("U.S.", "US"),
+        ("well known", "well-known"),
+        ("wellknown", "well-known"),
+        ("snake_case", "snake case"),
+        ("\u201cHamlet\u201d", "Hamlet"),
+        ("1,234", "1234"),
+        ("18.0", "18"),
+        ("1/2", "0.5"),
+        ("$5", "5"),
+        ("\u22125", "-5"),
+        ("the", "The"),
+        ("...", "..."),
+        ("caf\u00e9", "cafe\u0301"),
+        ("C++", "c++"),
+    ],
+)
+def test_texts_that_say_the_same(text: str, accepted: str) -> None:
+    assert says(text, ["certainly not this", accepted])
+    assert says(accepted, [text])
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("3.5", "35"),
+        ("3.5 million people", "35 million people"),
+        ("-5", "5"),
+        ("10:30", "1030"),
+        ("1990-95", "199095"),
+        ("vitamin", "vitamin A"),
+        ("C", "C++"),
+        ("C#", "C"),
+        ("48/2", "24"),
+        ("Paris or Rome", "Paris"),
+        ("Paris, Texas", "Paris"),
+        ("3 apples", "3 pears"),
+        ("", "Paris"),
+        ("", "the"),
+        ("\u0915\u0940", "\u0915\u093e"),
+        ("..", "..."),
+    ],
+)
+def test_texts_that_do_not_say_the_same(text: str, accepted: str) -> None:
+    assert not says(text, [accepted])
+    assert not says(accepted, [text])
+
+
+def test_f1_is_that_of_the_words() -> None:
+    assert word_f1("the tower in Paris", ["Rome", "Eiffel tower, Paris"]) == pytest.approx(2 * 2 / (3 + 3))
+    assert word_f1("", ["Rome"]) == word_f1("Rome", []) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Rome; Paris; New York",
+        "Rome, Paris and New York",
+        "Rome, Paris, and New York",
+        "- Rome\n- Paris\n- New York",
+        "1. Rome\n2. Paris\n3. NYC",
+        '["Rome", "Paris", "New York"]',
+        "[rome, paris, nyc]",
+    ],
+)
+def test_a_list_is_read_however_it_is_written(text: str) -> None:
+    assert list_f1(text, [["Rome"], ["Paris"], ["New York", "NYC"]], ordered=True) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "any_order", "in_order"),
+    [
+        ("2, 1, 3", 1.0, 1 / 3),
+        ("1, 2", 4 / 5, 4 / 5),
+        ("1, 2, 3, 4", 6 / 7, 6 / 7),
+        ("1, 2, 3, 3", 6 / 7, 6 / 7),
+        ("1, 1, 1", 1 / 3, 1 / 3),
+        ("123", 0.0, 0.0),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_every_item_counts_once_and_in_a_given_order_in_its_place(text: str, any_order: float, in_order: float) -> None:
+    wanted = [["1"], ["2"], ["3"]]
+    assert list_f1(text, wanted, ordered=False) == pytest.approx(any_order)
+    assert list_f1(text, wanted, ordered=True) == pytest.approx(in_order)
+
+
+def test_an_item_with_and_or_a_comma_is_read_as_one_where_that_fits() -> None:
+    assert (
+        list_f1(
+            "Simon and Garfunkel; Earth, Wind & Fire", [["Earth, Wind & Fire"], ["Simon and Garfunkel"]], ordered=False
+        )
+        == 1
+    )
+    assert list_f1("Queen, Simon and Garfunkel", [["Simon and Garfunkel"], ["Queen"]], ordered=False) == 1
+
+
+def test_items_are_paired_as_well_as_they_can_be() -> None:
+    assert list_f1("x1, x2", [["x1", "x2"], ["x1"]], ordered=False) == 1.0
+
+
+def test_long_texts_are_bounded() -> None:
+    assert list_f1(", ".join(map(str, range(10_000))), [["1"]], ordered=False) == 0.0
+    assert short_answer("\\boxed{a}" * 3000) == "a"
+    assert not says("-" * 1_000_000, ["Paris"])

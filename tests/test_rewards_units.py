@@ -1,0 +1,112 @@
+"""Numbers with units: equal ones however they are written, and ones that are not."""
+
+import pytest
+
+from rewards.units import PREFIXES, quantity, same_quantity
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("1.5 km", "1500 m"),
+        ("3/2 kilometres", "1500 m"),
+        ("1 h 30 min", "90 min"),
+        ("90 min", "1.5 h"),
+        ("5 ft 3 in", "63 in"),
+        ("36 km/h", "10 m/s"),
+        ("10 metres per second", "36 km/h"),
+        ("10 m s^{-1}", "36 km/h"),
+        ("10 m s-1", "36 km/h"),
+        ("25 \xb0C", "77 degF"),
+        ("25^\\circ C", "298.15 K"),
+        ("77 degrees Fahrenheit", "25 celsius"),
+        ("$5", "5 dollars"),
+        ("\\$5", "500 cents"),
+        ("20%", "0.2"),
+        ("20 percent", "20\\%"),
+        ("3\\times10^8 m/s", "3e8 m/s"),
+        ("3 x 10^8 m/s", "300000 km/s"),
+        ("4.2 J/(g K)", "4200 J/(kg*K)"),
+        ("9.8 m/s^2", "9.8 m/s\xb2"),
+        ("5 \\text{ km}", "5000 m"),
+        ("5\\,\\mathrm{km}", "5 km"),
+        ("5 million km", "5e9 m"),
+        ("12 sq ft", "12 ft^2"),
+        ("12 square feet", "12 ft^2"),
+        ("2 kWh", "7.2 MJ"),
+        ("5 \u03bcm", "5000 nm"),
+        ("5 \xb5m", "5000 nm"),
+        ("10 k\u03a9", "10000 ohm"),
+        ("1 lb", "16 oz"),
+        ("1 gallon", "128 fl oz"),
+        ("1 kB", "8000 bits"),
+        ("1 GiB", "1073741824 bytes"),
+        ("\u20ac5", "5 euros"),
+        ("1,500 m", "1.5 km"),
+        ("x = 5 m", "500 cm"),
+        ("5 m.", "5 m"),
+        ("-5 \xb0C", "268.15 K"),
+        ("2 years", "24 months"),
+        ("5 m/s/s", "5 m/s^2"),
+        ("5 km and 20 m", "5020 m"),
+        ("3 hours", "180 minutes"),
+        ("60 mph", "26.8224 m/s"),
+        ("1 atm", "101.325 kPa"),
+        ("180 deg", "0.5 turn"),
+        ("180\xb0", "180 degrees"),
+        ("5 m2", "5 m^2"),
+    ],
+)
+def test_quantities_that_are_equal(answer: str, gold: str) -> None:
+    assert same_quantity(answer, gold)
+    assert same_quantity(gold, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("1 KB", "8000 bit"),
+        ("1 year", "365 days"),
+        ("5", "5 m"),
+        ("5 m", "5"),
+        ("5 m", "5 s"),
+        ("5 km or 5 m", "5 km"),
+        ("48/2 m", "24 m"),
+        ("5 Mm", "5 mm"),
+        ("30 min 1 h", "90 min"),
+        ("5 m 5 m", "10 m"),
+        ("m", "5 m"),
+        ("", "5 m"),
+        ("5 apples", "5 apples"),
+        ("5 m/", "5 m"),
+        ("1.49 km", "1.5 km"),
+        ("5 C", "5 degC"),
+        ("5 m", "5 apples"),
+        ("5 (m", "5 m"),
+        ("5 m^99", "5 m"),
+        ("about 5 m", "5 m"),
+        ("1 m -20 cm", "80 cm"),
+        ("1 h 1 h", "2 h"),
+        ("5 kcelsius", "5 celsius"),
+        ("5 kft", "5000 ft"),
+    ],
+)
+def test_quantities_that_are_not(answer: str, gold: str) -> None:
+    assert not same_quantity(answer, gold)
+
+
+def test_a_tolerance_is_a_share_of_the_right_value() -> None:
+    assert same_quantity("9.8 m/s^2", "9.81 m/s^2", tolerance=0.01)
+    assert not same_quantity("9.7 m/s^2", "9.81 m/s^2", tolerance=0.01)
+    assert not same_quantity("9.8 m", "9.81 m/s^2", tolerance=0.5)
+
+
+def test_every_prefix_stands_before_symbols_and_its_name_before_names() -> None:
+    for sign, (name, exponent) in PREFIXES.items():
+        assert same_quantity(f"1 {sign}W", f"1e{exponent} W")
+        assert same_quantity(f"2 {name}watts", f"2e{exponent} W")
+
+
+def test_no_text_is_too_much() -> None:
+    for text in ("1 " + "m " * 400, "1 m" + "/(" * 200, "9" * 500 + " m", "1 m^9", "1e64 Qm^6", "$" * 500, "1 " * 250):
+        quantity(text)
