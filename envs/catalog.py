@@ -23,7 +23,7 @@ from envs.core.task import Task
 from envs.games import env as games
 from envs.mathematics import env as mathematics
 from envs.puzzles import env as puzzles
-from envs.questions import instruction_following, multiple_choice, short_answer, structured_output
+from envs.questions import instruction_following, multiple_choice, needles, search, short_answer, structured_output
 from envs.remote import env as remote
 from envs.retail import env as retail
 from envs.task_env import TaskEnv
@@ -40,6 +40,8 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         games.ENVIRONMENT,
         instruction_following.ENVIRONMENT,
         multiple_choice.ENVIRONMENT,
+        needles.ENVIRONMENT,
+        search.ENVIRONMENT,
         short_answer.ENVIRONMENT,
         structured_output.ENVIRONMENT,
         remote.ENVIRONMENT,

@@ -116,6 +116,7 @@ HOMES = {
     ),
     "mlflow": ("orchestrator/run/mlflow_run.py",),
     "omegaconf": ("orchestrator/settings/text.py",),
+    "bm25s": ("envs/tools/corpus.py",),
     "jsonschema": ("rewards/json_schemas.py",),
     "datasets": ("envs/data/folder.py", "envs/data/tables.py"),
     "huggingface_hub": ("envs/data/folder.py", "envs/data/hub.py"),

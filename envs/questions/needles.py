@@ -1,0 +1,297 @@
+"""Long-context retrieval: sentences with a code in a text of any length, and what they said as the answer.
+
+The tasks are those of retrieval in RULER (Hsieh et al., arXiv 2404.06654, section 3): `single`, one needle; `many_keys`,
+needles about others beside it; `many_values`, several needles about the one that is asked for, all to be named; `many_queries`,
+several that are asked for at once. Levels of generated tasks: 1 `single`; 2 `many_keys`; 3 `many_values`; 4 `many_queries`. A
+level draws from all levels up to it, unless option `task` names one.
+
+Options: `length` and `unit` (`words`, `characters` or `tokens`) say how long the whole prompt is at most, without what the
+chat template adds; it is less than one sentence shorter, or as long as its needles and its question make it. Without a length
+level 1 has 24 words, and each further level 48 more. Tokens are those of `tokenizer`, a folder with a tokenizer.json.
+`haystack` is what the needles lie in: `sentences` of no importance, or `needles` about others. `needles` is the number
+of others, values or queries (4). `depth` is where the needle lies that is asked for first, from 0 (first) to 1 (last);
+without it anywhere.
+
+Right is an answer (`rewards/short_answers.py` says which text that is) with the codes that were asked for and no other number,
+in at most 16 words for each.
+Part `recall` is the share of them that it has, as RULER counts it. Rows: `input` and `outputs`, as RULER writes them; where
+the outputs are no numbers an answer is right that has all of them.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from envs.core.bounds import fraction, one_of, only_known, positive
+from envs.core.definition import PARTS, EnvDefinition
+from envs.core.row_format import Row, RowFormat, has_fields
+from envs.core.row_format import field as row_field
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import ParsedTurn
+from envs.task_env import TaskEnv
+from rewards.short_answers import short_answer
+from rewards.verdict import verdict
+
+RECALL = "recall"
+Kind = Literal["single", "many_keys", "many_values", "many_queries"]
+Unit = Literal["words", "characters", "tokens"]
+Haystack = Literal["sentences", "needles"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FIRST_WORDS, MORE_WORDS = 24, 48
+MOST_WORDS = 16
+"""Of an answer, for each code: to repeat the text is no answer."""
+DIGITS = 4
+MOST_NEEDLES = 1000
+NAMES = ("ann", "bob", "cal", "dan", "eva", "fay", "gus", "hal", "ida", "jim", "kim", "lee", "max", "ned", "pat", "sue")
+SYLLABLES = tuple(first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou")
+SUBJECTS = (
+    "The road",
+    "A river",
+    "The old house",
+    "Her garden",
+    "The sky",
+    "A small bird",
+    "The wind",
+    "His coat",
+    "The sea",
+)
+VERBS = ("is", "was", "looks", "seems", "stays", "grew", "felt", "became")
+QUALITIES = ("grey", "calm", "warm", "quiet", "dark", "wide", "cold", "slow", "green", "bright", "soft", "empty")
+PLACES = ("", "", " in spring", " at noon", " again", " after the rain", " for a while", " near the town")
+NUMBERS = re.compile(r"(?<![\d.])\d+(?![\d.]*\d)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedleOptions:
+    """How the text is made."""
+
+    length: int | None = None
+    unit: Unit = "words"
+    tokenizer: str | None = None
+    task: Kind | None = None
+    haystack: Haystack = "sentences"
+    needles: int = 4
+    depth: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of("options.unit", str(self.unit), get_args(Unit))
+        one_of("options.haystack", str(self.haystack), get_args(Haystack))
+        if self.task is not None:
+            one_of("options.task", str(self.task), KINDS)
+        for name, value in (("length", self.length), ("needles", self.needles)):
+            if value is None and name == "length":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"options.{name} is {value!r}; it must be a whole number")
+            positive(f"options.{name}", value)
+        if self.needles > MOST_NEEDLES:
+            raise ValueError(f"options.needles is {self.needles}; it may be up to {MOST_NEEDLES}")
+        if self.depth is not None:
+            fraction("options.depth", self.depth)
+        if (self.unit == "tokens") != (self.tokenizer is not None):
+            raise ValueError("options: unit: tokens and tokenizer, a folder with a tokenizer.json, go together")
+        if self.unit == "tokens" and self.length is None:
+            raise ValueError("options.length is missing: how many tokens?")
+
+
+class NeedleEnv(TaskEnv):
+    """Single turn: the codes that were asked for, in any order, and no others."""
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        answer, wanted = short_answer(parsed.answer), task.spec["values"]
+        if all(value.isdigit() for value in wanted):
+            found = set(NUMBERS.findall(answer or ""))
+            shared = found & set(wanted)
+            right = found == set(wanted) and len((answer or "").split()) <= MOST_WORDS * len(wanted)
+        else:
+            shared = {value for value in wanted if value.lower() in (answer or "").lower()}
+            right = shared == set(wanted)
+        said = verdict(right, well_formed=answer is not None, detail=f"{len(shared)} of {len(wanted)} found")
+        return self.end(replace(said, parts=said.parts | {RECALL: len(shared) / len(set(wanted))}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needles:
+    """What is asked for, and what stands beside it: codes by their keys."""
+
+    keys: list[str]
+    asked: list[tuple[str, str]]
+    others: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def question(self) -> str:
+        """The question for the codes of the keys."""
+        *names, last = self.keys
+        return f"What are the codes of {', '.join(names)} and {last}?" if names else f"What is the code of {last}?"
+
+
+def _needle(key: str, value: str) -> str:
+    return f"The code of {key} is {value}."
+
+
+def _keys(rng: random.Random, count: int) -> list[str]:
+    """Return different keys: known names where they are enough, else made of syllables."""
+    if count <= len(NAMES):
+        return rng.sample(NAMES, count)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found.setdefault("".join(rng.choices(SYLLABLES, k=3)))
+    return list(found)
+
+
+def _needles(rng: random.Random, kind: Kind, count: int) -> Needles:
+    """Draw the needles of a task; values are different numbers of `DIGITS` digits."""
+    values = [str(value) for value in rng.sample(range(10 ** (DIGITS - 1), 10**DIGITS), count + 1)]
+    keys = _keys(rng, count + 1)
+    if kind == "single":
+        return Needles(keys=keys[:1], asked=[(keys[0], values[0])])
+    if kind == "many_keys":
+        others = list(zip(keys[1:], values[1:], strict=True))
+        return Needles(keys=keys[:1], asked=[(keys[0], values[0])], others=others)
+    if kind == "many_values":
+        asked = [(keys[0], value) for value in values[:count]]
+        return Needles(keys=keys[:1], asked=asked, others=[(keys[1], values[-1])])
+    asked = list(zip(keys[:count], values[:count], strict=True))
+    return Needles(keys=keys[:count], asked=asked, others=[(keys[-1], values[-1])])
+
+
+def _hay(rng: random.Random, needles: Needles, haystack: Haystack) -> str:
+    """Return one sentence that has nothing to do with the question."""
+    if haystack == "sentences":
+        return f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(QUALITIES)}{rng.choice(PLACES)}."
+    taken, used = set(needles.keys), {value for _, value in needles.asked}
+    while True:
+        key, value = "".join(rng.choices(SYLLABLES, k=4)), str(rng.randrange(10 ** (DIGITS - 1), 10**DIGITS))
+        if key not in taken and value not in used:
+            return _needle(key, value)
+
+
+@cache
+def _tokenizer(folder: str) -> Callable[[str], int]:
+    """Return what counts tokens. Raise `ValueError` where the folder has no tokenizer."""
+    from tokenizers import Tokenizer
+
+    file = Path(folder).expanduser() / "tokenizer.json"
+    if not file.is_file():
+        raise ValueError(f"options.tokenizer: {folder} has no tokenizer.json; give the folder of a model")
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _measure(options: NeedleOptions) -> Callable[[str], int]:
+    if options.unit == "tokens":
+        return _tokenizer(str(options.tokenizer))
+    return len if options.unit == "characters" else lambda text: len(text.split())
+
+
+def _text(rng: random.Random, needles: Needles, options: NeedleOptions, length: int) -> str:
+    """Return the prompt: as many sentences as fit into the length, the needles among them."""
+    measure, asked = _measure(options), [_needle(*needle) for needle in needles.asked]
+    placed = asked + [_needle(*needle) for needle in needles.others]
+    room = length - measure(" ".join([*placed, needles.question]))
+    hay: list[str] = []
+    while room > 0:
+        hay.append(_hay(rng, needles, options.haystack))
+        room -= max(1, measure(f" {hay[-1]}"))
+    while True:
+        prompt = " ".join([*_mixed(rng, hay, placed, options.depth), needles.question])
+        over = measure(prompt) - length
+        if over <= 0 or not hay:
+            return prompt
+        while over > 0 and hay:
+            over -= max(1, measure(f" {hay.pop()}"))
+
+
+def _mixed(rng: random.Random, hay: list[str], placed: list[str], depth: float | None) -> list[str]:
+    """Return the sentences in order: the needles anywhere, the first of them at `depth` where that is given."""
+    loose = placed if depth is None else placed[1:]
+    total = len(hay) + len(loose)
+    needles, others = iter(rng.sample(loose, len(loose))), iter(hay)
+    chosen = set(rng.sample(range(total), len(loose)))
+    mixed = [next(needles) if at in chosen else next(others) for at in range(total)]
+    if depth is not None:
+        mixed.insert(round(depth * total), placed[0])
+    return mixed
+
+
+def generate(rng: random.Random, level: int, *, options: NeedleOptions) -> Task:
+    """Generate a task of this level; its key is set by the source."""
+    if not 1 <= level <= len(KINDS):
+        raise ValueError(f"needles has levels 1 to {len(KINDS)}, not {level}")
+    kind = options.task or KINDS[rng.randrange(level)]
+    needles = _needles(rng, kind, options.needles)
+    length = options.length or FIRST_WORDS + MORE_WORDS * (level - 1)
+    spec = {
+        "values": [value for _, value in needles.asked],
+        "others": [value for _, value in needles.others],
+        "steps": " ".join(f"{key} {value}" for key, value in needles.asked),
+    }
+    return Task(messages=({"role": "user", "content": _text(rng, needles, options, length)},), spec=spec)
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """Return the expert's answer to a generated task."""
+    if "steps" not in task.spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
+    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": ", ".join(task.spec["values"])}]
+
+
+def gold(task: Task) -> list[str]:
+    """Return the turn of the right answer."""
+    return [", ".join(task.spec["values"])]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Yield wrong answers by what was done to the right one."""
+    values, others = task.spec["values"], task.spec.get("others", [])
+    yield "empty", [""]
+    yield "another text", ["certainly not this"]
+    yield "one left out", [", ".join(values[1:])]
+    yield "a box that is not closed", [f"\\boxed{{{', '.join(values)}"]
+    if all(value.isdigit() for value in values):
+        yield "a digit more", [", ".join(f"{value}0" for value in values)]
+        yield "one too many", [", ".join([*values, str(int(values[0]) + 1)])]
+        if len(task.messages[-1]["content"].split()) > MOST_WORDS * len(values):
+            yield "the text repeated", [task.messages[-1]["content"]]
+        yield "joined", ["".join([*values, "0"])]
+    if others:
+        yield "the code of another", [", ".join([*values[1:], others[0]])]
+
+
+def _ruler_task(row: Row) -> Task:
+    """Make a task of a row as RULER writes them: the whole prompt, and the texts that the answer must have."""
+    outputs = [str(output).strip() for output in row_field(row, "outputs", list)]
+    if not outputs or not all(outputs):
+        raise ValueError(f"field 'outputs' must hold texts that are not empty, not {outputs!r:.80}")
+    return Task(messages=({"role": "user", "content": row_field(row, "input", str)},), spec={"values": outputs})
+
+
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    """Return the environment with these options. Raise `ValueError` for wrong ones."""
+    only_known(options, [option.name for option in fields(NeedleOptions)], "options")
+    chosen = NeedleOptions(**options)
+    _measure(chosen)("")
+    return _definition(chosen)
+
+
+def _definition(options: NeedleOptions) -> EnvDefinition:
+    return EnvDefinition(
+        id="needles",
+        entry_point="envs.questions.needles:NeedleEnv",
+        generate=partial(generate, options=options),
+        formats=(RowFormat(name="ruler", matches=has_fields("input", "outputs"), load=_ruler_task),),
+        demonstrate=demonstrate,
+        gold=gold,
+        corruptions=corruptions,
+        configure=configure,
+        parts=(*PARTS, RECALL),
+        max_turns=1,
+    )
+
+
+ENVIRONMENT = _definition(NeedleOptions())

@@ -1,0 +1,287 @@
+"""Search over a local corpus: questions that its documents answer, with the tools `search(query)` and `open(id)`.
+
+Each generated task has a corpus of its own, so that nothing can be learnt by heart. Levels: 1 where somebody lives, one
+document for each of four; 2 where the boss of somebody lives, which two documents say; 3 the same among twelve who share
+names. A level draws from all levels up to it.
+
+Rows: `question` with `answer` (a text, or a list of texts of which any is right), or with `golden_answers` as FlashRAG and
+Search-R1 have them; `gold_ids` where it is known which documents say it. The corpus is `corpus.jsonl` beside the rows, or that
+of option `corpus`: a file (JSONL, Parquet, CSV), a folder or a name on the hub, with `id`, `text` or `contents`, and perhaps
+`title` (BEIR's, FlashRAG's). Options: `results` of a search (5), `snippet` (characters of its text that a result shows, 160)
+and `page` (characters of an opened document, 4000).
+
+The answer is the first turn without calls; `rewards/short_answers.py` says when it is right. Parts: `found` (the share of the
+gold documents that were opened, 1 where none are known) and `tool_errors` (the share of calls that went wrong).
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from envs.core.bounds import only_known, positive
+from envs.core.definition import PARTS, EnvDefinition
+from envs.core.errors import EnvironmentFault
+from envs.core.row_format import Row, RowFormat, field, has_fields
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
+from envs.task_env import MAX_CALLS, TaskEnv
+from envs.tools.corpus import Corpus, corpus_at, small_corpus
+from envs.tools.text_tool import TextTool, answer_call, schemas
+from rewards.short_answers import says, short_answer
+from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
+
+FOUND = "found"
+MAX_TURNS = 8
+BESIDE = "corpus.jsonl"
+REQUEST = "Search for the answer. Then put it, and nothing else, in \\boxed{}."
+NAMES = ("ann", "bob", "cal", "dan", "eva", "fay", "gus", "hal", "ida", "jim", "kim", "lee", "max", "ned", "pat", "sue")
+SURNAMES = ("fox", "day", "orr", "kay", "may", "lim")
+TOWNS = (
+    "Rome",
+    "Oslo",
+    "Lima",
+    "Bonn",
+    "Cork",
+    "Nice",
+    "Kyiv",
+    "Doha",
+    "Bern",
+    "York",
+    "Lund",
+    "Pisa",
+    "Graz",
+    "Bari",
+    "Baku",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """Which corpus, and how much of it a call shows."""
+
+    corpus: str | None = None
+    results: int = 5
+    snippet: int = 160
+    page: int = 4000
+
+    def __post_init__(self) -> None:
+        if self.corpus is not None and not isinstance(self.corpus, str):
+            raise ValueError(f"options.corpus is {self.corpus!r}; it must be a file, a folder or a name on the hub")
+        for name, value in (("results", self.results), ("snippet", self.snippet), ("page", self.page)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"options.{name} is {value!r}; it must be a whole number")
+        positive("options.results", self.results)
+        positive("options.page", self.page)
+        if self.snippet < 0:
+            raise ValueError(f"options.snippet is {self.snippet}; it must be 0 or more")
+
+
+class SearchEnv(TaskEnv):
+    """A turn with calls is answered by one tool message a call; the first turn without is the answer."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Open the task's corpus. Raise `EnvironmentFault` where it can't be read."""
+        observation = super().reset(seed=seed, options=options)
+        assert self.task is not None
+        self.opened: set[str] = set()
+        self.calls = self.errors = 0
+        self.tools = tools(_corpus(self.task), _options(self.task), self.opened)
+        return observation
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        if not parsed.calls:
+            answer = short_answer(parsed.answer)
+            right = answer is not None and says(answer, task.spec["accepted"])
+            said = verdict(right, well_formed=answer is not None, detail=f"answered {(answer or '')[:80]}")
+            return self.end(self._with_parts(said, task))
+        if self.is_last(task):
+            return self.cut(f"after {self.turns} turns without an answer")
+        results = [answer_call(call, self.tools) for call in parsed.calls[:MAX_CALLS]]
+        results += ["error: too many calls"] * (len(parsed.calls) > MAX_CALLS)
+        self.calls += len(results)
+        self.errors += sum(result.startswith("error:") for result in results)
+        return self.go_on([{"role": "tool", "content": result} for result in results])
+
+    def standing(self, task: Task) -> Verdict:
+        return self._with_parts(verdict(False), task)
+
+    def _with_parts(self, judged: Verdict, task: Task) -> Verdict:
+        wanted = set(task.spec["gold_ids"])
+        found = len(wanted & self.opened) / len(wanted) if wanted else 1.0
+        return replace(judged, parts=judged.parts | {FOUND: found, TOOL_ERRORS: share_of(self.errors, self.calls)})
+
+
+def tools(corpus: Corpus | None, options: SearchOptions, opened: set[str]) -> dict[str, TextTool]:
+    """Return the tools over a corpus; `opened` gets the ids of the documents that are opened."""
+
+    def search(query: str) -> str:
+        assert corpus is not None
+        found = corpus.search(query, options.results)
+        if not found:
+            return "nothing found"
+        lines = (f"{one.id}: {' '.join(f'{one.title} {one.text[: options.snippet]}'.split())}" for one in found)
+        return "\n".join(lines)
+
+    def open_document(name: str) -> str:
+        assert corpus is not None
+        document = corpus.open(name.strip())
+        opened.add(document.id)
+        return f"{document.title}\n{document.text}"[: options.page].strip()
+
+    return {
+        "search": TextTool(
+            argument="query", run=search, description="The best documents for these words: ids and titles."
+        ),
+        "open": TextTool(argument="id", run=open_document, description="The text of a document."),
+    }
+
+
+TOOLS = schemas(tools(None, SearchOptions(), set()))
+
+
+def _options(task: Task) -> SearchOptions:
+    given = dict(task.env.options)
+    return SearchOptions(**given if "documents" not in task.spec else given | {"snippet": 0})
+
+
+def _corpus(task: Task) -> Corpus:
+    try:
+        if "documents" in task.spec:
+            return small_corpus(tuple((name, title, text) for name, title, text in task.spec["documents"]))
+        return corpus_at(str(task.env.options["corpus"]))
+    except (ValueError, OSError) as error:
+        raise EnvironmentFault(f"the corpus can't be read: {error}") from error
+
+
+def generate(rng: random.Random, level: int) -> Task:
+    """Generate a task of this level, with a corpus of its own; its key is set by the source."""
+    if level not in (1, 2, 3):
+        raise ValueError(f"search has levels 1 to 3, not {level}")
+    drawn = rng.randint(1, level)
+    if drawn == 3:
+        people = [f"{name} {surname}" for name in rng.sample(NAMES, 3) for surname in rng.sample(SURNAMES, 4)]
+    else:
+        people = rng.sample(NAMES, 4)
+    rng.shuffle(people)
+    towns = rng.sample(TOWNS, len(people))
+    ids = [str(number) for number in rng.sample(range(1, 100), len(people))]
+    asked, boss = 0, 1
+    lines = [f"{person} lives in {town}." for person, town in zip(people, towns, strict=True)]
+    if drawn == 1:
+        question, path, answer = f"Where does {people[asked]} live?", [asked], towns[asked]
+    else:
+        question, path, answer = f"Where does the boss of {people[asked]} live?", [asked, boss], towns[boss]
+        lines[asked] += f" The boss is {people[boss]}."
+    order = rng.sample(range(len(people)), len(people))
+    spec = {
+        "accepted": [answer],
+        "gold_ids": [ids[place] for place in path],
+        "documents": [[ids[place], people[place], lines[place]] for place in order],
+        "path": [people[place] for place in path],
+        "wrong": towns[2],
+    }
+    return Task(messages=({"role": "user", "content": question},), spec=spec, tools=TOOLS)
+
+
+def demonstrate(task: Task) -> list[Message]:
+    """Return the expert's turns with the tools' results: search for each in turn, open what was found, answer."""
+    spec = task.spec
+    if "path" not in spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
+    known = tools(_corpus(task), _options(task), set())
+    said: list[Message] = []
+    for person, name in zip(spec["path"], spec["gold_ids"], strict=True):
+        for thought, call in ((person, ("search", {"query": person})), (name, ("open", {"id": name}))):
+            said.append(_asking(thought, *call))
+            said.append({"role": "tool", "content": answer_call(Call(name=call[0], arguments=dict(call[1])), known)})
+    last = spec["accepted"][0]
+    return [*said, {"role": "assistant", "reasoning_content": last, "content": f"\\boxed{{{last}}}"}]
+
+
+def _asking(thought: str, name: str, arguments: dict[str, str]) -> Message:
+    calls = [call_message(name, dict(arguments))]
+    return {"role": "assistant", "reasoning_content": thought, "content": "", "tool_calls": calls}
+
+
+def gold(task: Task) -> list[str]:
+    """Return the turns of a right answer: the expert's, or the answer of a row at once after its documents were opened."""
+    if "path" in task.spec:
+        return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
+    opening = [call_message("open", {"id": name}) for name in task.spec["gold_ids"][:MAX_CALLS]]
+    asked = [turn_text({"content": "", "tool_calls": opening}, thinks=False)] if opening else []
+    return [*asked, f"Answer: {task.spec['accepted'][0]}"]
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Yield the turns of wrong answers by what was done to the right one."""
+    *asked, answered = gold(task)
+    right = task.spec["accepted"][0]
+    yield "no answer", asked
+    yield "empty answer", [*asked, ""]
+    yield "answers that differ", [*asked, f"\\boxed{{{right}}} \\boxed{{surely not this}}"]
+    yield "something else behind it", [*asked, f"\\boxed{{{right} or surely not this}}"]
+    yield "a call that never ends", [*asked, f"<tool_call>{answered}"]
+    if "wrong" in task.spec:
+        yield "where another one lives", [*asked, f"\\boxed{{{task.spec['wrong']}}}"]
+
+
+def _load(row: Row, *, corpus: str) -> Task:
+    """Make a task of a row whose gold documents, where it names some, are in the corpus."""
+    answers = row["golden_answers"] if "golden_answers" in row else row["answer"]
+    accepted = [
+        str(one).strip() for one in (answers if isinstance(answers, list) else [answers]) if isinstance(one, str | int)
+    ]
+    if not accepted or not all(accepted):
+        raise ValueError(f"the answers must be texts that are not empty, not {answers!r:.80}")
+    gold_ids = [str(name) for name in (field(row, "gold_ids", list) if "gold_ids" in row else [])]
+    known = corpus_at(corpus).by_id
+    if missing := [name for name in gold_ids if name not in known]:
+        raise ValueError(f"field 'gold_ids' names {missing[0]!r}, which {corpus} does not have")
+    content = f"{field(row, 'question', str).strip()}\n\n{REQUEST}"
+    return Task(
+        messages=({"role": "user", "content": content},), spec={"accepted": accepted, "gold_ids": gold_ids}, tools=TOOLS
+    )
+
+
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    """Return the environment with these options. Raise `ValueError` for wrong ones."""
+    only_known(options, [option.name for option in fields(SearchOptions)], "options")
+    return _definition(SearchOptions(**options))
+
+
+def _beside(folder: Path, *, options: SearchOptions) -> EnvDefinition:
+    """Return the environment whose rows find their corpus in this folder. Raise `ValueError` where it is not there."""
+    file = folder.resolve() / BESIDE
+    if not file.is_file():
+        raise ValueError(f"{file} is not there; put the corpus there, or name it by options.corpus")
+    return _definition(replace(options, corpus=str(file)))
+
+
+def _definition(options: SearchOptions) -> EnvDefinition:
+    env = EnvDefinition(
+        id="search",
+        entry_point="envs.questions.search:SearchEnv",
+        generate=generate,
+        demonstrate=demonstrate,
+        gold=gold,
+        corruptions=corruptions,
+        configure=configure,
+        options=asdict(options),
+        parts=(*PARTS, FOUND, TOOL_ERRORS),
+        max_turns=MAX_TURNS,
+    )
+    if options.corpus is None:
+        return replace(env, beside=partial(_beside, options=options), companions=(BESIDE,))
+    rows = partial(_load, corpus=options.corpus)
+    formats = (
+        RowFormat(name="qa", matches=has_fields("question", "answer"), load=rows),
+        RowFormat(name="flashrag", matches=has_fields("question", "golden_answers"), load=rows),
+    )
+    return replace(env, formats=formats)
+
+
+ENVIRONMENT = _definition(SearchOptions())
