@@ -127,6 +127,7 @@ LATE_IMPORTS = {
         "envs.data.tables.files_of",
         "envs.data.tables.table_rows",
     ],
+    "envs/tools/corpus.py": ["bm25s"],
     "orchestrator/__main__.py": ["orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/compare_command.py": [
         "orchestrator.reporting.compare.compare",

@@ -26,6 +26,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from tokenizers import Tokenizer
+
 from envs.core.bounds import fraction, one_of, only_known, positive
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.row_format import Row, RowFormat, has_fields
@@ -174,8 +176,6 @@ def _hay(rng: random.Random, needles: Needles, haystack: Haystack) -> str:
 @cache
 def _tokenizer(folder: str) -> Callable[[str], int]:
     """Return what counts tokens. Raise `ValueError` where the folder has no tokenizer."""
-    from tokenizers import Tokenizer
-
     file = Path(folder).expanduser() / "tokenizer.json"
     if not file.is_file():
         raise ValueError(f"options.tokenizer: {folder} has no tokenizer.json; give the folder of a model")
