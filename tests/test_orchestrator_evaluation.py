@@ -11,6 +11,7 @@ from envs.core.thinking_mode import UNLIMITED, up_to
 from envs.source import content_key
 from orchestrator.evaluation.scores import attested, env_result, is_of, task_scores
 from orchestrator.reporting.record import read_evaluations
+from rewards.verdict import Outcome, Verdict
 from rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
 
 
@@ -41,6 +42,17 @@ def test_one_token_of_other_weights_voids_the_score_of_its_environment_and_of_no
     found = env_result(sound[:2], asked=2, void=void["math"])
     assert (found["void"], found["samples"], found["failures"], found["complete"]) == (1, 0, 0, 0)
     assert all(math.isnan(found[name]) for name in ("avg_at_k", "avg_at_k_low", "pass_at_k", "stderr", "reward"))
+
+
+def test_the_parts_of_the_reward_are_means_over_the_answers_that_have_them() -> None:
+    one, other = answered("a", under(1)), answered("b", under(1))
+    judged = [
+        replace(group.trajectories[0], verdict=Verdict(outcome=Outcome.OK, parts=parts))
+        for group, parts in ((one, {"correct": 1.0, "loose": 1.0}), (other, {"correct": 0.0}))
+    ]
+    groups = [replace(group, trajectories=(found,)) for group, found in zip((one, other), judged, strict=True)]
+    found = env_result(groups, asked=2)
+    assert {name: value for name, value in found.items() if "/" in name} == {"parts/correct": 0.5, "parts/loose": 1.0}
 
 
 def test_answers_that_failed_need_no_weights() -> None:

@@ -93,7 +93,8 @@ def env_result(groups: list[Group], *, asked: int, void: int = 0) -> dict[str, f
     """Return an environment's results, of `asked` tasks; `void` answers are those of other weights.
 
     avg@k is over the answers with a score, with its standard error over tasks; `avg_at_k_low` counts those without one as
-    wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`.
+    wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`. `parts/NAME` is the mean of
+    a part of the reward over the answers that have it.
     """
     scored = [t for group in groups for t in group.trajectories]
     complete = [group for group in groups if not group.failed and group.trajectories]
@@ -115,4 +116,13 @@ def env_result(groups: list[Group], *, asked: int, void: int = 0) -> dict[str, f
         "well_formed": well_formed_share(scored) if scored else math.nan,
         "thought_tokens": mean([t.thought_tokens for t in scored]),
         "answer_tokens": mean([t.answer_tokens for t in scored]),
+    } | _parts(scored)
+
+
+def _parts(scored: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the means of the parts of the rewards."""
+    names = sorted({name for one in scored for name in one.verdict.parts})
+    return {
+        f"parts/{name}": mean([one.verdict.parts[name] for one in scored if name in one.verdict.parts])
+        for name in names
     }
