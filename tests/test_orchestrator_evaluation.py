@@ -124,3 +124,18 @@ def test_the_file_of_an_evaluation_has_every_task_and_the_version_that_answered(
     assert sorted(found["tasks"]) == sorted(found["envs"])
     assert [(one["right"], one["scored"], one["failed"]) for one in found["tasks"]["math"]] == [(2, 2, 0)] * 2
     assert len({one["key"] for one in found["tasks"]["math"]}) == 2
+
+
+def test_without_a_number_a_whole_set_is_asked_in_order_each_row_once(tmp_path: Path) -> None:
+    rows = [
+        json.dumps({"question": f"What is {n % 70} + {n % 70}?", "answer": f"#### {2 * (n % 70)}"}) for n in range(71)
+    ]
+    (tmp_path / "test.jsonl").write_text("\n".join(rows) + "\n")
+    pool = RolloutPool()
+    found, _, screen = evaluated(tmp_path, f"envs.math.eval_data={tmp_path}/test.jsonl", "eval.tasks=null", pool=pool)
+    asked = [one.task.messages[-1]["content"] for one in pool.tickets if one.task.env.name == "math"]
+    assert [question.partition("?")[0] for question in asked] == [f"What is {n % 70} + {n % 70}" for n in range(71)]
+    assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (71, 71)  # two of them equal
+    assert len({task["key"] for task in found["tasks"]["math"]}) == 71
+    assert found["envs"]["code"]["tasks"] == 64  # which are generated
+    assert "were asked for" not in screen

@@ -24,6 +24,9 @@ from orchestrator.reporting.paired import (
     sign_flip_p,
     tasks_needed,
 )
+from orchestrator.reporting.pairs import step_pairs
+from orchestrator.reporting.record import read_run
+from orchestrator.run.metrics_log import MetricsLog
 
 DARWIN = (49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48)
 """Heights of crossed maize plants less those of their self-fertilised partners, in eighths of an inch."""
@@ -180,8 +183,8 @@ def write_evaluation(run: Path, label: str, order: int, scores: dict[str, list[T
     counts = {"tasks": 2, "tasks_asked": 2, "samples": 8, "failures": 0, "complete": 2}
     tasks = {env: [asdict(one) for one in listed] for env, listed in scores.items()}
     envs = dict.fromkeys(scores, counts | shares)
-    (run / "eval").mkdir(parents=True, exist_ok=True)
     path = run / "eval" / f"{label}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"label": label, "order": order, "k": 4, "seconds": 1.0, "envs": envs, "tasks": tasks}))
     return path
 
@@ -222,3 +225,19 @@ def test_what_can_not_be_compared_is_refused_with_a_reason(
     }
     assert main(["compare", *(str(places.get(name, tmp_path / name)) for name in given)]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_of_the_evaluations_between_steps_the_first_the_best_the_last_and_those_with_a_checkpoint_are_paired(
+    tmp_path: Path,
+) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    (tmp_path / "config.yaml").write_text("name: run\n")
+    (tmp_path / "manifest.json").write_text(json.dumps({"stages": {"sft": "sft", "rl": "rl"}}))
+    for step, right in ((0, 0), (2, 1), (4, 4), (6, 2), (8, 3), (10, 2)):
+        write_evaluation(tmp_path, f"steps/rl-{step}", step, {"math": [score(f"{n}", right) for n in range(5)]})
+        log.append("rl.eval", step, {"avg_at_k": right / 4})
+    (tmp_path / "checkpoints" / "rl" / "000008").mkdir(parents=True)
+    pairs = step_pairs(tmp_path, read_run(tmp_path))
+    assert {pair.first for pair in pairs} | {pair.second for pair in pairs} == {f"steps/rl-{n}" for n in (0, 4, 8, 10)}
+    assert len(pairs) == 6
+    assert (pairs[0].first, pairs[0].second, pairs[0].envs["math"].difference) == ("steps/rl-0", "steps/rl-4", 1.0)

@@ -15,6 +15,7 @@ NAMED = re.compile(rf"(?<![\w./*])({'|'.join(SECTIONS)})((?:\.[a-z][a-z0-9_]*)+)
 FREE = {key for key in KINDS if key.endswith(("shares",))}
 """Settings whose keys the user chooses."""
 NO_SETTINGS = {
+    "rl.eval",
     "learner.step",
     "learner.publish",
     "sandbox.isolation",
@@ -22,7 +23,7 @@ NO_SETTINGS = {
     "model.layers",
     "model.safetensors",
 }
-"""Methods, a fact of the tracker, tensors of a model and its file."""
+"""A name of rows of metrics, methods, a fact of the tracker, tensors of a model and its file."""
 SUFFIXES = {path.suffix for path in ROOT.rglob("orchestrator/**/*.*")} | {".json", ".svg", ".jsonl"}
 
 

@@ -12,7 +12,7 @@ from envs.core.bounds import fraction
 from envs.core.setting import running, scheduled
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
-from envs.source import distinct, open_source
+from envs.source import GeneratedSource, distinct, open_source
 from orchestrator.deadline import Deadline, in_thread
 from orchestrator.evaluation.scores import attested, of_env, void_in_words
 from orchestrator.failure_watch import FailureWatch
@@ -31,14 +31,17 @@ from rollout.trajectory import Group, Ticket, WeightVersion
 
 T = TypeVar("T")
 FREE = Condition(thinking=UNLIMITED)
+GENERATED = 64
+"""Tasks of an environment that generates them where all are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
     """Evaluation on held-out tasks."""
 
-    tasks: int = scheduled(64)
-    """Held-out tasks of each environment."""
+    tasks: int | None = scheduled(64)
+    """Held-out tasks of each environment. null is all rows of its data, each once and in their order; of an environment that
+    generates its tasks it is 64."""
     samples: int = scheduled(4)
     """Answers to each task, the k of avg@k and pass@k."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -57,8 +60,10 @@ class EvalConfig:
     """Whether the tasks are also answered where the prompt asks for little thought."""
 
     def __post_init__(self) -> None:
-        if self.tasks < 1 or self.samples < 1:
-            raise ValueError(f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1")
+        if (self.tasks is not None and self.tasks < 1) or self.samples < 1:
+            raise ValueError(
+                f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null asks all rows"
+            )
         fraction("eval.max_failures", self.max_failures)
         for budget in self.budgets:
             if budget < 0:
@@ -91,13 +96,23 @@ class Pass:
         return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env.name, ())]
 
 
-def heldout_tasks(config: RunConfig, tasks: int) -> list[Task]:
+def heldout_tasks(config: RunConfig, tasks: int | None) -> list[Task]:
     """Return the tasks of an evaluation: the first `tasks` held-out ones of each environment, in the order of names.
 
-    None of them twice; fewer of an environment that does not have as many.
+    None of them twice; fewer of an environment that does not have as many. None is as `EvalConfig.tasks` says; raise
+    `ValueError` where it asks for the whole of what is streamed.
     """
-    sources = [open_source(env, split="heldout", seed=config.seed) for _, env in sorted(config.environments.items())]
-    return [task for source in sources for task in distinct(source, tasks)]
+    found: list[Task] = []
+    for name, env in sorted(config.environments.items()):
+        source = open_source(env, split="heldout", seed=config.seed)
+        wanted = GENERATED if tasks is None and isinstance(source, GeneratedSource) else tasks
+        if wanted is None and source.size is None:
+            raise ValueError(
+                f"eval.tasks=null: nobody knows how many held-out rows envs.{name}.data has, which is streamed; give "
+                f"envs.{name}.eval_data, or a number of tasks"
+            )
+        found += distinct(source, wanted)
+    return found
 
 
 class Exam:
@@ -130,7 +145,8 @@ class Exam:
         making = in_thread(heldout_tasks, run.config, wanted)
         tasks = await run.stop.wait_or(self._in_time(making, waiting_for="held-out tasks to be made"))
         for env in sorted(run.config.envs):
-            if (found := sum(task.env.name == env for task in tasks)) < wanted:
+            found = sum(task.env.name == env for task in tasks)
+            if wanted is not None and found < wanted:
                 run.progress.note(f"eval-{self.label}: {env} has {found} held-out tasks, {wanted} were asked for")
         return tasks
 

@@ -89,8 +89,8 @@ def of_env(groups: Iterable[Group], env: str) -> list[Group]:
     return [group for group in groups if group.ticket.task.env.name == env]
 
 
-def env_result(groups: list[Group], *, asked: int, void: int = 0) -> dict[str, float]:
-    """Return an environment's results, of `asked` tasks; `void` answers are those of other weights.
+def env_result(groups: list[Group], *, asked: int | None, void: int = 0) -> dict[str, float]:
+    """Return an environment's results, of `asked` tasks, None for all; `void` answers are those of other weights.
 
     avg@k is over the answers with a score, with its standard error over tasks; `avg_at_k_low` counts those without one as
     wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`. `parts/NAME` is the mean of
@@ -101,7 +101,7 @@ def env_result(groups: list[Group], *, asked: int, void: int = 0) -> dict[str, f
     shares, lowest = task_accuracies(groups), task_accuracies(groups, failed_are_wrong=True)
     return {
         "tasks": len(groups),
-        "tasks_asked": asked,
+        "tasks_asked": len(groups) if asked is None else asked,
         "samples": len(scored),
         "failures": sum(len(group.failed) for group in groups),
         "void": void,

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from orchestrator.reporting.paired import TaskComparison, compare_envs
-from orchestrator.reporting.record import Evaluation, read_evaluation, read_evaluations
+from orchestrator.reporting.record import Evaluation, RunRecord, read_evaluation, read_evaluations
+from orchestrator.run.checkpoint import steps
+from orchestrator.run.folder import RunDir, evaluations_of
 
 HEAD = ("environment", "tasks", "first", "second", "difference", "95 % interval", "p", "tasks for 0.02", "0.05", "0.1")
 """The columns of a table of comparisons; the last three are how many tasks would show a difference of so much."""
@@ -34,6 +37,21 @@ def all_pairs(evaluations: Sequence[Evaluation]) -> list[EvaluationPair]:
         for one, other in combinations(evaluations, 2)
     ]
     return [pair for pair in pairs if pair.envs]
+
+
+def step_pairs(run_dir: Path, record: RunRecord) -> list[EvaluationPair]:
+    """Compare some of the evaluations between the steps of each instance: the first, the best and the last one, and those whose
+    checkpoints are kept.
+    """
+    folder, pairs = RunDir(run_dir), []
+    for name in record.stages:
+        files = folder.step_evaluations(name)
+        measured = zip(*record.series(evaluations_of(name), "avg_at_k"), strict=True)
+        best = max(((value, step) for step, value in measured if step in files and isfinite(value)), default=None)
+        chosen = {*list(files)[:1], *list(files)[-1:], *(steps(folder.checkpoints(name)))}
+        chosen |= set() if best is None else {best[1]}
+        pairs += all_pairs([read_evaluation(path) for step, path in files.items() if step in chosen])
+    return pairs
 
 
 def compare_places(first: Path, second: Path) -> EvaluationPair:

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from orchestrator.reporting.budget_figures import budget_figure_file, draw_budget_figures
 from orchestrator.reporting.figures import draw_figures
 from orchestrator.reporting.overlaps import EvaluationOverlap, read_overlaps
-from orchestrator.reporting.pairs import EvaluationPair, all_pairs, p_text
+from orchestrator.reporting.pairs import EvaluationPair, all_pairs, p_text, step_pairs
 from orchestrator.reporting.record import RunRecord, read_run
 from orchestrator.reporting.stage_figures import StageFigures
 from orchestrator.reporting.transcripts import pick_transcripts
@@ -44,7 +44,7 @@ def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPat
         json=run_dir / "report.json",
         curves=run_dir / "curves.svg" if record.budget_curves else None,
     )
-    pairs = all_pairs(record.evaluations)
+    pairs = [*all_pairs(record.evaluations), *step_pairs(run_dir, record)]
     overlaps = read_overlaps(run_dir)
     further = {"pairs": [pair.as_json() for pair in pairs], "overlaps": [asdict(overlap) for overlap in overlaps]}
     write_json(paths.json, summary(record) | further)

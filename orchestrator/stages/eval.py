@@ -11,7 +11,7 @@ is void, null too, where a token of it was sampled by other weights than those t
 import time
 from pathlib import Path
 
-from orchestrator.evaluation.exam import EvalConfig, Exam, thinking_passes
+from orchestrator.evaluation.exam import EvalConfig, Exam, heldout_tasks, thinking_passes
 from orchestrator.evaluation.scores import env_result, of_env, result_json
 from orchestrator.reporting.budget_curve import BudgetPoint
 from orchestrator.reporting.record import read_evaluations
@@ -113,5 +113,5 @@ STAGE = Stage(
     limits_thoughts=_limits,
     leaves_thoughts_out=lambda config: config.no_thought,
     fits=_fits,
-    check=lambda config, start: start.heldout_tasks(),
+    check=lambda config, start: heldout_tasks(start.config, config.tasks and 1),
 )

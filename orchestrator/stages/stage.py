@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.core.thinking_mode import ThinkingMix
 from envs.data.config import DataConfig
-from envs.source import open_source
+from orchestrator.evaluation.exam import heldout_tasks
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.reporting.stage_figures import NO_FIGURES, StageFigures
 from orchestrator.session.run import Run
@@ -56,12 +56,7 @@ class StartCheck:
         """Open what a stage that runs the loop asks: training tasks, and held-out ones where it evaluates between steps."""
         self.training_tasks(config.shares)
         if config.eval_every:
-            self.heldout_tasks()
-
-    def heldout_tasks(self) -> None:
-        """Open the held-out tasks of every environment, which reads every row of data."""
-        for env in self.config.environments.values():
-            open_source(env, split="heldout", seed=self.config.seed)
+            heldout_tasks(self.config, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
