@@ -358,7 +358,7 @@ def test_an_evaluation_of_what_is_down_ends_with_its_name(tmp_path: Path) -> Non
         TooManyFailures, match=r"the engine is at fault: 4 of the last 4 .*'tool_use'.*eval\.max_failures"
     ):
         evaluated(tmp_path, pool=RolloutPool(fails="tool_use"))
-    assert not list((tmp_path / "run" / "eval").iterdir())
+    assert not list((tmp_path / "run" / "eval").rglob("*.json"))
 
 
 def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envs.core.setting import identity, scheduled
+from envs.data.config import DataConfig
 from learner.config import OptimConfig
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.settings.fitting import fit_training
@@ -52,7 +53,7 @@ STAGE = Stage(
     run=run_echo,
     first_ticket=5 * TICKETS,
     plays=lambda config: True,
-    files=lambda config: {"said": config.said},
+    data=lambda config: DataConfig(path=config.said),
     fits=fit_training,
     check=_check,
     figures=StageFigures(curves=(Curve(title="Echoes", note="How many.", metrics={"train/echoes": "echoes"}),)),
@@ -92,7 +93,7 @@ print(json.dumps({
     "steps": {one.name: config.steps(one) for one in config.instances if one.stage.trains},
     "flat": flat_config(config)["loud.steps"],
     "kinds": [kind_of(KINDS, f"echo.{name}").value for name in ("steps", "said", "optim.kind")],
-    "files": sorted(key for key in content(config) if key.endswith("said")),
+    "files": sorted(key for key in content(config) if key.startswith(("echo.", "loud."))),
     "refused": [refused(), refused("echo.shares.maths=1"), refused("echo.stepz=1")],
     "processes": processes(config, config.instances[1:]),
     "drawn": "Echoes" in write_report(run, all_figures()).html.read_text(),
@@ -115,7 +116,7 @@ def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     assert "echo        train on what was said before" in found["help"]
     assert (found["steps"], found["flat"]) == ({"echo": 7, "loud": 3}, "3")
     assert found["kinds"] == ["schedule", "identity", "identity"]
-    assert found["files"] == ["echo.said", "loud.said"]
+    assert found["files"] == ["echo.data.path", "loud.data.path"]
     missing, no_env, unknown = found["refused"]
     assert missing == "echo.said=said.txt is missing"
     assert no_env.startswith("echo.shares.maths: not among the run's envs")
