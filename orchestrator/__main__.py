@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.env_commands import add_env_commands
+from orchestrator.cli.eval_command import SETTING, add_eval_command
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.status_command import add_status_commands
 from orchestrator.run.redaction import blanked
@@ -16,6 +17,7 @@ EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml
   python -m orchestrator run configs/demo.yaml name=mine seed=2 rl.steps=50
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
+  python -m orchestrator eval models/mine --env math --eval-data gsm8k_test.jsonl --greedy
   python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   python -m orchestrator status runs/demo --watch
   python -m orchestrator scale runs/demo --rollout-workers 3
@@ -63,6 +65,9 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in RUN_COMMANDS.items():
+        if name == "eval":
+            add_eval_command(commands, text=text)
+            continue
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("config", type=Path, help="a YAML file; see configs/")
         command.add_argument(
@@ -104,7 +109,12 @@ def _run_command(given: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a fault, 2 a mistake in the input, 3 given up because
     something hung or died too often, 130 stopped as asked."""
-    given = parser().parse_args(arguments)
+    commands = parser()
+    given, later = commands.parse_known_args(arguments)
+    if later and not ("overrides" in given and all(SETTING.match(text) for text in later)):
+        commands.error(f"unrecognized arguments: {' '.join(later)}")
+    if later:  # settings behind options
+        given.overrides = [*given.overrides, *later]
     try:
         status: int = given.execute(given)
     except (ValueError, FileNotFoundError) as error:

@@ -18,6 +18,7 @@ AT_FAULT = {
     FailureKind.GRADER: "the grader of environment {env!r} is at fault",
     FailureKind.TIMEOUT: "the engine or environment {env!r} takes longer than rollout.limits.timeout_s",
     FailureKind.PROMPT_TOO_LONG: "the prompts of environment {env!r} are too long for rollout.limits.total_tokens",
+    FailureKind.REFUSED: "the server that was asked refuses to answer",
     FailureKind.WORKER: "the processes that grade environment {env!r} die",
 }
 

@@ -10,6 +10,7 @@ From the bottom up; each room imports itself and those above it in this list:
     weights       the receiving side of a weight push, and what both sides agree on; no vLLM
     engines       inference engines behind one protocol; the home of vLLM
     episodes      a task, an environment and an engine make a trajectory; the rollout worker
+    remote        episodes with a model behind a server, over chat messages
     pool          the rollout workers, seen as one: dead ones are replaced, all serve the same weights
     serving       a model behind an OpenAI-compatible server
 """

@@ -47,6 +47,8 @@ class Carried(Enum):
     AGAIN = "again"  # it began again: its environment could not be brought back to where it was
 
 
+LASTING = (FailureKind.PROMPT_TOO_LONG, FailureKind.REFUSED)
+"""Failures of which another attempt has as many."""
 TOKEN_LIMITS = (Stop.LENGTH, Stop.EPISODE_LENGTH)
 """The limits on tokens, which cut an answer off where it stands."""
 
@@ -201,7 +203,7 @@ class Trajectory:
     @property
     def worth_retrying(self) -> bool:
         """Whether it failed in a way that another attempt may not."""
-        return self.failure is not None and self.failure.kind is not FailureKind.PROMPT_TOO_LONG
+        return self.failure is not None and self.failure.kind not in LASTING
 
     @property
     def truncated(self) -> bool:

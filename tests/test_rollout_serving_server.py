@@ -20,7 +20,8 @@ from openai import BadRequestError, OpenAI
 
 from learner.models.fresh import byte_tokenizer
 from orchestrator.__main__ import main
-from orchestrator.cli.serve_command import model_directory, require_key
+from orchestrator.cli.named_model import model_directory
+from orchestrator.cli.serve_command import require_key
 from orchestrator.run.folder import RunDir, RunState
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.tokenizer import load_tokenizer
@@ -138,6 +139,18 @@ def test_a_thought_is_closed_once_at_its_budget(served: Served) -> None:
     assert answer.usage.completion_tokens_details.reasoning_tokens == 6  # with the line that the closing ends
     assert choice.message.reasoning.endswith("\n")
     assert "</think>" not in choice.message.content
+
+
+def test_it_is_evaluated_like_any_other_server(served: Served, tmp_path: Path) -> None:
+    address = str(served.client.base_url)
+    command = ["eval", "--url", address, "--env", "math", "--env", "tool_use", "--tasks", "3", "--greedy"]
+    assert main([*command, "--max-tokens", "24", "--runs-dir", str(tmp_path), "--name", "it"]) == 0
+    (path,) = (tmp_path / "it" / "eval").glob("*.json")
+    result = json.loads(path.read_text(encoding="utf-8"))
+    assert result["model"] == served.model
+    for env in ("math", "tool_use"):
+        assert (result["envs"][env]["samples"], result["envs"][env]["failures"]) == (3, 0)
+        assert 0 < result["envs"][env]["tokens"] <= 24
 
 
 def test_a_request_may_bring_its_own_grace(served: Served) -> None:

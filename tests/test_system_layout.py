@@ -39,6 +39,7 @@ ROOMS = {
         "weights",
         "engines",
         "episodes",
+        "remote",
         "pool",
         "serving",
     ),
@@ -137,6 +138,7 @@ LATE_IMPORTS = {
         "orchestrator.reporting.pairs.lines",
         "orchestrator.run.folder.write_json",
     ],
+    "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
     "orchestrator/cli/serve_command.py": [
         "rollout.budget.config.ThoughtConfig",
         "rollout.engines.vllm_settings.prepare_environment",

@@ -15,6 +15,7 @@ class FailureKind(Enum):
     GRADER = "grader"  # the reward function raised or returned no finite number
     TIMEOUT = "timeout"  # the episode's deadline passed
     PROMPT_TOO_LONG = "prompt_too_long"  # the prompt leaves no token for an answer
+    REFUSED = "refused"  # the server that was asked would not answer
     WORKER = "worker"  # the process that graded it died or hung
 
 

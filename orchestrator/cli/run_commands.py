@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from orchestrator.bench.all import bench, print_bench
@@ -24,19 +26,31 @@ GAVE_UP = 3
 
 def execute(given: argparse.Namespace) -> int:
     """Run one command; returns its exit status. Raise `ValueError` or `FileNotFoundError` for a mistake in the input."""
+    return reported(partial(_executed, given))
+
+
+def _executed(given: argparse.Namespace) -> int:
+    if given.command == "fork":
+        config = fork(given.source, given.at, given.overrides)
+        print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
+        return asyncio.run(run_pipeline(config))
+    config = load_config(given.config, given.overrides)
+    if given.command == "submit":
+        return submit(given.config, given.overrides, given.address)
+    if given.command in ("bench", "bench-growth"):
+        _measure(config, growth=given.command == "bench-growth")
+        return 0
+    only = given.command if given.command in HELP else None
+    return asyncio.run(run_pipeline(config, only=only))
+
+
+def reported(work: Callable[[], int]) -> int:
+    """Return the exit status of a command's work, 1 or `GAVE_UP` for a fault, which is told.
+
+    Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
+    """
     try:
-        if given.command == "fork":
-            config = fork(given.source, given.at, given.overrides)
-            print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
-            return asyncio.run(run_pipeline(config))
-        config = load_config(given.config, given.overrides)
-        if given.command == "submit":
-            return submit(given.config, given.overrides, given.address)
-        if given.command in ("bench", "bench-growth"):
-            _measure(config, growth=given.command == "bench-growth")
-            return 0
-        only = given.command if given.command in HELP else None
-        return asyncio.run(run_pipeline(config, only=only))
+        return work()
     except FileNotFoundError:
         raise
     except (StuckError, TooManyRestarts) as error:

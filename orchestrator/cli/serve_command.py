@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.run.folder import RunDir
-from orchestrator.settings.model_source import ModelSource
+from orchestrator.cli.named_model import model_directory
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     "host": (str, "ADDRESS", "where to listen; 127.0.0.1, this machine alone"),
@@ -57,26 +56,6 @@ def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     )
     command.add_argument("--raw-prompts", action="store_true", help=answered)
     command.set_defaults(execute=_serve)
-
-
-def model_directory(given: Path) -> Path:
-    """Return the model directory that is meant: `given` itself, where it is a name on the hub its folder in the cache, or the
-    newest model of the run whose folder it is.
-
-    Raise `FileNotFoundError` where there is none.
-    """
-    if (given / "config.json").is_file():
-        return given
-    if (source := ModelSource(path=str(given))).on_hub:
-        return source.folder
-    if not (given / "manifest.json").is_file():
-        raise FileNotFoundError(
-            f"{given} is no model directory (it has no config.json) and no run's folder (it has no manifest.json)"
-        )
-    newest = RunDir(given).state().model
-    if newest is None:
-        raise FileNotFoundError(f"the run in {given} has no model yet; run its stage init")
-    return given / newest
 
 
 def run_thought(given: Path) -> dict[str, Any]:

@@ -101,9 +101,14 @@ def load_config(path: Path, overrides: list[str]) -> Config:
     Raise `FileNotFoundError` for a missing file and `ValueError`, with the key, the value and what would be right, for
     anything else.
     """
-    given = vars(typed(SCHEMA, _by_instance(read_text(path, overrides))))
-    sections = {name: part for name, part in given.items() if name not in SHARED}
-    return Config(**{name: given[name] for name in SHARED}, sections=sections)
+    return make_config(read_text(path, overrides))
+
+
+def make_config(given: Any) -> Config:
+    """Return the configuration that plain data describes, as a YAML file would have it. Raises `ValueError` as above."""
+    parts = vars(typed(SCHEMA, _by_instance(given)))
+    sections = {name: part for name, part in parts.items() if name not in SHARED}
+    return Config(**{name: parts[name] for name in SHARED}, sections=sections)
 
 
 def save_config(config: Config, path: Path) -> None:

@@ -22,21 +22,27 @@ def read_text(path: Path, overrides: list[str]) -> Any:
     """
     if not path.is_file():
         raise FileNotFoundError(f"no configuration file {path}; shipped ones are in configs/")
-    for override in overrides:
-        if "=" not in override:
-            raise ValueError(f"override {override!r} is not of the form key=value, for example rl.steps=10")
     try:
-        given = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(overrides)))
+        given = overridden(OmegaConf.load(path), overrides)
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
-    except OmegaConfBaseException as error:
-        raise ValueError(_explain(error, "")) from error
     if missing := blanks(given):
         raise ValueError(
             f"{path} holds a run's configuration without its secrets: give {', '.join(missing)} again, best as "
             f"'{missing[0]}=${{oc.env:NAME}}' from the environment variable NAME"
         )
     return given
+
+
+def overridden(given: Any, overrides: list[str]) -> Any:
+    """Return a configuration with `key=value` overrides on top, unchecked. Raise `ValueError` for what is no override."""
+    for override in overrides:
+        if "=" not in override:
+            raise ValueError(f"override {override!r} is not of the form key=value, for example rl.steps=10")
+    try:
+        return OmegaConf.to_container(OmegaConf.merge(given, OmegaConf.from_dotlist(overrides)))
+    except OmegaConfBaseException as error:
+        raise ValueError(_explain(error, "")) from error
 
 
 def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:

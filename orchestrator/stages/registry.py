@@ -11,7 +11,7 @@ HELP = {
     "dpo": "direct preference optimisation on pairs of answers",
     "rl": "reinforcement learning",
     "distill": "on-policy distillation from a teacher",
-    "eval": "evaluate the newest model on held-out tasks",
+    "eval": "evaluate a run's newest model, or any model, on held-out tasks",
     "report": "write report.html and report.json",
 }
 """What the command line says of each stage; its name is that of its module in this folder."""

@@ -1,0 +1,149 @@
+"""The command `eval`: a run's newest model as its configuration says, or any model, also one behind a server."""
+
+import argparse
+import re
+from typing import Any
+
+DESCRIPTION = """evaluate a model on tasks with known answers
+
+WHAT is one of
+  a YAML file      the newest model of the run that it describes; the results go into the run's folder
+  a model          a directory in Hugging Face format, or a name on the hub; needs --env
+  a run            its folder or its name, such as runs/demo: its newest model, in its environments unless --env names others
+With --url it is left out, or a YAML file whose environments are asked."""
+EPILOG = """examples:
+  python -m orchestrator eval configs/demo.yaml eval.tasks=256
+  python -m orchestrator eval models/mine --env math --eval-data gsm8k_test.jsonl --greedy
+  python -m orchestrator eval demo --samples 4 --temperature 0.6 --top-p 0.95
+  python -m orchestrator eval models/mine --env math=gsm8k_test.jsonl --env code=humaneval.jsonl --samples 8
+  python -m orchestrator eval --url http://127.0.0.1:8000/v1 --env math --eval-data gsm8k_test.jsonl --greedy
+
+Without a YAML file the results lie in a folder of their own, runs/NAME: eval/LABEL.json with every task, and trajectories.
+`python -m orchestrator compare A.json B.json` compares two of them task by task. A data file is used whole, each row once, in
+order; generated tasks are 64 unless --tasks says otherwise. Settings of a configuration may be given beside the options, for
+example rollout.limits.total_tokens=16384 rollout.workers=4 rollout.engine.dtype=bfloat16.
+
+With --url requests are those of OpenAI's chat API: top_k, min_p, and environments without thinking, send what not every
+server knows. The key that the server asks for is read from the environment variable --key-variable, and is written nowhere.
+"""
+SAMPLING: dict[str, tuple[type, str, str]] = {
+    "temperature": (float, "T", "what the logits are divided by; 1, and 0 is greedy"),
+    "top_p": (float, "P", "probability that the tokens which may be drawn have together; 1 is all"),
+    "top_k": (int, "N", "how many of the likeliest tokens may be drawn; 0 is all"),
+    "min_p": (float, "P", "least probability of a token that may be drawn, as a share of the likeliest one's; 0"),
+    "max_tokens": (int, "TOKENS", "most tokens of a turn; the limit of the run, the model or the server"),
+}
+"""Settings of `eval.sampling`: type, what stands for the value, and help with the default."""
+SERVER: dict[str, tuple[type, str, str]] = {
+    "concurrency": (int, "N", "requests under way at once; 16"),
+    "timeout": (float, "SECONDS", "deadline of one request; 600"),
+    "retries": (int, "N", "repetitions of a request that was turned away or met a fault of the server; 4"),
+}
+"""Those of `ChatServer`, likewise."""
+KEY_VARIABLE = "OPENAI_API_KEY"
+SETTING = re.compile(r"[\w-]+(\.[\w*-]+)*=")
+"""How an argument begins that is a setting."""
+
+
+def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", *, text: str) -> None:
+    """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
+    raw = argparse.RawDescriptionHelpFormatter
+    command = commands.add_parser("eval", help=text, description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
+    command.add_argument("what", nargs="?", metavar="WHAT", help="see above")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="settings, as in a configuration")
+    tasks = command.add_argument_group("tasks")
+    tasks.add_argument(
+        "--env", action="append", default=[], metavar="ENV[=DATA]", help="an environment, with its data; once for each"
+    )
+    tasks.add_argument("--eval-data", metavar="DATA", help="data of the one environment: a file, or a name on the hub")
+    tasks.add_argument(
+        "--tasks", type=int, metavar="N", help="tasks of each environment; all rows, or 64 generated ones"
+    )
+    answers = command.add_argument_group("answers")
+    answers.add_argument("--samples", type=int, metavar="K", help="answers to each task; 4, and 1 where greedy")
+    answers.add_argument("--greedy", action="store_true", help="as --temperature 0")
+    _add(answers, SAMPLING)
+    answers.add_argument(
+        "--stop", action="append", metavar="TEXT", help=r"ends a turn; \n and the like are read; may be given again"
+    )
+    answers.add_argument(
+        "--seed", type=int, metavar="N", help="of sampling and of generated tasks; that of the run, or 1"
+    )
+    results = command.add_argument_group("results")
+    results.add_argument("--name", help="of the folder; made of the model's name and the time")
+    results.add_argument(
+        "--runs-dir", default="runs", metavar="DIR", help="where it, and runs that are named, lie; runs"
+    )
+    server = command.add_argument_group("a model behind a server")
+    server.add_argument("--url", help="up to and with the version, such as http://127.0.0.1:8000/v1")
+    server.add_argument("--model", metavar="NAME", help="what the server calls it, where it has several")
+    _add(server, SERVER)
+    server.add_argument(
+        "--key-variable",
+        default=KEY_VARIABLE,
+        metavar="NAME",
+        help=f"environment variable with the server's key; {KEY_VARIABLE}",
+    )
+    command.set_defaults(execute=_execute)
+
+
+def _add(group: Any, options: dict[str, tuple[type, str, str]]) -> None:
+    for name, (kind, shown, explained) in options.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=shown, help=explained)
+
+
+def told(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of the settings `eval` and `seed`, in the form of a configuration.
+
+    Raise `ValueError` where they contradict each other.
+    """
+    sampling = {name: value for name in SAMPLING if (value := vars(given)[name]) is not None}
+    if given.greedy and sampling.setdefault("temperature", 0.0) != 0:
+        raise ValueError(f"--greedy with --temperature {given.temperature}: give one of them")
+    if given.stop is not None:
+        sampling["stop"] = [read_escapes(text) for text in given.stop]
+    samples = given.samples or (1 if sampling.get("temperature") == 0 else None)
+    counts = {"tasks": given.tasks, "samples": samples}
+    evaluation = {name: value for name, value in counts.items() if value is not None}
+    evaluation |= {"sampling": sampling} if sampling else {}
+    return ({"eval": evaluation} if evaluation else {}) | ({} if given.seed is None else {"seed": given.seed})
+
+
+def read_escapes(text: str) -> str:
+    r"""Return what a shell can't well say: `\n`, `\t`, `\r`, `\\` and `\xNN`, `\uNNNN` as what they mean.
+
+    Raise `ValueError` for a broken one.
+    """
+    try:
+        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--stop {text!r} has an escape that can't be read: {error.reason}") from error
+
+
+def environments(given: argparse.Namespace) -> dict[str, str | None]:
+    """Return the environments that are named, each with its data where some is. Raise `ValueError` where that is unclear."""
+    found: dict[str, str | None] = {}
+    for text in given.env:
+        name, _, data = text.partition("=")
+        if not name or name in found:
+            raise ValueError(f"--env {text!r}: give each environment once, as ENV or ENV=DATA")
+        found[name] = data or None
+    if given.eval_data is not None:
+        if len(found) != 1 or None not in found.values():
+            raise ValueError(
+                f"--eval-data {given.eval_data!r} is for one --env that names no data; of several, give each as --env "
+                f"ENV=DATA"
+            )
+        found = dict.fromkeys(found, given.eval_data)
+    return found
+
+
+def _execute(given: argparse.Namespace) -> int:
+    if given.what is not None and SETTING.match(given.what):  # a server needs no WHAT
+        given.overrides, given.what = [given.what, *given.overrides], None
+    if given.what is None and given.url is None:
+        raise ValueError("name what is to be evaluated: a YAML file, a model or a run; or a server with --url")
+    # Imported here: Ray, MLflow and transformers take 10 s to import, and --help needs none of them.
+    from orchestrator.cli.run_eval import run_eval
+
+    return run_eval(given, told=told(given), envs=environments(given))

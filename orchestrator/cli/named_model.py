@@ -1,0 +1,37 @@
+"""What a person names as a model: a directory, a name on the hub, a run's folder, or the name of a run."""
+
+from pathlib import Path
+
+from orchestrator.run.folder import RunDir
+from orchestrator.settings.model_source import ModelSource
+
+
+def run_folder(given: str, runs_dir: str) -> Path | None:
+    """Return the folder of the run that is named, by its folder or its name in `runs_dir`; None where there is none."""
+    places = (Path(given), Path(runs_dir) / given)
+    return next((place for place in places if (place / "manifest.json").is_file()), None)
+
+
+def newest_model(folder: Path) -> Path:
+    """Return the newest model of a run. Raise `FileNotFoundError` where it has none yet."""
+    newest = RunDir(folder).state().model
+    if newest is None:
+        raise FileNotFoundError(f"the run in {folder} has no model yet; run its stage init")
+    return folder / newest
+
+
+def model_directory(given: Path) -> Path:
+    """Return the model directory that is meant: `given` itself, where it is a name on the hub its folder in the cache, or the
+    newest model of the run whose folder it is.
+
+    Raise `FileNotFoundError` where there is none.
+    """
+    if (given / "config.json").is_file():
+        return given
+    if (source := ModelSource(path=str(given))).on_hub:
+        return source.folder
+    if not (given / "manifest.json").is_file():
+        raise FileNotFoundError(
+            f"{given} is no model directory (it has no config.json) and no run's folder (it has no manifest.json)"
+        )
+    return newest_model(given)

@@ -1,0 +1,99 @@
+"""Evaluations as the command line asks for them: through the pipeline of a run, or of a model behind a server."""
+
+import argparse
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.named_model import newest_model, run_folder
+from orchestrator.cli.run_commands import reported
+from orchestrator.evaluation.remote import evaluate_server
+from orchestrator.evaluation.table import result_lines
+from orchestrator.pipeline.config import Config, make_config
+from orchestrator.pipeline.eval_config import Given, asked_for, fresh_name, label_of, merged, of_model, of_run, slug
+from orchestrator.pipeline.runner import run_pipeline
+from orchestrator.run.folder import RunDir
+from orchestrator.settings.model_source import ModelSource
+from orchestrator.settings.text import overridden, read_text
+from rollout.remote.server import ChatServer
+
+Envs = Mapping[str, str | None]
+
+
+def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs) -> int:
+    """Evaluate what the command line names, and show the results; returns the exit status.
+
+    Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
+    """
+    file = Path(given.what) if given.what is not None and Path(given.what).suffix in (".yaml", ".yml") else None
+    if given.url is not None:
+        if given.what is not None and file is None:
+            raise ValueError(
+                f"{given.what} beside --url must be a YAML file, whose tasks are asked; the model is --model"
+            )
+        return _of_server(given, {} if file is None else read_text(file, []), told=told, envs=envs)
+    if file is None:
+        return _through_pipeline(config_of(given, told=told, envs=envs))
+    if envs:
+        raise ValueError(
+            f"--env beside {file}: a run is evaluated in its own environments; name the run itself for others, or its model"
+        )
+    named = {} if given.name is None else {"name": given.name}
+    found = merged(read_text(file, []), told) | named
+    return _through_pipeline(make_config(overridden(found, given.overrides)), only="eval")
+
+
+def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs) -> Config:
+    """Return the configuration of an evaluation of a model or a run."""
+    folder = run_folder(given.what, given.runs_dir)
+    if folder is not None and not (Path(given.what) / "config.json").is_file():
+        base, label = of_run(folder, newest_model(folder).resolve()), label_of(folder)
+    else:
+        source = ModelSource(path=given.what)
+        if not (source.on_hub or (source.folder / "config.json").is_file()):
+            raise FileNotFoundError(
+                f"{given.what} is no YAML file, no model directory (it has no config.json), no run in {given.runs_dir} and no "
+                f"name on the hub"
+            )
+        base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
+    found = asked_for(base, told, label=label, envs=envs)
+    found |= {"name": given.name or fresh_name(label), "runs_dir": given.runs_dir}
+    return make_config(overridden(found, given.overrides))
+
+
+def _through_pipeline(config: Config, *, only: str | None = None) -> int:
+    """Run the stages, and show the newest result."""
+    status = reported(lambda: asyncio.run(run_pipeline(config, only=only)))
+    results = RunDir(Path(config.runs_dir) / config.name).evals.glob("*.json")
+    if status == 0 and (newest := max(results, key=lambda path: path.stat().st_mtime, default=None)):
+        show(newest)
+    return status
+
+
+def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any], envs: Envs) -> int:
+    """Evaluate a model behind a server; `base` is a configuration whose environments and settings it is asked with."""
+    label = slug(given.model or given.url.split("://")[-1].split("/")[0])
+    found = asked_for(base, told, label=label, envs=envs)
+    found |= {"name": given.name or fresh_name(label), "runs_dir": given.runs_dir}
+    options = {"concurrency": given.concurrency, "timeout_s": given.timeout, "retries": given.retries}
+    server = ChatServer(
+        url=given.url,
+        key=os.environ.get(given.key_variable, ""),
+        **{name: value for name, value in options.items() if value is not None},
+    )
+    config = make_config(overridden(found, given.overrides))
+    settings = config.settings(config.instances[-1])
+
+    def evaluate() -> int:
+        show(asyncio.run(evaluate_server(config, settings, server, model=given.model, label=label)))
+        return 0
+
+    return reported(evaluate)
+
+
+def show(path: Path) -> None:
+    """Print a result as a short table, and where it lies."""
+    print(*result_lines(json.loads(path.read_text(encoding="utf-8"))), path, sep="\n")

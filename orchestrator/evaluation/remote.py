@@ -1,0 +1,133 @@
+"""Evaluation of a model behind an OpenAI-compatible server: no engine, no cluster and no run, but the same files."""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from envs.core.errors import EnvError
+from envs.core.failure import in_words
+from envs.core.task import Task
+from envs.sandbox.sandbox import sandbox_report, shared_sandbox
+from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from orchestrator.deadline import Deadline, in_thread, within
+from orchestrator.evaluation.exam import EvalConfig, heldout_tasks
+from orchestrator.evaluation.scores import env_result, of_env, result_json
+from orchestrator.failure_watch import FailureWatch
+from orchestrator.reporting.budget_curve import mean
+from orchestrator.run.folder import RunDir, write_json
+from orchestrator.run.progress import Progress
+from orchestrator.settings.run_config import RunConfig
+from rollout.remote.client import ChatClient
+from rollout.remote.episodes import RemoteEpisodes
+from rollout.remote.server import ChatServer
+from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.trajectory_json import write_groups
+
+NO_VERSION = WeightVersion(step=0)
+"""Nobody knows which weights a server has."""
+
+
+async def evaluate_server(
+    config: RunConfig, settings: EvalConfig, server: ChatServer, *, model: str | None, label: str
+) -> Path:
+    """Put held-out tasks to a model of a server; writes `eval/<label>.json` and its trajectories, returns the former.
+
+    Without `model` the server must have one alone. Raise `ValueError` where the server has no such model or can't be asked,
+    where the folder has such a result, and for what only an engine of ours can measure.
+    """
+    if settings.has_curve:
+        raise ValueError(
+            "--url with eval.budgets, budget_shares, no_thought or low_effort: curves over budgets need an engine of ours"
+        )
+    folder = RunDir(Path(config.runs_dir).resolve() / config.name)
+    path = folder.evals / f"{label}.json"
+    if path.exists():
+        raise ValueError(f"{path} is there already; choose another --name")
+    began = time.monotonic()
+    tasks = await in_thread(heldout_tasks, config, settings.tasks)
+    os.environ[MIN_LEVEL_VARIABLE] = str(config.sandbox.min_level)
+    async with ChatClient(server) as client:
+        name = await _model(client, model)
+        folder.open()
+        try:
+            with Progress(config.name) as progress:
+                progress.note(f"{len(tasks)} tasks for {name} at {server.url}, into {folder.root}")
+                await _show_isolation(config, progress)
+                episodes = RemoteEpisodes(
+                    client, name, limits=config.rollout.limits, seed=config.seed, retries=config.rollout.retries
+                )
+                groups = await _answers(episodes, tasks, settings, progress, label=label)
+            envs = {env: _env_result(of_env(groups, env), asked=settings.tasks) for env in sorted(config.envs)}
+            result = result_json(
+                label=label,
+                order=0,
+                model=name,
+                version=NO_VERSION,
+                samples=settings.samples,
+                sampling=settings.sampling,
+                seconds=time.monotonic() - began,
+                groups=groups,
+                envs=envs,
+            )
+            await in_thread(partial(write_groups, folder.trajectories / f"eval-{label}.jsonl", groups))
+            write_json(path, result | {"url": server.url})
+        finally:
+            folder.close()
+    return path
+
+
+async def _model(client: ChatClient, wanted: str | None) -> str:
+    """Return the name of the model that is asked. Raise `ValueError` where the server does not have it, or can't be asked."""
+    try:
+        names = await client.models()
+    except EnvError as error:
+        raise ValueError(f"the server of --url can't be asked for its models: {in_words(error)}") from error
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted is None or (names and wanted not in names):
+        listed = ", ".join(names[:10]) or "none that it tells"
+        raise ValueError(f"model {wanted!r} of {client.server.url}: name one of those that it has: {listed}")
+    return wanted
+
+
+async def _show_isolation(config: RunConfig, progress: Progress) -> None:
+    """Say what the sandbox isolates, where an environment runs programs of the model."""
+    if any(env.runs_programs for env in config.environments.values()):
+        shared_sandbox().admit(config.rollout.programs)
+        progress.note(await in_thread(sandbox_report))
+
+
+async def _answers(
+    episodes: RemoteEpisodes, tasks: Sequence[Task], settings: EvalConfig, progress: Progress, *, label: str
+) -> list[Group]:
+    """Return the groups of answers in the order of the tasks. Raises as `Exam.answers`."""
+    watch = FailureWatch(settings.max_failures, setting="eval.max_failures")
+    tickets = [
+        Ticket(number=number, task=task, admitted=NO_VERSION, sampling=settings.sampling)
+        for number, task in enumerate(tasks)
+    ]
+    progress.stage(f"eval-{label}", len(tasks))
+    done: list[Group] = []
+
+    async def answered(ticket: Ticket) -> Group:
+        group = await watch.on(episodes.run_group(ticket, settings.samples))
+        done.append(group)
+        env = ticket.task.env.name
+        progress.update(len(done), {f"env/{env}/reward": mean([r for g in of_env(done, env) for r in g.rewards_G])})
+        return group
+
+    limit = Deadline(seconds=settings.timeout_s, setting="eval.timeout_s")
+    answering = asyncio.gather(*map(answered, tickets))
+    groups = await within(limit, answering, stage=f"eval of {label}", waiting_for=lambda: "held-out answers")
+    watch.conclude()
+    return list(groups)
+
+
+def _env_result(groups: list[Group], *, asked: int | None) -> dict[str, float]:
+    """Return an environment's results; the tokens of an answer are those that the server counts."""
+    scored = [answer for group in groups for answer in group.trajectories]
+    tokens = mean([answer.thought_tokens + answer.answer_tokens for answer in scored])
+    return env_result(groups, asked=asked) | {"tokens": tokens}

@@ -1,0 +1,46 @@
+"""The result of an evaluation as a short table."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.reporting.budget_curve import Z95
+
+
+def result_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table of an evaluation's file, one for each environment; a dash is what nothing is known of."""
+    k = result["k"]
+    rows = [("environment", "tasks", f"avg@{k}", "95 %", f"pass@{k}", "reward", "tokens", "cut off", "failed")]
+    for env, values in result["envs"].items():
+        half = _number(values["stderr"]) * Z95
+        rows.append(
+            (
+                env,
+                str(values["tasks"]),
+                _shown(values["avg_at_k"]),
+                "-" if math.isnan(half) else f"+-{half:.3f}",
+                _shown(values["pass_at_k"]),
+                _shown(values["reward"]),
+                _shown(values["tokens"], places=0),
+                _shown(values["truncated"]),
+                str(values["failures"]),
+            )
+        )
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = ["  ".join((row[0].ljust(first), *map(str.rjust, row[1:], others))) for row in rows]
+    return [f"{result['label']}: answers drawn at {_drawn(result['sampling'])}", *lines]
+
+
+def _drawn(sampling: Mapping[str, Any]) -> str:
+    usual = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    more = [f"{name} {sampling[name]:g}" for name, value in usual.items() if sampling[name] != value]
+    return ", ".join([f"temperature {sampling['temperature']:g}", *more])
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _shown(value: float | None, *, places: int = 3) -> str:
+    number = _number(value)
+    return "-" if math.isnan(number) else f"{number:.{places}f}"

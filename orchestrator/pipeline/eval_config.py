@@ -1,0 +1,109 @@
+"""The configuration of an evaluation that no YAML file describes: made of a model or a run, and of what was asked for."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from learner.models.loading import longest_sequence
+from orchestrator.pipeline.config import KNOWN, SHARED
+from orchestrator.run.folder import RunDir
+from orchestrator.settings.data_option import data_option
+from orchestrator.settings.model_source import ModelSource
+from orchestrator.settings.text import read_text
+from orchestrator.stages.registry import HELP
+from rollout.engines.vllm_settings import ON_CPU
+
+Given = dict[str, Any]
+"""A configuration as a YAML file would have it."""
+LONGEST = 8192
+"""Most tokens of an episode where nobody says otherwise, in a model that takes as many."""
+EPISODE_S = 900.0
+PASS_S = 86400.0
+"""Deadline of an evaluation where nobody says otherwise: a hung process is found long before."""
+
+
+def of_model(source: ModelSource) -> Given:
+    """Return what a model alone says: how long its episodes may be, and how its engine runs. Raises as `ModelSource.folder`."""
+    longest = min(longest_sequence(source.folder) or LONGEST, LONGEST)
+    return {
+        "model": {"path": source.path},
+        "rollout": {
+            "limits": {"turn_tokens": longest, "total_tokens": longest, "timeout_s": EPISODE_S},
+            "engine": {
+                "max_model_len": longest,
+                "dtype": "float32" if ON_CPU else "auto",
+                "gpu_memory_utilization": 0.9,
+            },
+        },
+        "supervision": {"stalled_s": EPISODE_S + 60},
+        "eval": {"timeout_s": PASS_S},
+    }
+
+
+def of_run(folder: Path, model: Path) -> Given:
+    """Return the settings of a run, which begins with its newest model. Raises as `read_text`."""
+    given: Given = read_text(folder / "config.yaml", [])
+    return given | {"model": {"path": str(model)}}
+
+
+def label_of(folder: Path) -> str:
+    """Return a name for a run's newest model."""
+    return slug(f"{folder.resolve().name}-{RunDir(folder).state().label}")
+
+
+def slug(text: str) -> str:
+    """Return a text as the name of an instance of a stage."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_") or "model"
+    return f"model-{name}" if name in (*KNOWN, *HELP, "metrics", "start") else name
+
+
+def asked_for(given: Given, told: Mapping[str, Any], *, label: str, envs: Mapping[str, str | None]) -> Given:
+    """Return a configuration with what was asked for: settings, environments with their data, a stage `eval` of that label.
+
+    Nothing is left of how other stages train. Raise `ValueError` where no environment is named.
+    """
+    found = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, envs)
+    if not found.get("envs"):
+        raise ValueError("name what is asked with --env, for example --env math --eval-data gsm8k_test.jsonl")
+    return merged(found, told) | {"stages": ["init", {"eval": {"name": label}}]}
+
+
+def with_envs(given: Given, envs: Mapping[str, str | None]) -> Given:
+    """Return a configuration with these environments alone, in the settings that it has for them; with none it stays.
+
+    All rows of the data are asked, and as many generated tasks as is usual.
+    """
+    if not envs:
+        return given
+    known = given.get("envs") or {}
+    chosen = {
+        name: {**(known.get(name) or {}), **({} if data is None else {"eval_data": data_of(data)})}
+        for name, data in envs.items()
+    }
+    return merged(given | {"envs": chosen}, {"eval": {"tasks": None}})
+
+
+def data_of(text: str) -> Any:
+    """Return data as a configuration has it: a path or a name, or a mapping in YAML. Raise `ValueError` for a bad one."""
+    if not text.lstrip().startswith("{"):
+        return text
+    data_option(text)  # says what is wrong with it
+    return yaml.safe_load(text)
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Given:
+    """Return nested settings merged, the second winning."""
+    both = dict(under)
+    for key, value in over.items():
+        below = both.get(key)
+        both[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
+def fresh_name(label: str) -> str:
+    """Return a name for the folder of an evaluation: what it is of, and when it began."""
+    return f"eval-{label}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"

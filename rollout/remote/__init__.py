@@ -1,0 +1,1 @@
+"""Models behind OpenAI-compatible servers: episodes over chat messages in place of ids."""

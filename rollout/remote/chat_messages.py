@@ -1,0 +1,197 @@
+"""Conversations in the form of OpenAI's chat API, and its answers as turns. Pure functions of JSON data.
+
+Inside, messages are in the Hugging Face format (`envs/core/task.py`): arguments of calls are objects, and calls have no
+ids. Outside they are text, and every call has an id that its result names.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envs.core.task import Message
+from envs.core.thinking_mode import Mode, Thinking
+from envs.core.turn_text import (
+    CALL_BLOCK,
+    CLOSE_THOUGHT,
+    OPEN_THOUGHT,
+    BadCall,
+    Call,
+    ParsedTurn,
+    call_message,
+    parse_calls,
+    parse_turn,
+    turn_text,
+)
+from rollout.budget.request_args import BUDGET
+from rollout.remote.client import Refused, ServerFault
+from rollout.sampling import Sampling
+from rollout.trajectory import Closed, Thought
+
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Where servers put a thought."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTurn:
+    """One answer of a server: the turn that it is, the message with which the conversation goes on, and its lengths.
+
+    `finished` is false where a limit on tokens cut it off.
+    """
+
+    parsed: ParsedTurn
+    message: Message
+    thought: Thought
+    finished: bool
+
+
+def request_body(
+    model: str, messages: Sequence[Message], tools: Sequence[Any], thinking: Thinking, sampling: Sampling, *, seed: int
+) -> dict[str, Any]:
+    """Return the body of a request for the next turn: what every server knows, and what only some do where it is set.
+
+    The latter are top_k and min_p, and modes of thinking other than free: `enable_thinking` of the chat template, and the
+    words of this project's own server.
+    """
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": to_openai(messages),
+        "temperature": sampling.temperature,
+        "seed": seed % 2**31,
+    }
+    usual = Sampling()
+    body |= {
+        name: value
+        for name, value, without in (
+            ("top_p", sampling.top_p, usual.top_p),
+            ("top_k", sampling.top_k, usual.top_k),
+            ("min_p", sampling.min_p, usual.min_p),
+            ("max_tokens", sampling.max_tokens, None),
+            ("stop", sampling.stop, []),
+        )
+        if value != without
+    }
+    if tools:
+        body["tools"] = list(tools)
+    if thinking.mode is Mode.OFF:
+        body["chat_template_kwargs"] = {"enable_thinking": False}
+    elif thinking.mode is Mode.LOW_EFFORT:
+        body["thinking"] = "low"
+    elif thinking.budget is not None:
+        body[BUDGET] = thinking.budget
+    return body
+
+
+def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages with an id for each call, in order, and the results of calls with the ids of theirs.
+
+    A call without a result is left out: servers refuse a conversation that has one.
+    """
+    told: list[dict[str, Any]] = []
+    waiting: list[str] = []
+    count = 0
+    for place, message in enumerate(messages):
+        if message["role"] == "tool":
+            told.append({**message, "tool_call_id": waiting.pop(0) if waiting else f"call_{count}"})
+            continue
+        plain = {key: value for key, value in message.items() if key != "tool_calls"}
+        calls = (message.get("tool_calls") or [])[: _results(messages[place + 1 :])]
+        waiting = [f"call_{count + number}" for number in range(len(calls))]
+        count += len(calls)
+        if calls:
+            plain["tool_calls"] = [_call(call, name) for call, name in zip(calls, waiting, strict=True)]
+        told.append(plain)
+    return told
+
+
+def _results(messages: Sequence[Message]) -> int:
+    """Return how many results of calls come next."""
+    return next((n for n, message in enumerate(messages) if message["role"] != "tool"), len(messages))
+
+
+def _call(call: dict[str, Any], name: str) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": name, "type": "function", "function": {"name": function["name"], "arguments": text}}
+
+
+def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> ChatTurn:
+    """Return the turn in a server's answer. Raises `ServerFault` for what is none, `Refused` for what was filtered out.
+
+    A thought or calls that the server left in the text are read there, in this project's own notation.
+    """
+    try:
+        choice = reply["choices"][0]
+        message, reason = choice["message"], choice["finish_reason"]
+        content, calls = message.get("content") or "", message.get("tool_calls") or []
+        thought = next((message[name] for name in THOUGHTS if message.get(name)), None)
+        given = [_given(call["function"]) for call in calls]
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ServerFault(f"the reply is no chat completion: {json.dumps(reply)[:300]}") from error
+    if not isinstance(content, str) or not (thought is None or isinstance(thought, str)):
+        raise ServerFault(f"the reply has a message that is no text: {json.dumps(message)[:300]}")
+    if reason == "content_filter":
+        raise Refused("the server filtered the answer out")
+    content = sampling.before_stop(content)
+    parsed = _parsed(content, thought, given, thinks=thinks, finished=reason != "length")
+    return ChatTurn(
+        parsed=parsed,
+        message=_message(parsed),
+        thought=_thought(reply, parsed),
+        finished=reason != "length",
+    )
+
+
+def _given(function: dict[str, Any]) -> Call | BadCall:
+    """Return a structured call; its arguments are text, or with some servers an object."""
+    name, arguments = function["name"], function.get("arguments") or "{}"
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return BadCall(error="error: tool call is not JSON")
+    if not isinstance(name, str):
+        return BadCall(error="error: tool call has no name")
+    if not isinstance(arguments, dict):
+        return BadCall(error="error: arguments must be an object")
+    return Call(name=name, arguments=arguments)
+
+
+def _parsed(
+    content: str, thought: str | None, calls: Sequence[Call | BadCall], *, thinks: bool, finished: bool
+) -> ParsedTurn:
+    if thought is None and (CLOSE_THOUGHT in content or content.lstrip().startswith(OPEN_THOUGHT)):
+        return parse_turn(content, thinks=True)
+    found = tuple(calls or parse_calls(content))
+    message = {"content": content, "reasoning_content": thought, "tool_calls": [_shown(call) for call in calls]}
+    readable = finished or bool(content or calls)  # else a thought that never came to its end
+    return ParsedTurn(
+        text=turn_text(message, thinks=thought is not None),
+        thought=(thought or "") if thinks else thought,
+        answer=content if readable else "",
+        said=CALL_BLOCK.sub("", content) if readable else "",
+        readable=readable,
+        well_formed=readable,
+        calls=found if readable else (),
+    )
+
+
+def _shown(call: Call | BadCall) -> dict[str, Any]:
+    return call_message(call.name, call.arguments) if isinstance(call, Call) else call_message("unreadable", {})
+
+
+def _message(parsed: ParsedTurn) -> Message:
+    """Return what the conversation keeps of a turn: calls in their own place, wherever the server had them."""
+    thought = {"reasoning_content": parsed.thought} if parsed.thought else {}
+    calls = {"tool_calls": [_shown(call) for call in parsed.calls]} if parsed.calls else {}
+    return {"role": "assistant", "content": parsed.said, **thought, **calls}
+
+
+def _thought(reply: dict[str, Any], parsed: ParsedTurn) -> Thought:
+    """Return the lengths that the server tells, 0 where it does not."""
+    usage = reply.get("usage") or {}
+    details = usage.get("completion_tokens_details") or {}
+    whole, thought = (int(part or 0) for part in (usage.get("completion_tokens"), details.get("reasoning_tokens")))
+    closed = Closed.NONE if not parsed.thought else Closed.ITSELF if parsed.readable else Closed.NEVER
+    return Thought(tokens=thought, answer_tokens=max(0, whole - thought), closed=closed)

@@ -1,0 +1,126 @@
+"""Requests to an OpenAI-compatible server: deadlines, retries with backoff, so many at once, typed faults.
+
+Redirects are not followed, and the proxy settings and credentials of this machine are not used. The key is in a header of
+the requests alone: no message names it.
+"""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import httpx
+
+from envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
+from rollout.remote.server import ChatServer
+
+REPEATED = (408, 429, 500, 502, 503, 504)
+"""Statuses after which the same request may be answered."""
+LONGEST_PAUSE_S = 60.0
+TOO_LONG = ("context length", "context_length", "maximum context", "max_model_len", "prompt is too long")
+"""What servers say of a conversation that has no room for an answer."""
+
+
+class ServerFault(EnvError):
+    """The server can't be reached, fails, or says what is no answer."""
+
+    kind = "engine"
+
+
+class Refused(EnvError):
+    """The server understands the request and will not answer it."""
+
+    kind = "refused"
+
+
+class ChatClient:
+    """Asks one server. Use as an asynchronous context manager, in one event loop."""
+
+    def __init__(self, server: ChatServer) -> None:
+        self.server = server
+        key = {"Authorization": f"Bearer {server.key}"} if server.key else {}
+        self._client = httpx.AsyncClient(
+            headers={"Accept": "application/json", "Content-Type": "application/json"} | key,
+            timeout=server.timeout_s,
+            follow_redirects=False,
+            trust_env=False,
+            limits=httpx.Limits(max_connections=server.concurrency),
+        )
+
+    async def __aenter__(self) -> "ChatClient":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.aclose()
+
+    async def models(self) -> list[str]:
+        """Return the names of the models that the server says it has. Raises as `complete`."""
+        found = await self._asked("GET", "models", None)
+        data = found.get("data")
+        return [one["id"] for one in data if isinstance(one.get("id"), str)] if isinstance(data, list) else []
+
+    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the object with which the server answers a chat request.
+
+        Raises `ServerFault`, `Refused`, `PromptTooLong`, or `EpisodeTimeout` where there is no answer in time.
+        """
+        return await self._asked("POST", "chat/completions", body)
+
+    async def _asked(self, method: str, route: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        url, server = self.server.route(route), self.server
+        for attempt in range(server.retries + 1):
+            try:
+                async with asyncio.timeout(server.timeout_s):
+                    reply, content = await self._once(method, url, body)
+            except (TimeoutError, httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout) as error:
+                raise EpisodeTimeout(f"{method} {url}: no answer in {server.timeout_s:g} s (--timeout)") from error
+            except httpx.HTTPError as error:
+                problem, pause = f"{type(error).__name__}: {error}", None
+            else:
+                if reply.status_code not in REPEATED:
+                    return _answer(f"{method} {url}", reply.status_code, content)
+                problem, pause = f"status {reply.status_code}: {_shown(content)}", _asked_for(reply)
+            if attempt < server.retries:
+                usual = server.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
+                await asyncio.sleep(min(LONGEST_PAUSE_S, max(usual, pause or 0.0)))
+        raise ServerFault(f"{method} {url}: {problem} (attempts: {server.retries + 1})")
+
+    async def _once(self, method: str, url: str, body: dict[str, Any] | None) -> tuple[httpx.Response, bytes]:
+        content = None if body is None else json.dumps(body).encode()
+        received = bytearray()
+        async with self._client.stream(method, url, content=content) as reply:
+            async for chunk in reply.aiter_bytes():
+                received += chunk
+                if len(received) > self.server.max_bytes:
+                    raise ServerFault(f"{method} {url}: the reply is longer than {self.server.max_bytes} bytes")
+        return reply, bytes(received)
+
+
+def _answer(asked: str, status: int, content: bytes) -> dict[str, Any]:
+    """Return the object in a reply of status 2xx; raise what any other reply means."""
+    if 300 <= status < 400:
+        raise ServerFault(f"{asked}: status {status}: redirects are not followed; give the address that it names")
+    if not 200 <= status < 300:
+        said = _shown(content)
+        if status in (400, 413, 422) and any(words in said.lower() for words in TOO_LONG):
+            raise PromptTooLong(f"{asked}: status {status}: {said}")
+        raise Refused(f"{asked}: status {status}: {said}")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ServerFault(f"{asked}: the reply is not JSON: {_shown(content)!r}") from error
+    if not isinstance(found, dict):
+        raise ServerFault(f"{asked}: the reply is no object: {_shown(content)!r}")
+    return found
+
+
+def _asked_for(reply: httpx.Response) -> float | None:
+    """Return the seconds that the server asks to be left alone, where it says so in seconds."""
+    try:
+        return float(reply.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+
+
+def _shown(content: bytes) -> str:
+    return content[:300].decode("utf-8", "replace")

@@ -1,0 +1,172 @@
+"""Episodes with a model behind a server: the conversation goes out as messages, and the answers come back structured.
+
+What an environment sees and says is the same as in `rollout/episodes/episode.py`; what is not here is what belongs to ids:
+budgets in tokens, log-probabilities, versions, and episodes that go on in another process.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from envs.catalog import make_env
+from envs.core.clock import Clock
+from envs.core.errors import PromptTooLong
+from envs.core.failure import FailureKind, failure_of
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import calls_are_valid
+from envs.play import MakeEnv, Play
+from rollout.episodes.env_threads import EnvThreads
+from rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed
+from rollout.episodes.stopwatch import Stopwatch
+from rollout.remote.chat_messages import ChatTurn, read_turn, request_body
+from rollout.remote.client import ChatClient
+from rollout.sampling import Sampling
+from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, TurnFault
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True, slots=True)
+class _Episode:
+    """One episode while it is played."""
+
+    task: Task
+    seed: int
+    sampling: Sampling
+    play: Play
+    clock: Clock
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    turns: list[Turn] = field(default_factory=list)
+
+
+class RemoteEpisodes:
+    """Groups of episodes with one model of one server, so many requests at once."""
+
+    def __init__(
+        self,
+        client: ChatClient,
+        model: str,
+        *,
+        limits: EpisodeLimits,
+        seed: int,
+        retries: int = 1,
+        make_env: MakeEnv = make_env,
+    ) -> None:
+        """`retries` is how often an episode is tried again that failed for a reason that may pass.
+
+        Of the limits, that of turns counts, and the deadline for what an environment does; a request has its own.
+        """
+        self._client = client
+        self._model = model
+        self._limits = limits
+        self._seed = seed
+        self._retries = retries
+        self._make_env = make_env
+        self._places = asyncio.Semaphore(client.server.concurrency)
+        self._threads = EnvThreads()
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        """Return `samples` answers to the ticket's task; those that failed are tried again."""
+        group = await self._attempt(ticket, samples, 0)
+        for attempt in range(1, self._retries + 1):
+            if not group.worth_retrying:
+                break
+            group = group.merged_with_retry(await self._attempt(ticket, group.worth_retrying, attempt))
+        return group
+
+    async def _attempt(self, ticket: Ticket, samples: int, attempt: int) -> Group:
+        seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
+        answers = await asyncio.gather(*(self._play(ticket, seed) for seed in seeds))
+        return Group(
+            ticket=ticket,
+            trajectories=tuple(answer for answer in answers if answer.failure is None),
+            failed=tuple(answer for answer in answers if answer.failure is not None),
+        )
+
+    async def _play(self, ticket: Ticket, seed: int) -> Trajectory:
+        """Play an episode to its end; a fault outside the model becomes a typed failure."""
+        play = Play(ticket.task, make=self._make_env)
+        clock = Clock(self._limits.timeout_s)
+        episode = _Episode(task=ticket.task, seed=seed, sampling=ticket.sampling, play=play, clock=clock)
+        result, failure, began = StepResult(), None, asyncio.get_running_loop().time()
+        try:
+            stop, result = await self._conversation(episode)
+        except Exception as error:  # a bad episode is data
+            failure = failure_of(error)
+            stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
+        finally:
+            if not play.over:
+                self._threads.start(play.close)
+        return Trajectory(
+            task=ticket.task,
+            turns=tuple(episode.turns),
+            stop=stop,
+            reward=None if failure is not None else result.reward,
+            verdict=result.verdict,
+            failure=failure,
+            seconds=asyncio.get_running_loop().time() - began,
+            times=episode.watch.times,
+        )
+
+    async def _conversation(self, episode: _Episode) -> tuple[Stop, StepResult]:
+        task, play, turns = episode.task, episode.play, episode.turns
+        messages: list[Message] = [*task.messages, *await self._in_thread(episode, play.begin)]
+        episode.watch.lap()
+        while True:
+            try:
+                said = await self._asked(episode, messages)
+            except PromptTooLong:
+                if not turns:
+                    raise
+                stop = Stop.EPISODE_LENGTH
+                return stop, await self._in_thread(episode, partial(play.cut, LIMITS[stop]))
+            stop = self._stop(said, turns=len(turns) + 1)
+            result = await self._in_thread(episode, partial(play.turn, said.parsed, cut=LIMITS[stop]))
+            turns.append(_turn(task, said, result, times=episode.watch.lap()))
+            if stop is Stop.LENGTH:
+                return stop, result
+            if result.done:
+                return (Stop.TURNS if result.out_of_turns else Stop.ENV), result
+            messages += [said.message, *result.messages]
+
+    async def _asked(self, episode: _Episode, messages: list[Message]) -> ChatTurn:
+        task, sampling = episode.task, episode.sampling
+        seed = episode.seed + len(episode.turns)
+        body: dict[str, Any] = request_body(self._model, messages, task.tools, task.thinking, sampling, seed=seed)
+        async with episode.watch.place(self._places):
+            with episode.watch.running("generate_s"):
+                return read_turn(await self._client.complete(body), thinks=task.thinks, sampling=sampling)
+
+    def _stop(self, said: ChatTurn, *, turns: int) -> Stop:
+        if not said.finished:
+            return Stop.LENGTH
+        return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
+
+    async def _in_thread(self, episode: _Episode, function: Callable[[], T]) -> T:
+        env = episode.task.env
+        return await self._threads.call(
+            function, env=env.name, at_once=env.settings.threads, clock=episode.clock, watch=episode.watch
+        )
+
+
+def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Turn:
+    """Return a turn without ids: a server tells none."""
+    faults = {
+        TurnFault.THOUGHT: not said.parsed.well_formed,
+        TurnFault.TOOL_CALL: not calls_are_valid(said.parsed.calls, task.tools),
+    }
+    return Turn(
+        context_ids=(),
+        sampled_ids=(),
+        logprobs_T=(),
+        versions_T=(),
+        forced_T=(),
+        text=said.parsed.text,
+        observation=result.messages,
+        thought=said.thought,
+        faults=tuple(fault for fault, there in faults.items() if there),
+        times=times,
+    )

@@ -1,0 +1,202 @@
+"""The command `eval`: what it understands, and an evaluation of a model behind a server from end to end."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+import yaml
+from chat_server import KEY, Body, ChatServerDouble, told
+
+from orchestrator.__main__ import main, parser
+from orchestrator.cli.eval_command import environments, read_escapes
+from orchestrator.cli.eval_command import told as said_of_settings
+from orchestrator.cli.run_eval import config_of
+from orchestrator.evaluation.exam import EvalConfig
+from orchestrator.pipeline.config import Config, load_config, save_config
+from orchestrator.pipeline.eval_config import slug
+from orchestrator.run.folder import RunDir, RunState
+
+DEMO = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
+
+
+def given(*arguments: str) -> argparse.Namespace:
+    return parser().parse_args(["eval", *arguments])
+
+
+def config(*arguments: str) -> Config:
+    """The configuration that a command makes of a model or a run."""
+    command = given(*arguments)
+    return config_of(command, told=said_of_settings(command), envs=environments(command))
+
+
+def of_eval(made: Config) -> EvalConfig:
+    settings = made.settings(made.instances[-1])
+    assert isinstance(settings, EvalConfig)
+    return settings
+
+
+def sums(body: Body) -> dict[str, Any]:
+    """Says what a sum of two numbers is, and of anything else that it is 0."""
+    question = body["messages"][-1]["content"]
+    try:
+        value = eval(question.removesuffix("=?"), {"__builtins__": {}})
+    except SyntaxError:
+        value = 0
+    return told(f"\\boxed{{{value}}}", reasoning_content="easy")
+
+
+def test_options_are_settings_of_an_evaluation() -> None:
+    assert said_of_settings(given("m", "--greedy")) == {"eval": {"samples": 1, "sampling": {"temperature": 0.0}}}
+    assert said_of_settings(given("m", "--greedy", "--samples", "3"))["eval"]["samples"] == 3
+    assert said_of_settings(given("m")) == {}
+    everything = given(
+        *("m", "--temperature", "0.6", "--top-p", "0.9", "--top-k", "20", "--min-p", "0.1", "--max-tokens", "64"),
+        *("--stop", "\\n\\n", "--stop", "Question:", "--seed", "3", "--tasks", "7"),
+    )
+    sampling = {
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "top_k": 20,
+        "min_p": 0.1,
+        "max_tokens": 64,
+        "stop": ["\n\n", "Question:"],
+    }
+    assert said_of_settings(everything) == {"seed": 3, "eval": {"tasks": 7, "sampling": sampling}}
+    with pytest.raises(ValueError, match="--greedy with --temperature"):
+        said_of_settings(given("m", "--greedy", "--temperature", "1"))
+
+
+def test_escapes_of_a_stop_text_are_what_they_mean() -> None:
+    assert [read_escapes(text) for text in ("\\n", "\\t|", "a\\\\n", "</s>", "\u00e9\u4e2d\\n")] == [
+        *("\n", "\t|", "a\\n", "</s>", "\u00e9\u4e2d\n")
+    ]
+    with pytest.raises(ValueError, match="escape"):
+        read_escapes("\\x")
+
+
+def test_environments_are_named_with_their_data() -> None:
+    assert environments(given("m", "--env", "math", "--eval-data", "a.jsonl")) == {"math": "a.jsonl"}
+    assert environments(given("m", "--env", "math=a.jsonl", "--env", "code")) == {"math": "a.jsonl", "code": None}
+    for wrong in (
+        ["--eval-data", "a"],
+        ["--env", "a", "--env", "b", "--eval-data", "c"],
+        ["--env", "a", "--env", "a=b"],
+    ):
+        with pytest.raises(ValueError, match="--e"):
+            environments(given("m", *wrong))
+
+
+def test_a_model_alone_needs_no_configuration(tmp_path: Path) -> None:
+    model = tiny_models.qwen3(tmp_path / "Tiny Qwen3.x")
+    made = config(str(model), "--env", "math", "--samples", "2", "--runs-dir", str(tmp_path))
+    assert [one.name for one in made.instances] == ["init", "Tiny-Qwen3-x"]
+    assert (of_eval(made).samples, of_eval(made).tasks) == (2, None)
+    limits, engine = made.rollout.limits, made.rollout.engine
+    assert (limits.turn_tokens, limits.total_tokens, engine.max_model_len) == (1024, 1024, 1024)
+    assert made.name.startswith("eval-Tiny-Qwen3-x-2")
+    with pytest.raises(ValueError, match="--env"):
+        config(str(model))
+    with pytest.raises(FileNotFoundError, match="no model directory"):
+        config(str(tmp_path / "nothing"), "--env", "math")
+    with pytest.raises(ValueError, match="maths"):
+        config(str(model), "--env", "maths")
+
+
+def test_a_run_is_named_by_its_folder_or_its_name_and_brings_its_settings(tmp_path: Path) -> None:
+    folder = RunDir(tmp_path / "demo")
+    folder.root.mkdir()
+    run = load_config(DEMO, ["name=demo", f"runs_dir={tmp_path}", "seed=5", "rollout.limits.turn_tokens=99"])
+    save_config(run, folder.config)
+    folder.store(RunState(model="checkpoints/rl/000007", label="rl"))
+    for name in ("demo", str(folder.root)):
+        made = config(name, "--runs-dir", str(tmp_path))
+        assert made.model.path == str((folder.root / "checkpoints/rl/000007").resolve())
+        assert sorted(made.envs) == sorted(run.envs)
+        assert (made.seed, made.rollout.limits.turn_tokens, made.instances[-1].name) == (5, 99, "demo-rl")
+        assert made.name != "demo"
+    one = config("demo", "eval.tasks=9", "--runs-dir", str(tmp_path), "--env", "math", "--name", "mine")
+    assert (list(one.envs), one.envs["math"].level) == (["math"], run.envs["math"].level)
+    assert (one.name, of_eval(one).tasks) == ("mine", 9)
+
+
+def test_a_label_is_never_the_name_of_something_else() -> None:
+    assert [slug(text) for text in ("Qwen/Qwen3-0.6B", "model", "eval", "//")] == [
+        *("Qwen-Qwen3-0-6B", "model-model", "model-eval", "model-model")
+    ]
+
+
+def evaluated(server: ChatServerDouble, folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    """The status of an evaluation of two environments behind a server, and its result."""
+    arguments = ["--url", server.url, "--env", "math", "--tasks", "4", "--samples", "2", "--name", "it"]
+    status = main(["eval", *arguments, "--runs-dir", str(folder), "--retries", "0", "--temperature", "0.5", *more])
+    found = list((folder / "it" / "eval").glob("*.json"))
+    return status, json.loads(found[0].read_text(encoding="utf-8")) if found else {}
+
+
+def test_a_model_behind_a_server_is_evaluated_without_any_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ChatServerDouble(sums, key=KEY) as server:
+        status, result = evaluated(server, tmp_path)
+        again, _ = evaluated(server, tmp_path)
+    shown = capsys.readouterr()
+    assert (status, again) == (0, 2)
+    assert "is there already" in shown.err
+    assert 0 < result["envs"]["math"]["avg_at_k"] <= 1
+    assert (result["envs"]["math"]["tokens"], result["k"], result["sampling"]["temperature"]) == (9, 2, 0.5)
+    assert [(task["right"] in (0, 2), task["scored"]) for task in result["tasks"]["math"]] == [(True, 2)] * 4
+    assert (result["model"], result["url"]) == ("tiny", server.url)
+    assert "avg@2" in shown.out
+    (lines,) = (tmp_path / "it" / "trajectories").glob("*.jsonl")
+    assert len(lines.read_text(encoding="utf-8").splitlines()) == 8
+    files = [path for path in (tmp_path / "it").rglob("*") if path.is_file()]
+    assert not any(KEY.encode() in path.read_bytes() for path in files)
+    assert KEY not in shown.out + shown.err
+
+
+def test_a_server_that_does_not_answer_as_it_should_is_no_score_of_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServerDouble(sums) as server:
+        assert evaluated(server, tmp_path, "--model", "another")[0] == 2
+        assert "name one of those that it has: tiny" in capsys.readouterr().err
+        server.faults = ["500"] * 16
+        status, result = evaluated(server, tmp_path)
+    assert (status, result) == (1, {})
+    assert "TooManyFailures" in capsys.readouterr().err
+    with ChatServerDouble(sums, key=KEY) as server:
+        assert evaluated(server, tmp_path)[0] == 1
+        assert main(["eval", "some-model", "--url", server.url, "--env", "math"]) == 2
+    assert main(["eval", "--url", "http://127.0.0.1:9/v1", "--env", "math", "--retries", "0"]) == 2
+
+
+def test_a_configuration_asks_a_server_in_its_environments(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        yaml.safe_dump({"name": "x", "envs": {"math": {"level": 2}, "tool_use": {}}, "seed": 7}), encoding="utf-8"
+    )
+    with ChatServerDouble(sums) as server:
+        status = main(
+            ["eval", str(file), "--url", server.url, "--env", "math", "--runs-dir", str(tmp_path), "--name", "it"]
+            + ["--tasks", "2", "--greedy", "rollout.retries=0"]
+        )
+    (path,) = (tmp_path / "it" / "eval").glob("*.json")
+    result = json.loads(path.read_text(encoding="utf-8"))
+    assert (status, list(result["envs"]), result["k"]) == (0, ["math"], 1)
+    assert server.bodies[0]["temperature"] == 0.0
+
+
+def test_what_is_wrong_with_a_command_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--env", "math"]) == 2
+    assert "name what is to be evaluated" in capsys.readouterr().err
+    assert main(["eval", str(DEMO), "--env", "math"]) == 2
+    assert "name the run itself" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["eval", "m", "--env", "math", "nonsense"])
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    assert "WHAT is one of" in capsys.readouterr().out
