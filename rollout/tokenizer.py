@@ -1,12 +1,38 @@
-"""The tokenizer of a model directory."""
+"""The tokenizer of a model directory, and what a run declares of its turns.
 
+What is declared stands in the tokenizer's own files once a run has written its model (`orchestrator/run/declared_model.py`):
+`chat_template.jinja`, and `eos_token`, `end_of_turn` and `thought_tags` of `tokenizer_config.json`. So whoever loads the
+tokenizer has it.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 
-def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a model directory.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredTurns:
+    """What a run says of a model's turns, in place of what its files say; what is empty is left as it is."""
+
+    chat_template: str = ""
+    """The text of the template."""
+    end_of_turn: tuple[str, ...] = ()
+    thought_tags: tuple[str, ...] = ()
+
+    def config(self) -> dict[str, object]:
+        """Return the entries of `tokenizer_config.json` that say it."""
+        entries: dict[str, object] = {}
+        if self.end_of_turn:
+            entries |= {"eos_token": self.end_of_turn[0], "end_of_turn": list(self.end_of_turn)}
+        return entries | ({"thought_tags": list(self.thought_tags)} if self.thought_tags else {})
+
+
+AS_IT_IS = DeclaredTurns()
+
+
+def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model directory, with what is declared of its turns.
 
     Raises `FileNotFoundError` where there is no such directory and `ValueError` where it holds no tokenizer, no chat
     template or no end-of-turn token.
@@ -19,12 +45,22 @@ def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
         raise ValueError(
             f"{model_dir} holds no tokenizer that can be loaded; save one beside the model ({error})"
         ) from error
+    tokenizer.chat_template = declared.chat_template or tokenizer.chat_template
+    for end in declared.end_of_turn:
+        if end not in tokenizer.get_vocab():
+            raise ValueError(
+                f"model.end_of_turn has {end!r}, which is no token of the tokenizer of {model_dir}; it must be one"
+            )
+    if declared.end_of_turn:
+        tokenizer.eos_token = declared.end_of_turn[0]
+    tokenizer.init_kwargs |= declared.config()
     if not tokenizer.chat_template:
         raise ValueError(
-            f"the tokenizer of {model_dir} has no chat template; save one as chat_template.jinja beside it"
+            f"the tokenizer of {model_dir} has no chat template; name a file with one as model.chat_template, or save it as "
+            f"chat_template.jinja beside the tokenizer"
         )
     if tokenizer.eos_token_id is None:
-        raise ValueError(f"the tokenizer of {model_dir} has no eos_token; the end of a turn would never be seen")
+        raise ValueError(f"the tokenizer of {model_dir} has no eos_token; name what ends a turn as model.end_of_turn")
     return tokenizer
 
 

@@ -32,11 +32,12 @@ def test_a_template_that_ignores_the_mode_is_refused_where_a_stage_switches_thin
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
 
 
-def test_a_template_that_does_not_show_the_closing_needs_one_from_the_configuration(tmp_path: Path) -> None:
+def test_a_template_that_does_not_show_the_closing_has_the_usual_one_or_that_of_the_configuration(
+    tmp_path: Path,
+) -> None:
     plain = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{{ '<think>' if add_generation_prompt }}"
     model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), plain)
-    with pytest.raises(ValueError, match="set rollout.thought.closing"):
-        check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
     given = RolloutConfig(thought=ThoughtConfig(closing="\n</think>\n\n"))
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS, rollout=given))
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"]))

@@ -7,6 +7,7 @@ from envs.catalog import env_class
 from learner.models.fresh import byte_tokenizer, parameter_count
 from learner.models.loading import longest_sequence
 from orchestrator.pipeline.config import Config
+from orchestrator.pipeline.format_checks import format_notes
 from orchestrator.pipeline.limit_checks import hang_notes, limit_notes
 from orchestrator.settings.model_checks import check_pushable, check_thoughts
 from orchestrator.stages.stage import Role, StageInstance, StartCheck
@@ -33,9 +34,13 @@ def check_before(config: Config, ahead: list[StageInstance], root: Path, reached
     if model is not None:
         check_model(model, config)
     _check_entry_points(config)
-    tokenizer = byte_tokenizer() if model is None else load_tokenizer(model)
+    tokenizer = byte_tokenizer() if model is None else load_tokenizer(model, config.model.declared())
     longest = config.model.fresh.max_positions if model is None else longest_sequence(model)
-    notes = [*limit_notes(config, ahead, tokenizer), *hang_notes(config, ahead)]
+    notes = [
+        *format_notes(config, ahead, tokenizer),
+        *limit_notes(config, ahead, tokenizer),
+        *hang_notes(config, ahead),
+    ]
     for one in ahead:
         start = StartCheck(config=config, name=one.name, tokenizer=tokenizer, longest=longest)
         one.stage.check(config.settings(one), start)
@@ -54,6 +59,7 @@ def check_model(model: Path, config: Config) -> None:
         limited=any(stage.limits_thoughts(settings) for stage, settings in told),
         left_out=any(not env.thinking for env in config.envs.values())
         or any(stage.leaves_thoughts_out(settings) for stage, settings in told),
+        declared=config.model.declared(),
     )
 
 

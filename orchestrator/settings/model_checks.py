@@ -8,12 +8,14 @@ from transformers import AutoConfig
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
-from rollout.tokenizer import load_tokenizer
+from rollout.tokenizer import AS_IT_IS, DeclaredTurns, load_tokenizer
 
 
-def check_thoughts(model: Path, thought: ThoughtConfig, *, limited: bool, left_out: bool) -> None:
+def check_thoughts(
+    model: Path, thought: ThoughtConfig, *, limited: bool, left_out: bool, declared: DeclaredTurns = AS_IT_IS
+) -> None:
     """Raise `ValueError` where the thoughts of a model can't be limited, or not be left out, as they shall be."""
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, declared)
     if limited:
         ThoughtTags(tokenizer, closing=thought.closing)
     if left_out:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from envs.binding import BoundEnv, EnvConfig, bind_all
@@ -14,6 +15,7 @@ from orchestrator.run.retention import CheckpointConfig
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.supervision import SupervisionConfig
 from rollout.episodes.worker import RolloutConfig
+from rollout.tokenizer import DeclaredTurns
 
 USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
 
@@ -27,12 +29,39 @@ class ModelConfig:
     revision: str | None = identity(None)
     """Commit, tag or branch of a name on the hub; null is its newest state when the run begins."""
     chat_template: str | None = identity(None)
-    """A file with the chat template; null takes the model's own. A base model, which has none, needs it."""
+    """A file with the chat template; null takes the model's own. A base model that has none needs it."""
     end_of_turn: list[str] = identity([])
     """Tokens that end a turn; empty: what the chat template writes behind one, and the tokenizer's end of a sequence."""
     thought_tags: list[str] = identity([])
     """What opens and what closes a thought; empty: as the chat template writes one, if it does."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
+
+    def __post_init__(self) -> None:
+        if self.declares and self.path is None:
+            raise ValueError(
+                "model.chat_template, model.end_of_turn and model.thought_tags are for the model of model.path; "
+                "without a path leave them out"
+            )
+        if self.thought_tags and len(self.thought_tags) != 2:
+            raise ValueError(f"model.thought_tags={self.thought_tags}: give what opens a thought, and what closes it")
+
+    @property
+    def declares(self) -> bool:
+        """Whether it says how the model writes its turns."""
+        return bool(self.chat_template or self.end_of_turn or self.thought_tags)
+
+    def declared(self) -> DeclaredTurns:
+        """Return what it says of the model's turns. Raise `FileNotFoundError` where the template's file is not there."""
+        template = ""
+        if self.chat_template is not None:
+            file = Path(self.chat_template)
+            if not file.is_file():
+                raise FileNotFoundError(
+                    f"model.chat_template={self.chat_template} is no file; name one with a chat template"
+                )
+            template = file.read_text(encoding="utf-8")
+        tags, ends = tuple(self.thought_tags), tuple(self.end_of_turn)
+        return DeclaredTurns(chat_template=template, end_of_turn=ends, thought_tags=tags)
 
     @property
     def source(self) -> ModelSource | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from learner.models.fresh import make_model
 from orchestrator.deadline import in_thread
 from orchestrator.run.checkpoint import begin, commit
+from orchestrator.run.declared_model import write_declared
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance
 from rollout.weights.weight_files import require_whole
@@ -16,12 +17,19 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
     if (source := run.config.model.source) is not None:
         model = await in_thread(lambda: source.folder)
         await in_thread(require_whole, model)
-        return model
+        return await _declared(run, model, instance) if run.config.model.declares else model
     directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
     count = await in_thread(partial(make_model, directory, run.config.model.fresh, seed=run.config.seed))
     target = await in_thread(commit, directory)
     run.progress.note(f"{instance.name}: a fresh hybrid of {count:,} parameters")
     return target
+
+
+async def _declared(run: Run, model: Path, instance: StageInstance) -> Path:
+    """Take a model with what the configuration says of its turns; returns where that lies."""
+    directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
+    await in_thread(partial(write_declared, model, directory, run.config.model.declared()))
+    return await in_thread(commit, directory)
 
 
 STAGE = Stage(name="init", role=Role.BEGIN, run=run_init)

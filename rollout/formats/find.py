@@ -108,7 +108,9 @@ def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags 
     for tags in (CHANNEL_TAGS, *THOUGHT_TAGS):
         if tags.opening in opening and tags.closing in closing:
             return tags
-    return next((tags for tags in THOUGHT_TAGS if _in(template, tags.opening) and _in(template, tags.closing)), None)
+    tokens = tokenizer.get_vocab()
+    known = (tags for tags in THOUGHT_TAGS if _in(template, tags.opening))
+    return next((tags for tags in known if _in(template, tags.closing) or tags.closing in tokens), None)
 
 
 def _in(template: str, tag: str) -> bool:

@@ -1,0 +1,43 @@
+"""A model as a run declares it: the files of another directory, and its own words of how the model writes its turns.
+
+The run's checkpoints begin from it and keep its tokenizer's files, so that engines, servers and later runs read the same.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rollout.formats.find import find_format
+from rollout.tokenizer import DeclaredTurns, load_tokenizer
+
+TEMPLATE, TOKENIZER, GENERATION = "chat_template.jinja", "tokenizer_config.json", "generation_config.json"
+
+
+def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> None:
+    """Write the model of `source` into an empty directory, with what is declared of its turns; large files are linked.
+
+    Raises `ValueError` where what is declared can't be: an end of a turn that is no token, or not what the template writes.
+    """
+    ends = find_format(load_tokenizer(source, declared)).end_ids
+    for file in sorted(path for path in source.iterdir() if path.is_file()):
+        if file.name not in (TEMPLATE, TOKENIZER, GENERATION):
+            os.symlink(file.resolve(), directory / file.name)
+    template = declared.chat_template or _text(source / TEMPLATE)
+    tokenizer = _json(source / TOKENIZER) | declared.config()
+    if declared.chat_template:
+        tokenizer.pop("chat_template", None)
+    if template:
+        (directory / TEMPLATE).write_text(template, encoding="utf-8")
+    generation = _json(source / GENERATION) | ({"eos_token_id": list(ends)} if declared.end_of_turn else {})
+    for name, entries in ((TOKENIZER, tokenizer), (GENERATION, generation)):
+        (directory / name).write_text(json.dumps(entries, indent=1), encoding="utf-8")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
