@@ -4,13 +4,15 @@ The templates are those that TRL ships (`FOLDER`), and any other text. No file o
 """
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
-import trl
+import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-FOLDER = Path(trl.__file__).parent / "chat_templates"
+TRL = find_spec("trl")
+FOLDER = None if TRL is None or TRL.origin is None else Path(TRL.origin).parent / "chat_templates"
 SPECIAL = re.compile(
     r"<\|[^<>\s'\"{}]*\|?>|<[^<>\s'\"{}|]*\|>|<\uff5c[^<>\s]*\uff5c>|<SPECIAL_\d+>|<(?:start|end)_of_turn>|\[/?[A-Z_]+\]|</s>"
 )
@@ -98,8 +100,12 @@ WRITTEN_HERE = {"nemotron_nano_v2": NEMOTRON_NANO_V2, "mistral": MISTRAL}
 
 
 def template_of(name: str) -> str:
-    """The chat template of this name: one of ours, else TRL's."""
-    return WRITTEN_HERE.get(name) or (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
+    """The chat template of this name: one of ours, else TRL's; skips the test where that is not installed."""
+    if name in WRITTEN_HERE:
+        return WRITTEN_HERE[name]
+    if FOLDER is None:
+        pytest.skip("TRL, whose chat templates these are, is not installed")
+    return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def tokenizer_of(name: str, template: str | None = None) -> PreTrainedTokenizerFast:

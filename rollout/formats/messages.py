@@ -22,7 +22,10 @@ def prepared(messages: Sequence[Message], form: TurnFormat) -> list[Message]:
             made = _thought_moved(message, form)
             calls = [_call(call, number, form) for number, call in enumerate(message.get("tool_calls") or ())]
             answered = 0
-            done.append({**made, "tool_calls": calls} if calls else made)
+            said = {
+                key: value for key, value in made.items() if key != "tool_calls"
+            }  # some templates refuse an empty list
+            done.append({**said, "tool_calls": calls} if calls else said)
         elif message.get("role") == "tool" and calls:
             done.append(_answer(message, calls[min(answered, len(calls) - 1)]))
             answered += 1

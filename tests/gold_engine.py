@@ -1,0 +1,76 @@
+"""An engine that says the gold turns of a task in the format of a model's family, and episodes on it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from replay_engine import ReplayEngine
+from transformers import PreTrainedTokenizerBase
+
+from envs.core.task import Message, Task
+from rollout.budget.config import ThoughtConfig
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.engines.protocol import Completion
+from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from rollout.episodes.renderer import Renderer
+from rollout.episodes.turn_sampler import TurnSampler
+from rollout.formats.messages import one_call_a_turn
+from rollout.sampling import PLAIN, Sampling
+from rollout.trajectory import Trajectory
+
+ROOM = EpisodeLimits(turn_tokens=4_000, total_tokens=400_000, timeout_s=600)
+"""Limits that no gold episode meets: a token is a byte."""
+
+
+class Family:
+    """What plays the episodes of one tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.renderer = Renderer(tokenizer)
+        self.tags = ThoughtTags.find(tokenizer)
+
+    def play(self, task: Task, messages: Sequence[Message]) -> Trajectory:
+        """The episode in which the model says the assistant's messages, one call a turn where it makes no more."""
+        said = list(messages) if self.renderer.format.parallel else one_call_a_turn(messages)
+        engine = GoldEngine(self, task, [message for message in said if message["role"] == "assistant"])
+        sampler = TurnSampler(engine, self.tags, ThoughtConfig(), turn_tokens=ROOM.turn_tokens)
+        runner = EpisodeRunner(sampler=sampler, renderer=self.renderer, limits=ROOM)
+        return asyncio.run(runner.run(task, seed=1))
+
+
+class GoldEngine(ReplayEngine):
+    """Says the messages one after the other as the chat template writes them; a limit closes the thought of each."""
+
+    def __init__(self, family: Family, task: Task, messages: Sequence[Message]) -> None:
+        super().__init__({})
+        self._family, self._task, self._messages = family, task, list(messages)
+
+    async def generate(
+        self,
+        prompt_ids: tuple[int, ...],
+        *,
+        max_tokens: int,
+        seed: int,
+        sampling: Sampling = PLAIN,
+        limit: ThoughtLimit | None = None,
+        begun: tuple[int, ...] = (),
+        request: str | None = None,
+    ) -> Completion:
+        """The next message. `IndexError` where the episode goes on after the last one."""
+        renderer, tags = self._family.renderer, self._family.tags
+        text = renderer.answer_text(self._messages.pop(0), thinks=self._task.thinks, context_ids=prompt_ids)
+        ids = renderer.encode(text)
+        close = None
+        if limit is not None and tags is not None:
+            close = tags.forced_close(ids, limit, opened=tags.opened_by(prompt_ids))
+        if close is not None:
+            assert tags is not None
+            ids = (*ids[: close.start], *close.ids, *ids[tags.answer_start(ids) :])
+        forced_T = tuple(close is not None and close.start <= place < close.end for place in range(len(ids)))
+        kept = ids[:max_tokens]
+        return Completion(
+            token_ids=kept,
+            logprobs_T=tuple(float("nan") if one else -0.5 for one in forced_T[: len(kept)]),
+            versions_T=(0,) * len(kept),
+            forced_T=forced_T[: len(kept)],
+            finished=len(kept) == len(ids),
+        )
