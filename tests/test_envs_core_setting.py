@@ -160,12 +160,12 @@ def test_what_was_reached_holds_unless_more_than_the_settings_of_a_stage_changes
         assert reached(config, folder) == folder.state()
         check_continuation(config, folder)
         assert set(folder.state().done) == {"init", "eval-init"}
-        assert list(folder.evals.iterdir())
+        assert list(folder.evals.glob("*.json"))
     other = load_config(DEMO, ["seed=2"])
     assert reached(other, folder).model is None
     assert folder.state().model == "gone"  # nothing is written yet
     check_continuation(other, folder)
-    assert not list(folder.evals.iterdir())
+    assert not list(folder.evals.rglob("*.json"))
 
 
 def test_a_stage_that_has_not_begun_may_leave_the_list(folder: RunDir) -> None:
@@ -233,7 +233,7 @@ def test_data_that_changed_is_noticed_and_data_that_moved_is_the_same(folder: Ru
     (tmp_path / "moved.jsonl").unlink()
     check_continuation(load_config(DEMO, moved), folder, reads=False)  # a report needs no data
     (tmp_path / "moved.jsonl").write_text(rows + rows)
-    with pytest.raises(ValueError, match=r"envs.math.data: \d+ bytes, SHA-256 .* -> \d+ bytes.*put the file back"):
+    with pytest.raises(ValueError, match=r"envs.math.data.path: \d+ bytes, SHA-256 .* -> \d+ bytes.*put the file back"):
         check_continuation(load_config(DEMO, moved), folder)
 
 
