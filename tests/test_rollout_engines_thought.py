@@ -46,8 +46,10 @@ def gap(rank: TrainerWorker, samples: list[Passage]) -> float:
 def check_marks(tags: ThoughtTags, samples: list[Passage]) -> int:
     """Every completion has the closing exactly where the rule puts it; returns how many were closed by force."""
     count = 0
-    for _, limit, said in samples:
-        forced_close = tags.forced_close(said.token_ids, limit) if limit is not None else None
+    for prompt, limit, said in samples:
+        forced_close = None
+        if limit is not None:
+            forced_close = tags.forced_close(said.token_ids, limit, opened=tags.opened_by(prompt))
         marked = [place for place, forced in enumerate(said.forced_T) if forced]
         if forced_close is None:
             assert not marked
@@ -72,14 +74,15 @@ async def story(model_dir: Path, *, forced: int) -> None:
     """Sample under many limits at once; then push weights while thoughts are in flight, and sample again."""
     tokenizer = load_tokenizer(model_dir)
     tags = ThoughtTags(tokenizer)
-    prompt = tuple(tokenizer("<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n<think>\n")["input_ids"])
+    opening = "<think>\n" if tags.opened_by_prompt else ""
+    prompt = tuple(tokenizer(f"<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n{opening}")["input_ids"])
     engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS, tags=tags)
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
 
     async def sample(rounds: int, *, tokens: int) -> list[Passage]:
-        wanted = [(prompt[: 12 + number % 5], limit) for number in range(rounds) for limit in LIMITS]
+        wanted = [(prompt[number % 5 :], limit) for number in range(rounds) for limit in LIMITS]
         said = (
             engine.generate(ids, max_tokens=tokens, seed=seed, limit=limit) for seed, (ids, limit) in enumerate(wanted)
         )

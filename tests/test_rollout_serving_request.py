@@ -100,13 +100,17 @@ def test_a_bad_value_is_refused_with_what_would_be_right(said: dict[str, Any], w
 def test_what_a_model_can_do_is_found_in_its_template() -> None:
     tokenizer = byte_tokenizer()
     assert thinking_rules(tokenizer, ThoughtConfig()) == ThinkingRules(thought=ThoughtConfig(), closing=CLOSING)
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+    bare = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+    tokenizer.chat_template = bare
     rules = thinking_rules(tokenizer, ThoughtConfig())
-    with pytest.raises(RefusedRequest, match="not available: the chat template does not show how a thought is"):
+    with pytest.raises(RefusedRequest, match="not available: the chat template knows no thinking tags"):
         rewritten(body(thinking_budget=5), rules)
+    assert rewritten(body(thinking=False), rules)["messages"] == body()["messages"]  # it does not think anyway
+    tokenizer.chat_template = "{# <think></think> #}" + bare
+    rules = thinking_rules(tokenizer, ThoughtConfig())
+    assert rules.no_budget == ""
     with pytest.raises(RefusedRequest, match="thinking is false, but the chat template ignores"):
         rewritten(body(thinking=False), rules)
-    assert thinking_rules(tokenizer, ThoughtConfig(closing="</think>")).no_budget == ""
     with pytest.raises(ValueError, match="does not contain '</think>'"):
         thinking_rules(tokenizer, ThoughtConfig(closing="</thought>"))
 
