@@ -7,6 +7,7 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads of torch that spin while they wait take the cores from the processes of the other file. Read as torch loads."""
 LONGEST = (
+    "test_system_faults_driver.py",
     "test_system_main_job.py",
     "test_system_main_job_faults.py",
     "test_learner_worker_resume.py",
