@@ -155,6 +155,11 @@ ROWS = (
         seen="equal to an undisturbed stage; a hundred places in `make test-faults`",
     ),
     Row(
+        name="in-flight",
+        fault="SIGTERM, and later kill -9, of a run that samples while it learns (max_lag 1)",
+        promised="its episodes in flight go on from the tokens that they had at the checkpoint",
+    ),
+    Row(
         name="nan-gradient",
         fault="a loss that is NaN at one step",
         promised="the update is skipped on all ranks and counted, the weights stay, the run goes on",
@@ -208,6 +213,16 @@ ROWS = (
         held_by="test_orchestrator_run_tracking.py::"
         "test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_process",
         seen="calls return at once, a later process sends every row",
+    ),
+    Row(
+        name="tracker-slow",
+        fault="the tracking server takes connections and answers nothing",
+        promised="no step waits for it",
+    ),
+    Row(
+        name="tracker-dies",
+        fault="the tracking server killed in mid-run and back later, then kill -9 of the driver",
+        promised="said; what it missed is sent when it is back; in the end one run has each step once, as metrics.jsonl",
     ),
     Row(
         name="tracker-refuses",
