@@ -14,8 +14,8 @@ from healing import audited, faults, steps_done, workers
 
 from orchestrator.supervision.status import read_status
 
-STEPS = 60
-SLOW_S = 0.4
+STEPS = 80
+SLOW_S = 3.0
 ARGUMENTS = [
     f"rl.steps={STEPS}",
     "rl.groups_per_step=8",
