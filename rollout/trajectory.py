@@ -242,6 +242,15 @@ class Group:
     failed: tuple[Trajectory, ...] = field(default=())
     retried: tuple[Failure, ...] = ()
 
+    @classmethod
+    def of(cls, ticket: Ticket, answers: Sequence[Trajectory]) -> "Group":
+        """Return the group of these answers, in their order."""
+        return cls(
+            ticket=ticket,
+            trajectories=tuple(answer for answer in answers if answer.failure is None),
+            failed=tuple(answer for answer in answers if answer.failure is not None),
+        )
+
     def merged_with_retry(self, again: "Group") -> "Group":
         """Return this group with another attempt in the place of the failed episodes for which one is worth making."""
         lost = tuple(t for t in self.failed if not t.worth_retrying)

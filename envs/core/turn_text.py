@@ -128,12 +128,25 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
         call = json.loads(body)
     except (ValueError, RecursionError):
         return BadCall(error="error: tool call is not JSON")
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    return call_of(call.get("name"), call.get("arguments", {})) if isinstance(call, dict) else call_of(None, {})
+
+
+def call_of(name: Any, arguments: Any) -> Call | BadCall:
+    """Return the call of what was read as its name and its arguments."""
+    if not isinstance(name, str):
         return BadCall(error="error: tool call has no name")
-    arguments = call.get("arguments", {})
     if not isinstance(arguments, dict):
         return BadCall(error="error: arguments must be an object")
-    return Call(name=call["name"], arguments=arguments)
+    return Call(name=name, arguments=arguments)
+
+
+def call_from_text(name: Any, arguments: str) -> Call | BadCall:
+    """Return the call of a name and arguments that are JSON in a text."""
+    try:
+        read = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return BadCall(error="error: tool call is not JSON")
+    return call_of(name, read)
 
 
 def calls_are_valid(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> bool:

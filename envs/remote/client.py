@@ -54,7 +54,7 @@ class Server:
             raise ValueError(
                 f"options.url is {self.url!r}; it must be like http://127.0.0.1:8000, without user or query"
             )
-        if url.host not in self.hosts and not _loopback(url.host):
+        if url.host not in self.hosts and not is_loopback(url.host):
             raise ValueError(f"options.url: {url.host!r} is not this machine; name it in options.hosts to allow it")
         for name, count in (("retries", self.retries), ("max_bytes", self.max_bytes)):
             if not isinstance(count, int) or count < 0:
@@ -64,7 +64,8 @@ class Server:
                 raise ValueError(f"options.{name} is {seconds!r}; it must be a number of seconds above 0")
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

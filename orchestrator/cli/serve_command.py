@@ -1,7 +1,6 @@
 """The command `serve`: a model behind an OpenAI-compatible server whose requests may limit their thoughts."""
 
 import argparse
-import ipaddress
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from envs.remote.client import is_loopback
 from orchestrator.cli.named_model import model_directory
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
@@ -70,13 +70,7 @@ def run_thought(given: Path) -> dict[str, Any]:
 
 def require_key(host: str, environment: Mapping[str, str]) -> None:
     """Raise `ValueError` where other machines could reach the server and it would ask for no key."""
-    if host == "localhost" or environment.get(KEY_VARIABLE):
-        return
-    try:
-        inside = ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name
-        inside = False
-    if not inside:
+    if not is_loopback(host) and not environment.get(KEY_VARIABLE):
         raise ValueError(
             f"--host {host} is reached from other machines, and {KEY_VARIABLE} is not set: set it to a key that clients must "
             f"give, or listen at 127.0.0.1 behind a proxy of your own"

@@ -32,12 +32,7 @@ class Attempt:
     async def play(self) -> Group:
         """Play every episode to its end; return the answers in the order of the samples."""
         await asyncio.gather(*(self._one(sample, episode) for sample, episode in list(self._playing.items())))
-        answers = [answer for _, answer in sorted(self._finished.items())]
-        return Group(
-            ticket=self._ticket,
-            trajectories=tuple(t for t in answers if t.failure is None),
-            failed=tuple(t for t in answers if t.failure is not None),
-        )
+        return Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
 
     async def _one(self, sample: int, episode: Episode) -> None:
         self._finished[sample] = await self._runner.play(episode)

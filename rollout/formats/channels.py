@@ -7,10 +7,9 @@ The prompt has written the first `<|start|>assistant`; `<|return|>` and `<|call|
 call may name who it is for before its channel or behind it. What is said to the user beside calls stands on commentary.
 """
 
-import json
 import re
 
-from envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, answer_text
+from envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, answer_text, call_from_text
 
 START, CHANNEL, MESSAGE, END, RETURN, CALL = (
     f"<|{word}|>" for word in ("start", "channel", "message", "end", "return", "call")
@@ -39,7 +38,7 @@ def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
         head, body = found["head"], found["body"]
         channel = ON_CHANNEL.search(head)
         if (name := NAME.search(head)) is not None:
-            calls.append(_call(name[1], body))
+            calls.append(call_from_text(name[1], body))
             asked.append(f"{head.strip()}{MESSAGE}{body}")
             over = True
         elif channel is not None and channel[1] == "analysis":
@@ -62,13 +61,3 @@ def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
         well_formed=well_formed and readable and len(thoughts) <= 1,
         calls=tuple(calls) if readable else (),
     )
-
-
-def _call(name: str, body: str) -> Call | BadCall:
-    try:
-        arguments = json.loads(body)
-    except (ValueError, RecursionError):
-        return BadCall(error="error: tool call is not JSON")
-    if not isinstance(arguments, dict):
-        return BadCall(error="error: arguments must be an object")
-    return Call(name=name, arguments=arguments)

@@ -18,7 +18,9 @@ from envs.core.turn_text import (
     BadCall,
     Call,
     ParsedTurn,
+    call_from_text,
     call_message,
+    call_of,
     parse_calls,
     parse_turn,
     turn_text,
@@ -146,16 +148,7 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
 def _given(function: dict[str, Any]) -> Call | BadCall:
     """Return a structured call; its arguments are text, or with some servers an object."""
     name, arguments = function["name"], function.get("arguments") or "{}"
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return BadCall(error="error: tool call is not JSON")
-    if not isinstance(name, str):
-        return BadCall(error="error: tool call has no name")
-    if not isinstance(arguments, dict):
-        return BadCall(error="error: arguments must be an object")
-    return Call(name=name, arguments=arguments)
+    return call_from_text(name, arguments) if isinstance(arguments, str) else call_of(name, arguments)
 
 
 def _parsed(

@@ -79,12 +79,7 @@ class RemoteEpisodes:
 
     async def _attempt(self, ticket: Ticket, samples: int, attempt: int) -> Group:
         seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
-        answers = await asyncio.gather(*(self._play(ticket, seed) for seed in seeds))
-        return Group(
-            ticket=ticket,
-            trajectories=tuple(answer for answer in answers if answer.failure is None),
-            failed=tuple(answer for answer in answers if answer.failure is not None),
-        )
+        return Group.of(ticket, await asyncio.gather(*(self._play(ticket, seed) for seed in seeds)))
 
     async def _play(self, ticket: Ticket, seed: int) -> Trajectory:
         """Play an episode to its end; a fault outside the model becomes a typed failure."""

@@ -1,11 +1,11 @@
 """Where an OpenAI-compatible server is, and how patient we are with it."""
 
-import ipaddress
 from dataclasses import dataclass, field
 
 import httpx
 
 from envs.core.bounds import not_negative, positive
+from envs.remote.client import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,3 @@ class ChatServer:
     def route(self, name: str) -> str:
         """Return the address of one of its routes."""
         return f"{self.url.rstrip('/')}/{name}"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
