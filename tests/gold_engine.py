@@ -8,13 +8,12 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.core.task import Message, Task
 from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion
+from rollout.budget.rule import ThoughtTags
+from rollout.engines.protocol import Completion, TurnRequest
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler
 from rollout.formats.messages import one_call_a_turn
-from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Trajectory
 
 ROOM = EpisodeLimits(turn_tokens=4_000, total_tokens=400_000, timeout_s=600)
@@ -44,29 +43,19 @@ class GoldEngine(ReplayEngine):
         super().__init__({})
         self._family, self._task, self._messages = family, task, list(messages)
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        *,
-        max_tokens: int,
-        seed: int,
-        sampling: Sampling = PLAIN,
-        limit: ThoughtLimit | None = None,
-        begun: tuple[int, ...] = (),
-        request: str | None = None,
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """The next message. `IndexError` where the episode goes on after the last one."""
         renderer, tags = self._family.renderer, self._family.tags
-        text = renderer.answer_text(self._messages.pop(0), thinks=self._task.thinks, context_ids=prompt_ids)
+        text = renderer.answer_text(self._messages.pop(0), thinks=self._task.thinks, context_ids=request.prompt_ids)
         ids = renderer.encode(text)
         close = None
-        if limit is not None and tags is not None:
-            close = tags.forced_close(ids, limit, opened=tags.opened_by(prompt_ids))
+        if request.limit is not None and tags is not None:
+            close = tags.forced_close(ids, request.limit, opened=tags.opened_by(request.prompt_ids))
         if close is not None:
             assert tags is not None
             ids = (*ids[: close.start], *close.ids, *ids[tags.answer_start(ids) :])
         forced_T = tuple(close is not None and close.start <= place < close.end for place in range(len(ids)))
-        kept = ids[:max_tokens]
+        kept = ids[: request.max_tokens]
         return Completion(
             token_ids=kept,
             logprobs_T=tuple(float("nan") if one else -0.5 for one in forced_T[: len(kept)]),

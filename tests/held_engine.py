@@ -6,8 +6,7 @@ from dataclasses import replace
 from replay_engine import ReplayEngine
 
 from rollout.budget.rule import ThoughtLimit
-from rollout.engines.protocol import Completion
-from rollout.sampling import PLAIN, Sampling
+from rollout.engines.protocol import Completion, TurnRequest
 from rollout.trajectory import Trajectory
 
 Said = dict[tuple[int, ...], Completion]
@@ -50,21 +49,12 @@ class HeldEngine(ReplayEngine):
         """Of each call the tokens that had begun, the seed and the limit."""
         self.most: list[int] = []
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        *,
-        max_tokens: int,
-        seed: int,
-        sampling: Sampling = PLAIN,
-        limit: ThoughtLimit | None = None,
-        begun: tuple[int, ...] = (),
-        request: str | None = None,
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
+        begun = request.begun
         number = len(self.asked)
-        self.asked.append((len(begun), seed, limit))
-        self.most.append(max_tokens)
-        whole = self._said[prompt_ids]
+        self.asked.append((len(begun), request.seed, request.limit))
+        self.most.append(request.max_tokens)
+        whole = self._said[request.prompt_ids]
         assert whole.token_ids[: len(begun)] == begun
         rest = replace(
             whole,
@@ -74,11 +64,11 @@ class HeldEngine(ReplayEngine):
             forced_T=whole.forced_T[len(begun) :],
         )
         if number == self._hold_at:
-            assert request is not None
-            self._running[request] = rest.first(self._tokens) if self._tokens < len(rest.token_ids) else rest
+            assert request.name is not None
+            self._running[request.name] = rest.first(self._tokens) if self._tokens < len(rest.token_ids) else rest
             self.held.set()
             await asyncio.Event().wait()
-        return rest.first(max_tokens)
+        return rest.first(request.max_tokens)
 
     def so_far(self, request: str) -> Completion | None:
         """What it had said of a turn when it stopped."""

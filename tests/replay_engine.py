@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rollout.budget.rule import ThoughtLimit
-from rollout.engines.protocol import Completion, EngineStats
+from rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from rollout.expert_choices import from_json
-from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
@@ -25,21 +23,11 @@ class ReplayEngine:
         self._given: dict[tuple[int, ...], int] = {}
         self._version = WeightVersion(step=0)
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        *,
-        max_tokens: int,
-        seed: int,
-        sampling: Sampling = PLAIN,
-        limit: ThoughtLimit | None = None,
-        begun: tuple[int, ...] = (),
-        request: str | None = None,
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """The next completion of this prompt, forced tokens included. `KeyError` for a prompt that was not recorded."""
-        completions = self._recording[prompt_ids]
-        number = self._given.get(prompt_ids, 0)
-        self._given[prompt_ids] = number + 1
+        completions = self._recording[request.prompt_ids]
+        number = self._given.get(request.prompt_ids, 0)
+        self._given[request.prompt_ids] = number + 1
         return completions[number % len(completions)]
 
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:

@@ -10,12 +10,11 @@ from envs.core.task import Task
 from envs.play import MakeEnv
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion
+from rollout.budget.rule import ThoughtTags
+from rollout.engines.protocol import Completion, TurnRequest
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler
-from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Trajectory
 
 TOKENIZER = byte_tokenizer()
@@ -43,22 +42,12 @@ class ScriptedEngine(ReplayEngine):
         self._seconds = seconds
         self.busy = self.busiest = 0
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        *,
-        max_tokens: int,
-        seed: int,
-        sampling: Sampling = PLAIN,
-        limit: ThoughtLimit | None = None,
-        begun: tuple[int, ...] = (),
-        request: str | None = None,
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         self.busy += 1
         self.busiest = max(self.busiest, self.busy)
         await asyncio.sleep(self._seconds)
         self.busy -= 1
-        return completion(self._texts.pop(0) if len(self._texts) > 1 else self._texts[0], max_tokens=max_tokens)
+        return completion(self._texts.pop(0) if len(self._texts) > 1 else self._texts[0], max_tokens=request.max_tokens)
 
 
 def runner_of(

@@ -32,7 +32,7 @@ from orchestrator.run.retention import CheckpointConfig
 from orchestrator.session.checkpoint_writer import scores
 from orchestrator.session.run import Run
 from orchestrator.settings.loop import RlConfig
-from rollout.engines.protocol import Completion, EngineStats
+from rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
@@ -336,8 +336,8 @@ def test_an_evaluation_of_what_is_down_ends_the_stage_as_its_own_groups_would(tm
 class VersionedEngine(ScriptedEngine):
     """Says which weights it serves."""
 
-    async def generate(self, prompt_ids: tuple[int, ...], **asked: Any) -> Completion:
-        said = await super().generate(prompt_ids, **asked)
+    async def generate(self, request: TurnRequest) -> Completion:
+        said = await super().generate(request)
         return replace(said, versions_T=(self._version.step,) * len(said.token_ids))
 
 

@@ -19,7 +19,7 @@ from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import EngineConfig
+from rollout.engines.protocol import EngineConfig, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.begun_json import begun_from_json, begun_to_json
@@ -130,13 +130,15 @@ def gap(rank: TrainerWorker, trajectories: list[Trajectory]) -> float:
 async def closings_go_on(engine: VllmEngine, tags: ThoughtTags, prompt: tuple[int, ...]) -> None:
     """A turn that is cut anywhere before, inside and behind its closing goes on with the rest of that closing."""
     limit = ThoughtLimit(tokens=6, grace=3)
-    whole = await engine.generate(prompt, max_tokens=40, seed=5, limit=limit)
+    whole = await engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=40, seed=5, limit=limit))
     place = tags.forced_close(whole.token_ids, limit)
     assert place is not None
     assert len(whole.token_ids) > place.end
     for cut in range(1, place.end + 3):
         begun = whole.first(cut)
-        rest = await engine.generate(prompt, max_tokens=40 - cut, seed=cut, limit=limit, begun=begun.token_ids)
+        rest = await engine.generate(
+            TurnRequest(prompt_ids=prompt, max_tokens=40 - cut, seed=cut, limit=limit, begun=begun.token_ids)
+        )
         both = begun.then(rest)
         closed = tags.forced_close(both.token_ids, limit)
         assert closed is not None

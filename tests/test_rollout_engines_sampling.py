@@ -19,7 +19,7 @@ from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.protocol import Completion, EngineConfig, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.sampling import PLAIN, Sampling
 from rollout.tokenizer import load_tokenizer
@@ -83,7 +83,9 @@ async def story(model_dir: Path) -> None:
         asked = [(sampling, limit) for sampling in SAMPLINGS for limit in LIMITS]
         said = await asyncio.gather(
             *(
-                engine.generate(prompt, max_tokens=40, seed=seed, sampling=sampling, limit=limit)
+                engine.generate(
+                    TurnRequest(prompt_ids=prompt, max_tokens=40, seed=seed, sampling=sampling, limit=limit)
+                )
                 for seed, (sampling, limit) in enumerate(asked)
             )
         )
@@ -138,7 +140,9 @@ def turn_of(prompt: tuple[int, ...], said: Completion) -> Turn:
 async def stops(engine: VllmEngine, text: Callable[[list[int]], str], prompt: tuple[int, ...]) -> None:
     """A greedy turn ends with the token that completes a stop string, also where another process began with it."""
     prompts = [prompt[:count] for count in range(3, len(prompt))]
-    free = await asyncio.gather(*(engine.generate(ids, max_tokens=40, seed=1, sampling=GREEDY) for ids in prompts))
+    free = await asyncio.gather(
+        *(engine.generate(TurnRequest(prompt_ids=ids, max_tokens=40, seed=1, sampling=GREEDY)) for ids in prompts)
+    )
     found = [
         (ids, one, place)
         for ids, one in zip(prompts, free, strict=True)
@@ -147,14 +151,16 @@ async def stops(engine: VllmEngine, text: Callable[[list[int]], str], prompt: tu
     ]
     ids, whole, place = max(found, key=lambda each: each[2])
     sampling = Sampling(temperature=0, stop=["never said", text(list(whole.token_ids[place : place + 2]))])
-    ended = await engine.generate(ids, max_tokens=40, seed=1, sampling=sampling)
+    ended = await engine.generate(TurnRequest(prompt_ids=ids, max_tokens=40, seed=1, sampling=sampling))
     assert ended.finished
     assert ended.token_ids == whole.token_ids[: len(ended.token_ids)]
     assert sampling.stop[1] in text(list(ended.token_ids))
     assert sampling.stop[1] not in text(list(ended.token_ids[:-1]))
     for cut in range(1, len(ended.token_ids)):
         begun = ended.first(cut).token_ids
-        rest = await engine.generate(ids, max_tokens=40 - cut, seed=9, sampling=sampling, begun=begun)
+        rest = await engine.generate(
+            TurnRequest(prompt_ids=ids, max_tokens=40 - cut, seed=9, sampling=sampling, begun=begun)
+        )
         assert (*begun, *rest.token_ids) == ended.token_ids
         assert rest.finished
 

@@ -17,7 +17,7 @@ from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, EngineConfig, EngineStats
+from rollout.engines.protocol import Completion, EngineConfig, EngineStats, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
@@ -84,7 +84,8 @@ async def story(model_dir: Path, *, forced: int) -> None:
     async def sample(rounds: int, *, tokens: int) -> list[Passage]:
         wanted = [(prompt[number % 5 :], limit) for number in range(rounds) for limit in LIMITS]
         said = (
-            engine.generate(ids, max_tokens=tokens, seed=seed, limit=limit) for seed, (ids, limit) in enumerate(wanted)
+            engine.generate(TurnRequest(prompt_ids=ids, max_tokens=tokens, seed=seed, limit=limit))
+            for seed, (ids, limit) in enumerate(wanted)
         )
         return [(*pair, completion) for pair, completion in zip(wanted, await asyncio.gather(*said), strict=True)]
 

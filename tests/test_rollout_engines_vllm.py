@@ -24,7 +24,7 @@ from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Completion, EngineConfig
+from rollout.engines.protocol import Completion, EngineConfig, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
@@ -61,7 +61,10 @@ class Setup:
 
     async def sample(self, count: int, *, tokens: int) -> list[tuple[tuple[int, ...], Completion]]:
         prompts = [self.prompts[number % len(self.prompts)] for number in range(count)]
-        said = (self.engine.generate(ids, max_tokens=tokens, seed=seed) for seed, ids in enumerate(prompts))
+        said = (
+            self.engine.generate(TurnRequest(prompt_ids=ids, max_tokens=tokens, seed=seed))
+            for seed, ids in enumerate(prompts)
+        )
         return list(zip(prompts, await asyncio.gather(*said), strict=True))
 
     def gap(self, samples: list[tuple[tuple[int, ...], Completion]]) -> float:

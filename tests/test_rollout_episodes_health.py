@@ -12,11 +12,9 @@ from scripted_engine import RENDERER, TAGS, ScriptedEngine
 
 from envs.core.pulse import WorkerDied
 from envs.core.task import Task
-from rollout.budget.rule import ThoughtLimit
 from rollout.engines.engine_process import EngineProcess, cpu_s
-from rollout.engines.protocol import Completion
+from rollout.engines.protocol import Completion, TurnRequest
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
-from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Ticket, WeightVersion
 
 T = TypeVar("T")
@@ -38,20 +36,10 @@ class SickEngine(ScriptedEngine):
         self.well, self.dead = asyncio.Event(), False
         self.process = EngineProcess(lambda: self.dead, raised=LookupError)
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        *,
-        max_tokens: int,
-        seed: int,
-        sampling: Sampling = PLAIN,
-        limit: ThoughtLimit | None = None,
-        begun: tuple[int, ...] = (),
-        request: str | None = None,
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         if self.dead:
             raise WorkerDied("the engine's process died")
-        return await super().generate(prompt_ids, max_tokens=max_tokens, seed=seed, limit=limit)
+        return await super().generate(request)
 
     async def answers(self) -> None:
         await self.process.answer(self._answered())

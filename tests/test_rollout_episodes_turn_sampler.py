@@ -9,9 +9,8 @@ from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion
+from rollout.engines.protocol import Completion, TurnRequest
 from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
-from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Closed, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
@@ -31,19 +30,9 @@ class Asked(ReplayEngine):
         super().__init__({PROMPT: [said]})
         self.asked: list[tuple[int, ThoughtLimit | None]] = []
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        *,
-        max_tokens: int,
-        seed: int,
-        sampling: Sampling = PLAIN,
-        limit: ThoughtLimit | None = None,
-        begun: tuple[int, ...] = (),
-        request: str | None = None,
-    ) -> Completion:
-        self.asked.append((max_tokens, limit))
-        return await super().generate(prompt_ids, max_tokens=max_tokens, seed=seed, limit=limit)
+    async def generate(self, request: TurnRequest) -> Completion:
+        self.asked.append((request.max_tokens, request.limit))
+        return await super().generate(request)
 
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
         raise AssertionError

@@ -131,27 +131,31 @@ class EngineStats:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """What an engine is to sample: the rest of the turn that follows `prompt_ids` and has `begun`."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    """Most tokens that it samples, whatever `sampling.max_tokens` is."""
+    seed: int
+    sampling: Sampling = PLAIN
+    limit: ThoughtLimit | None = None
+    """Where the thought that the turn begins with ends at the latest, closed by force."""
+    begun: tuple[int, ...] = ()
+    """The turn's first tokens, sampled before: the completion is what follows them, and the limit counts them."""
+    name: str | None = None
+    """By which `so_far` knows it."""
+
+
 class Engine(Protocol):
     """Generates from token ids, and takes new weights while it does."""
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        *,
-        max_tokens: int,
-        seed: int,
-        sampling: Sampling = PLAIN,
-        limit: ThoughtLimit | None = None,
-        begun: tuple[int, ...] = (),
-        request: str | None = None,
-    ) -> Completion:
-        """Sample until the end of the turn, a stop string or `max_tokens`, whatever `sampling.max_tokens` is.
+    async def generate(self, request: TurnRequest) -> Completion:
+        """Sample until the end of the turn, a stop string or `request.max_tokens`.
 
         Log-probabilities, in nats, are those of the distribution that was sampled from; at temperature 0, where there is
         none, those of the model at temperature 1.
-        With a `limit` the thought that the turn begins with is closed by force where it ends at the latest. `begun` are the
-        turn's first tokens, sampled before: the completion is what follows them, and the limit counts them. `request` is
-        the name by which `so_far` knows this call.
         """
         ...
 

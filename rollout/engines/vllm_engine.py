@@ -12,14 +12,13 @@ import numpy as np
 from envs.core.failure import in_words
 from envs.core.pulse import WorkerDied
 from rollout.budget.request_args import CLOSING
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.budget.rule import ThoughtTags
 from rollout.engines.engine_process import EngineProcess
-from rollout.engines.protocol import Completion, EngineConfig, EngineStats
+from rollout.engines.protocol import Completion, EngineConfig, EngineStats, TurnRequest
 from rollout.engines.scratch_folder import ScratchFolder
 from rollout.engines.stop_strings import ended_at_stop
 from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
-from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
@@ -65,8 +64,8 @@ class VllmEngine:
         self._record_experts = record_experts
         self._initial = version
         self._numbers = itertools.count()
-        self._limits: dict[str, tuple[ThoughtLimit, tuple[int, ...], bool]] = {}
-        """Of the running requests whose thought has a limit: that, what the turn began with, was the thought open before."""
+        self._limited: dict[str, TurnRequest] = {}
+        """The running requests whose thought has a limit, by name."""
         self._receiver = WeightReceiver()
         self._stats = StatsRecorder(on_pass=on_pass)
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
@@ -109,34 +108,20 @@ class VllmEngine:
             if refusal:
                 raise ValueError(f"vLLM can't record the experts of this model, which router replay needs: {refusal}")
 
-    async def generate(
-        self,
-        prompt_ids: tuple[int, ...],
-        *,
-        max_tokens: int,
-        seed: int,
-        sampling: Sampling = PLAIN,
-        limit: ThoughtLimit | None = None,
-        begun: tuple[int, ...] = (),
-        request: str | None = None,
-    ) -> Completion:
+    async def generate(self, request: TurnRequest) -> Completion:
         """See `Engine.generate`."""
-        if limit is not None and self._tags is None:
+        if request.limit is not None and self._tags is None:
             raise ValueError("a thought can't be limited: the engine was started without thinking tags")
-        request = request or f"r{next(self._numbers)}"
-        prompt = (*prompt_ids, *begun)
-        params = request_params(
-            sampling, max_tokens=max_tokens, seed=seed, limit=limit, begun=len(begun), ends=self._ends
-        )
-        if limit is not None:
-            assert self._tags is not None
-            self._limits[request] = limit, begun, self._tags.opened_by(prompt_ids)
+        name = request.name or f"r{next(self._numbers)}"
+        prompt = (*request.prompt_ids, *request.begun)
+        if request.limit is not None:
+            self._limited[name] = request
         try:
-            sampled = await self._output(prompt, params, request)
+            sampled = await self._output(prompt, request_params(request, ends=self._ends), name)
             ids = tuple(sampled.token_ids)
-            forced_T = self._forced_marks(request, ids)
+            forced_T = self._forced_marks(name, ids)
         finally:
-            self._limits.pop(request, None)
+            self._limited.pop(name, None)
         assert sampled.logprobs is not None
         assert sampled.weight_versions is not None
         whole = _completion(
@@ -145,19 +130,21 @@ class VllmEngine:
             [(span.version, span.start) for span in sampled.weight_versions],
             forced_T=forced_T,
             finished=sampled.finish_reason == "stop",
-            experts=await self._experts(request, ids=len(prompt) + len(ids)) if self._record_experts else None,
+            experts=await self._experts(name, ids=len(prompt) + len(ids)) if self._record_experts else None,
         )
-        return ended_at_stop(whole, begun, sampling.stop, self._text)
+        return ended_at_stop(whole, request.begun, request.sampling.stop, self._text)
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._llm.get_tokenizer().decode(list(ids), skip_special_tokens=False))
 
-    def _forced_marks(self, request: str, ids: tuple[int, ...]) -> tuple[bool, ...]:
-        if request not in self._limits:
+    def _forced_marks(self, name: str, ids: tuple[int, ...]) -> tuple[bool, ...]:
+        request = self._limited.get(name)
+        if request is None:
             return (False,) * len(ids)
         assert self._tags is not None
-        limit, begun, opened = self._limits[request]
-        return self._tags.forced_marks(ids, limit, begun=begun, opened=opened)
+        assert request.limit is not None
+        opened = self._tags.opened_by(request.prompt_ids)
+        return self._tags.forced_marks(ids, request.limit, begun=request.begun, opened=opened)
 
     def so_far(self, request: str) -> Completion | None:
         """See `Engine.so_far`: vLLM's front end has the tokens of a running request, whatever it is to put out."""

@@ -1,13 +1,12 @@
 """One turn of the model: how many tokens it may think and answer, and what of it was thought."""
 
 import hashlib
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 from envs.core.thinking_mode import Thinking
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, Engine
+from rollout.engines.protocol import Completion, Engine, TurnRequest
 from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Closed, Thought
 
@@ -47,9 +46,11 @@ class TurnSampler:
         not hold budget, closing and answer, the budget shrinks. `request` is the name by which `so_far` knows the turn.
         """
         turn_tokens = sampling.max_tokens or self._turn_tokens
-        generate = partial(self._generate, ids, seed=seed, sampling=sampling, begun=begun, request=request)
+        free = TurnRequest(
+            prompt_ids=ids, max_tokens=min(turn_tokens, room), seed=seed, sampling=sampling, name=request
+        )
         if thinking.budget is None:
-            return self.measured(await generate(most=min(turn_tokens, room), limit=None), thinking, ids)
+            return self.measured(await self._generate(free, begun), thinking, ids)
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
@@ -57,8 +58,8 @@ class TurnSampler:
         answer_tokens = self._config.answer_tokens or turn_tokens
         besides = self._config.grace + closing + answer_tokens
         limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
-        most = min(limit.tokens + besides, room)
-        completion = await generate(most=most, limit=limit)
+        limited = replace(free, max_tokens=min(limit.tokens + besides, room), limit=limit)
+        completion = await self._generate(limited, begun)
         sampled = self.measured(completion, thinking, ids)
         too_long = sampled.thought.answer_tokens - answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
@@ -82,35 +83,16 @@ class TurnSampler:
             )
         return SampledTurn(completion=completion, thought=thought)
 
-    async def _generate(
-        self,
-        ids: tuple[int, ...],
-        *,
-        most: int,
-        seed: int,
-        sampling: Sampling,
-        limit: ThoughtLimit | None,
-        begun: Completion | None,
-        request: str | None,
-    ) -> Completion:
-        """Return a turn of at most so many tokens; one that has begun goes on, by a seed of its own for the rest."""
+    async def _generate(self, request: TurnRequest, begun: Completion | None) -> Completion:
+        """Return the whole turn of a request; one that has begun goes on, by a seed of its own for the rest."""
         if begun is None or not begun.token_ids:
-            return await self._engine.generate(
-                ids, max_tokens=most, seed=seed, sampling=sampling, limit=limit, request=request
-            )
-        left = most - len(begun.token_ids)
+            return await self._engine.generate(request)
+        left = request.max_tokens - len(begun.token_ids)
         if left <= 0:  # the limits were higher when it began
-            return begun.first(most)
-        rest = await self._engine.generate(
-            ids,
-            max_tokens=left,
-            seed=_rest_seed(seed, len(begun.token_ids)),
-            sampling=sampling,
-            limit=limit,
-            begun=begun.token_ids,
-            request=request,
-        )
-        return begun.then(rest)
+            return begun.first(request.max_tokens)
+        seed = _rest_seed(request.seed, len(begun.token_ids))
+        rest = replace(request, max_tokens=left, seed=seed, begun=begun.token_ids)
+        return begun.then(await self._engine.generate(rest))
 
 
 def _rest_seed(seed: int, tokens: int) -> int:

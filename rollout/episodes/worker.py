@@ -11,7 +11,7 @@ from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Engine, EngineConfig, EngineStats
+from rollout.engines.protocol import Engine, EngineConfig, EngineStats, TurnRequest
 from rollout.episodes.attempt import Attempt
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
@@ -122,7 +122,10 @@ class RolloutWorker:
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample one turn for each prompt, without episodes or environments; returns the tokens. For measurement."""
-        turns = (self._started.generate(ids, max_tokens=max_tokens, seed=n) for n, ids in enumerate(prompts))
+        turns = (
+            self._started.generate(TurnRequest(prompt_ids=ids, max_tokens=max_tokens, seed=n))
+            for n, ids in enumerate(prompts)
+        )
         return sum(len(completion.token_ids) for completion in await asyncio.gather(*turns))
 
     async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
