@@ -4,6 +4,7 @@ From the bottom up; each room imports itself and those above it in this list, an
 
     core          what every environment shares: tasks, thinking modes, the text of a turn, rows, typed faults
     data          rows of files, folders and the hub; which of them are held out
+    presets       standard sets for evaluation, declared
     sandbox       sealed processes for model-written programs
     tools         tools of text that environments share
     task_env      the base class of all below

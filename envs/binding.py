@@ -24,6 +24,8 @@ class EnvConfig:
 
     share: float = scheduled(1.0)
     """Relative share of the groups."""
+    preset: str | None = identity(None)
+    """The standard set that it is, which gives the settings below that are not given; for evaluation, unless it has data."""
     kind: str | None = identity(None)
     """The environment that this is, where the name given to it is not its id."""
     options: dict[str, Any] = identity({})
@@ -110,6 +112,8 @@ def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:
 
 def _check(key: str, config: EnvConfig) -> None:
     not_negative(f"{key}.share", config.share)
+    if config.preset is not None and (config.kind is None or config.eval_data is None):
+        raise ValueError(f"{key}.preset={config.preset} is not spelled out; see envs/presets/catalog.py, with_preset")
     numbers = {"level": config.level, "threads": config.threads}
     given = {"max_turns": config.max_turns, "length_limit": config.length_limit}
     for name, value in (numbers | {name: value for name, value in given.items() if value is not None}).items():

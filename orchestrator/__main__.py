@@ -8,6 +8,7 @@ from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.env_commands import add_env_commands
 from orchestrator.cli.eval_command import SETTING, add_eval_command
+from orchestrator.cli.presets_command import add_presets_command
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.status_command import add_status_commands
 from orchestrator.run.redaction import blanked
@@ -17,6 +18,7 @@ EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml
   python -m orchestrator run configs/demo.yaml name=mine seed=2 rl.steps=50
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
+  python -m orchestrator eval models/mine --preset gsm8k --greedy
   python -m orchestrator eval models/mine --env math --eval-data gsm8k_test.jsonl --greedy
   python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   python -m orchestrator status runs/demo --watch
@@ -93,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     fork.set_defaults(execute=_run_command)
     add_audit_command(commands)
     add_env_commands(commands)
+    add_presets_command(commands)
     add_compare_command(commands)
     add_serve_command(commands)
     add_status_commands(commands)

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
 
 @dataclass(slots=True)
 class HubServer:
     """Repositories by kind and name (`models/owner/name`, `datasets/owner/name`), each with its files, all at one commit."""
 
     repos: Mapping[str, Mapping[str, bytes]]
-    commit: str = "0123456789abcdef0123456789abcdef01234567"
+    commit: str = COMMIT
     endpoint: str = ""
     sent: list[str] = field(default_factory=list)
     """The files that were asked for."""
@@ -40,9 +42,9 @@ class HubServer:
 
 
 @contextmanager
-def served(repos: Mapping[str, Mapping[str, bytes]]) -> Iterator[HubServer]:
+def served(repos: Mapping[str, Mapping[str, bytes]], *, commit: str = COMMIT) -> Iterator[HubServer]:
     """Serve repositories while the context lasts."""
-    hub = HubServer(repos)
+    hub = HubServer(repos, commit=commit)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -9,6 +9,8 @@ from typing import Any
 
 from hub_server import served
 
+from envs.presets.catalog import PRESETS
+
 ROWS = "".join(json.dumps({"problem": f"{n}+1?", "solution": f"#### {n + 1}"}) + "\n" for n in range(3)).encode()
 CARD = b"---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: main/train*}\n"
 CARD += b"  - {split: test, path: main/test*}\n- config_name: other\n  data_files: other/*\n---\n"
@@ -35,6 +37,10 @@ REPOS = {"datasets/openai/gsm8k": GSM, "models/Qwen/Tiny": MODEL}
 ASK = """
 import json, sys
 from pathlib import Path
+from envs.binding import EnvConfig, bind
+from envs.presets.catalog import with_preset
+from envs.source import distinct, open_source
+from orchestrator.settings.text import typed
 from envs.data.config import DataConfig
 from envs.data.rows import read_rows
 from orchestrator.settings.model_source import ModelSource
@@ -45,6 +51,10 @@ def answer(kind, said):
             return read_rows(DataConfig(**said), parse=lambda row, number: row, on_error="raise")[0]
         if kind == "model":
             return str(ModelSource(**said).folder)
+        if kind == "preset":
+            settings = typed(EnvConfig, with_preset("it", said))
+            tasks = distinct(open_source(bind("it", settings), split="heldout", seed=1), None)
+            return [task.messages[-1]["content"] for task in tasks]
         from orchestrator.pipeline.config import load_config  # takes long
         from orchestrator.pipeline.data_files import content
 
@@ -73,10 +83,13 @@ TINY = {"path": "Qwen/Tiny"}
 
 
 def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path: Path) -> None:
-    with served(REPOS) as hub:
-        rows, folder, wrong, nobody = answers(
+    commit = PRESETS["gsm8k"].data.revision  # so that the standard set finds its own
+    assert commit is not None
+    with served(REPOS, commit=commit) as hub:
+        rows, preset, folder, wrong, nobody = answers(
             [
                 ("rows", GSM_TEST),
+                ("preset", {"preset": "gsm8k", "eval_data": {"columns": COLUMNS}}),
                 ("model", TINY),
                 ("model", TINY | {"revision": "v9"}),
                 ("model", {"path": "Qwen/Nothing"}),
@@ -85,6 +98,7 @@ def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path:
             hub.endpoint,
         )
     assert rows == [{"question": "7+1?", "answer": "#### 8"}]
+    assert preset == ["7+1?\nPlease reason step by step, and put your final answer within \\boxed{}."]
     assert "Qwen/Tiny has no revision 'v9' on the hub" in wrong
     assert "Qwen/Nothing is neither on this machine nor a model on the hub" in nobody
     assert Path(folder).name == hub.commit

@@ -13,13 +13,14 @@ import pytest
 from bound import made
 
 from envs.core.env_ref import EnvRef
+from envs.core.prompts import USUAL
 from envs.core.row_format import load_row
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.mathematics import arithmetic
 from envs.mathematics.env import grade
 from envs.mathematics.gold import corruptions, gold
-from envs.mathematics.rows import FORMATS
+from envs.mathematics.rows import formats
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -34,7 +35,7 @@ def correct(task: Task, turns: list[str]) -> float:
 
 
 def task_of(row: dict[str, Any]) -> Task:
-    return replace(load_row(FORMATS, row), thinking=OFF)
+    return replace(load_row(formats(USUAL), row), thinking=OFF)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answe
 )
 def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_row(FORMATS, row)
+        load_row(formats(USUAL), row)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import tiny_models
 import yaml
 from chat_server import KEY, Body, ChatServerDouble, told
 
+from envs.data.config import DataConfig
+from envs.presets.catalog import PRESETS
 from orchestrator.__main__ import main, parser
-from orchestrator.cli.eval_command import environments, read_escapes
+from orchestrator.cli.eval_command import environments, presets, read_escapes
 from orchestrator.cli.eval_command import told as said_of_settings
 from orchestrator.cli.run_eval import config_of
 from orchestrator.evaluation.exam import EvalConfig
@@ -29,7 +31,7 @@ def given(*arguments: str) -> argparse.Namespace:
 def config(*arguments: str) -> Config:
     """The configuration that a command makes of a model or a run."""
     command = given(*arguments)
-    return config_of(command, told=said_of_settings(command), envs=environments(command))
+    return config_of(command, told=said_of_settings(command), envs=environments(command), presets=presets(command))
 
 
 def of_eval(made: Config) -> EvalConfig:
@@ -87,6 +89,36 @@ def test_environments_are_named_with_their_data() -> None:
     ):
         with pytest.raises(ValueError, match="--e"):
             environments(given("m", *wrong))
+
+
+def test_standard_sets_are_asked_by_name(tmp_path: Path) -> None:
+    model = str(tiny_models.qwen3(tmp_path / "mine"))
+    part = "gsm8k={split: train, revision: main}"
+    made = config(model, "--preset", part, "--env", "math", "--greedy", "--runs-dir", str(tmp_path))
+    asked = made.envs["gsm8k"]
+    assert asked.eval_data is not None
+    assert (asked.preset, asked.kind, asked.eval_data.path, asked.eval_data.split) == (
+        *("gsm8k", "math", "openai/gsm8k", "train"),
+    )
+    assert (list(made.envs), of_eval(made).samples, of_eval(made).tasks) == (["math", "gsm8k"], 1, None)
+    own = config(model, "--preset", "gsm8k=mine.jsonl", "--runs-dir", str(tmp_path)).envs["gsm8k"]
+    assert own.eval_data == DataConfig(path="mine.jsonl")
+    for wrong in (["--preset", "gsm8k", "--preset", "gsm8k"], ["--env", "gsm8k", "--preset", "gsm8k"]):
+        with pytest.raises(ValueError, match="--preset"):
+            config(model, *wrong)
+    with pytest.raises(ValueError, match="unknown preset 'gsm9k'"):
+        config(model, "--preset", "gsm9k")
+
+
+def test_standard_sets_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    table = capsys.readouterr().out
+    assert all(name in table for name in PRESETS)
+    assert main(["presets", *PRESETS]) == 0
+    said = capsys.readouterr().out
+    assert all(preset.title in said for preset in PRESETS.values())
+    assert main(["presets", "gsm9k"]) == 2
+    assert "there are gsm8k" in capsys.readouterr().err
 
 
 def test_a_model_alone_needs_no_configuration(tmp_path: Path) -> None:

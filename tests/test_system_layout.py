@@ -15,6 +15,7 @@ ROOMS = {
     "envs": (
         "core",
         "data",
+        "presets",
         "sandbox",
         "tools",
         "task_env",

@@ -1,16 +1,19 @@
 """The math environment: one question, one final answer, checked exactly."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
+from envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
 from envs.core.step_result import StepResult
 from envs.core.task import Task
 from envs.core.turn_text import ParsedTurn
 from envs.mathematics import arithmetic
 from envs.mathematics import gold as answers
 from envs.mathematics.grader import shared_grader
-from envs.mathematics.rows import FORMATS, REQUEST
+from envs.mathematics.rows import KINDS, REQUEST, asked, formats
 from envs.task_env import TaskEnv, last_user_text
 from rewards.answers import equal_numbers, final_answer
 from rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
@@ -31,18 +34,20 @@ class MathEnv(TaskEnv):
         return observed
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        return self.end(grade(parsed.answer, gold=task.spec["answer"], question=last_user_text(task)))
+        judged = grade(parsed.answer, gold=task.spec["answer"], question=last_user_text(task), bare=asked(task))
+        return self.end(judged)
 
 
-def grade(text: str, *, gold: str, question: str = "") -> Verdict:
+def grade(text: str, *, gold: str, question: str = "", bare: str | None = None) -> Verdict:
     """Judge the answer part of a turn: plain numbers exactly, other expressions by math-verify in its own process.
 
     An answer that only repeats text of the question is wrong and has the part `echo`; a question that is repeated ahead
-    of the answer does not count as a part of it. GraderError where the gold answer itself can't be checked.
+    of the answer does not count as a part of it. `bare` is the question without the request around it, where that is not
+    the usual one. GraderError where the gold answer itself can't be checked.
     """
     if repeats(text, question):
         return _judged(False, "echo", "repeats the question")
-    found = final_answer(without(question.removesuffix(REQUEST), text))
+    found = final_answer(without(question.removesuffix(REQUEST) if bare is None else bare, text))
     if found is None:
         return _judged(False, "extraction", "no final answer, or several that differ", well_formed=False)
     said = f"answered {found[:80]}"
@@ -69,14 +74,25 @@ def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = 
     return replace(judged, parts=judged.parts | echo, evidence={"comparator": comparator})
 
 
-ENVIRONMENT = EnvDefinition(
-    id="math",
-    entry_point="envs.mathematics.env:MathEnv",
-    generate=arithmetic.generate,
-    formats=FORMATS,
-    demonstrate=arithmetic.demonstrate,
-    gold=answers.gold,
-    corruptions=answers.corruptions,
-    parts=(*PARTS, ECHO),
-    max_turns=1,
-)
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    """Return the environment with these options, which are about its rows. Raise `ValueError` for wrong ones."""
+    only_known(options, NAMES, "options")
+    return _definition(read_prompts(options, KINDS))
+
+
+def _definition(prompts: Prompts) -> EnvDefinition:
+    return EnvDefinition(
+        id="math",
+        entry_point="envs.mathematics.env:MathEnv",
+        generate=arithmetic.generate,
+        formats=formats(prompts),
+        demonstrate=arithmetic.demonstrate,
+        gold=answers.gold,
+        corruptions=answers.corruptions,
+        configure=configure,
+        parts=(*PARTS, ECHO),
+        max_turns=1,
+    )
+
+
+ENVIRONMENT = _definition(USUAL)

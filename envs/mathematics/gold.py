@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from envs.core.task import Task
-from envs.mathematics.rows import REQUEST
+from envs.mathematics.rows import asked
 from envs.task_env import last_user_text
 from rewards.plain_numbers import plain_number
 
@@ -31,7 +31,7 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
     yield "right box, then another", [f"{boxed(right)} {boxed(another)}"]
     yield "a box left open", [f"The answer is \\boxed{{{right}"]
     yield "the question repeated", [last_user_text(task)]
-    yield "the question without its request", [last_user_text(task).removesuffix(REQUEST)]
+    yield "the question without its request", [asked(task)]
     if not task.thinks:
         yield "a thought where thinking is off", [f"<think>\nWell.\n</think>\n\n{boxed(right)}"]
 

@@ -10,9 +10,13 @@ WHAT is one of
   a YAML file      the newest model of the run that it describes; the results go into the run's folder
   a model          a directory in Hugging Face format, or a name on the hub; needs --env
   a run            its folder or its name, such as runs/demo: its newest model, in its environments unless --env names others
-With --url it is left out, or a YAML file whose environments are asked."""
+With --url it is left out, or a YAML file whose environments are asked.
+
+What is asked is environments, with --env, and standard sets, with --preset: `python -m orchestrator presets` lists them."""
 EPILOG = """examples:
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
+  python -m orchestrator eval models/mine --preset gsm8k --preset math500 --greedy
+  python -m orchestrator eval models/mine --preset gsm8k=gsm8k_test.jsonl --greedy
   python -m orchestrator eval models/mine --env math --eval-data gsm8k_test.jsonl --greedy
   python -m orchestrator eval demo --samples 4 --temperature 0.6 --top-p 0.95
   python -m orchestrator eval models/mine --env math=gsm8k_test.jsonl --env code=humaneval.jsonl --samples 8
@@ -54,6 +58,13 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     tasks = command.add_argument_group("tasks")
     tasks.add_argument(
         "--env", action="append", default=[], metavar="ENV[=DATA]", help="an environment, with its data; once for each"
+    )
+    tasks.add_argument(
+        "--preset",
+        action="append",
+        default=[],
+        metavar="NAME[=DATA]",
+        help="a standard set, with its rows where they are not to come from the hub; once for each",
     )
     tasks.add_argument("--eval-data", metavar="DATA", help="data of the one environment: a file, or a name on the hub")
     tasks.add_argument(
@@ -120,14 +131,14 @@ def read_escapes(text: str) -> str:
         raise ValueError(f"--stop {text!r} has an escape that can't be read: {error.reason}") from error
 
 
+def presets(given: argparse.Namespace) -> dict[str, str | None]:
+    """Return the standard sets that are named, each with its data where some is. Raise `ValueError` where that is unclear."""
+    return _named("preset", given.preset)
+
+
 def environments(given: argparse.Namespace) -> dict[str, str | None]:
     """Return the environments that are named, each with its data where some is. Raise `ValueError` where that is unclear."""
-    found: dict[str, str | None] = {}
-    for text in given.env:
-        name, _, data = text.partition("=")
-        if not name or name in found:
-            raise ValueError(f"--env {text!r}: give each environment once, as ENV or ENV=DATA")
-        found[name] = data or None
+    found = _named("env", given.env)
     if given.eval_data is not None:
         if len(found) != 1 or None not in found.values():
             raise ValueError(
@@ -135,6 +146,17 @@ def environments(given: argparse.Namespace) -> dict[str, str | None]:
                 f"ENV=DATA"
             )
         found = dict.fromkeys(found, given.eval_data)
+    return found
+
+
+def _named(option: str, texts: list[str]) -> dict[str, str | None]:
+    """Return what an option names, each with the data behind its equals sign."""
+    found: dict[str, str | None] = {}
+    for text in texts:
+        name, _, data = text.partition("=")
+        if not name or name in found:
+            raise ValueError(f"--{option} {text!r}: give each once, as NAME or NAME=DATA")
+        found[name] = data or None
     return found
 
 
@@ -146,4 +168,4 @@ def _execute(given: argparse.Namespace) -> int:
     # Imported here: Ray, MLflow and transformers take 10 s to import, and --help needs none of them.
     from orchestrator.cli.run_eval import run_eval
 
-    return run_eval(given, told=told(given), envs=environments(given))
+    return run_eval(given, told=told(given), envs=environments(given), presets=presets(given))

@@ -23,8 +23,10 @@ from rollout.remote.server import ChatServer
 Envs = Mapping[str, str | None]
 
 
-def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs) -> int:
+def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> int:
     """Evaluate what the command line names, and show the results; returns the exit status.
+
+    `envs` and `presets` are the environments and standard sets that are asked, with data where some is named.
 
     Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
     """
@@ -34,19 +36,20 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs) 
             raise ValueError(
                 f"{given.what} beside --url must be a YAML file, whose tasks are asked; the model is --model"
             )
-        return _of_server(given, {} if file is None else read_text(file, []), told=told, envs=envs)
+        return _of_server(given, {} if file is None else read_text(file, []), told=told, envs=envs, presets=presets)
     if file is None:
-        return _through_pipeline(config_of(given, told=told, envs=envs))
-    if envs:
+        return _through_pipeline(config_of(given, told=told, envs=envs, presets=presets))
+    if envs or presets:
         raise ValueError(
-            f"--env beside {file}: a run is evaluated in its own environments; name the run itself for others, or its model"
+            f"--{'env' if envs else 'preset'} beside {file}: a run is evaluated in its own environments; name the run itself "
+            f"for others, or its model"
         )
     named = {} if given.name is None else {"name": given.name}
     found = merged(read_text(file, []), told) | named
     return _through_pipeline(make_config(overridden(found, given.overrides)), only="eval")
 
 
-def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs) -> Config:
+def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Config:
     """Return the configuration of an evaluation of a model or a run."""
     folder = run_folder(given.what, given.runs_dir)
     if folder is not None and not (Path(given.what) / "config.json").is_file():
@@ -59,7 +62,7 @@ def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs)
                 f"name on the hub"
             )
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
-    found = asked_for(base, told, label=label, envs=envs)
+    found = asked_for(base, told, label=label, envs=envs, presets=presets)
     found |= {"name": given.name or fresh_name(label), "runs_dir": given.runs_dir}
     return make_config(overridden(found, given.overrides))
 
@@ -73,10 +76,10 @@ def _through_pipeline(config: Config, *, only: str | None = None) -> int:
     return status
 
 
-def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any], envs: Envs) -> int:
+def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> int:
     """Evaluate a model behind a server; `base` is a configuration whose environments and settings it is asked with."""
     label = slug(given.model or given.url.split("://")[-1].split("/")[0])
-    found = asked_for(base, told, label=label, envs=envs)
+    found = asked_for(base, told, label=label, envs=envs, presets=presets)
     found |= {"name": given.name or fresh_name(label), "runs_dir": given.runs_dir}
     options = {"concurrency": given.concurrency, "timeout_s": given.timeout, "retries": given.retries}
     server = ChatServer(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envs.core.setting import kinds
+from envs.presets.catalog import with_preset
 from orchestrator.pipeline.stage_list import instances, with_settings
 from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
 from orchestrator.settings.text import flat_text, read_text, typed, write_text
@@ -106,7 +107,7 @@ def load_config(path: Path, overrides: list[str]) -> Config:
 
 def make_config(given: Any) -> Config:
     """Return the configuration that plain data describes, as a YAML file would have it. Raises `ValueError` as above."""
-    parts = vars(typed(SCHEMA, _by_instance(given)))
+    parts = vars(typed(SCHEMA, _with_presets(_by_instance(given))))
     sections = {name: part for name, part in parts.items() if name not in SHARED}
     return Config(**{name: parts[name] for name in SHARED}, sections=sections)
 
@@ -132,6 +133,14 @@ def _as_file(config: Config) -> Any:
     """Return what the file of a configuration holds."""
     given = vars(config)
     return SCHEMA(**{name: given[name] for name in SHARED}, **config.sections)
+
+
+def _with_presets(given: Any) -> Any:
+    """Return what was given, with the settings of the standard sets that environments are."""
+    envs = given.get("envs")
+    if not isinstance(envs, Mapping):
+        return given
+    return given | {"envs": {name: with_preset(str(name), env) for name, env in envs.items()}}
 
 
 def _by_instance(given: Any) -> Any:

@@ -19,6 +19,8 @@ from rollout.engines.vllm_settings import ON_CPU
 
 Given = dict[str, Any]
 """A configuration as a YAML file would have it."""
+Named = Mapping[str, str | None]
+"""What is asked by name, with the data that is named for it."""
 LONGEST = 8192
 """Most tokens of an episode where nobody says otherwise, in a model that takes as many."""
 EPISODE_S = 900.0
@@ -61,29 +63,37 @@ def slug(text: str) -> str:
     return f"model-{name}" if name in (*KNOWN, *HELP, "metrics", "start") else name
 
 
-def asked_for(given: Given, told: Mapping[str, Any], *, label: str, envs: Mapping[str, str | None]) -> Given:
-    """Return a configuration with what was asked for: settings, environments with their data, a stage `eval` of that label.
+def asked_for(given: Given, told: Mapping[str, Any], *, label: str, envs: Named, presets: Named) -> Given:
+    """Return a configuration with what was asked for: settings, environments and standard sets, a stage `eval` of that label.
 
-    Nothing is left of how other stages train. Raise `ValueError` where no environment is named.
+    Nothing is left of how other stages train. Raise `ValueError` where nothing is named that would be asked.
     """
-    found = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, envs)
+    found = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, envs, presets)
     if not found.get("envs"):
-        raise ValueError("name what is asked with --env, for example --env math --eval-data gsm8k_test.jsonl")
+        raise ValueError(
+            "name what is asked: a standard set, for example --preset gsm8k, or an environment with --env, for example "
+            "--env math --eval-data gsm8k_test.jsonl"
+        )
     return merged(found, told) | {"stages": ["init", {"eval": {"name": label}}]}
 
 
-def with_envs(given: Given, envs: Mapping[str, str | None]) -> Given:
-    """Return a configuration with these environments alone, in the settings that it has for them; with none it stays.
+def with_envs(given: Given, envs: Named, presets: Named) -> Given:
+    """Return a configuration with these alone, environments in the settings that it has for them; with none it stays.
 
-    All rows of the data are asked, and as many generated tasks as is usual.
+    All rows of the data are asked, and as many generated tasks as is usual. Raise `ValueError` for a set that has the name of
+    one of the environments.
     """
-    if not envs:
+    if not (envs or presets):
         return given
+    if both := sorted(envs.keys() & presets.keys()):
+        raise ValueError(f"--env {both[0]} and --preset {both[0]} would be asked under one name; leave one of them out")
     known = given.get("envs") or {}
     chosen = {
         name: {**(known.get(name) or {}), **({} if data is None else {"eval_data": data_of(data)})}
         for name, data in envs.items()
     }
+    for name, data in presets.items():
+        chosen[name] = {"preset": name} | ({} if data is None else {"eval_data": _parts_of(data)})
     return merged(given | {"envs": chosen}, {"eval": {"tasks": None}})
 
 
@@ -93,6 +103,14 @@ def data_of(text: str) -> Any:
         return text
     data_option(text)  # says what is wrong with it
     return yaml.safe_load(text)
+
+
+def _parts_of(text: str) -> Any:
+    """Return what is given over the data of a standard set: a path or a name, or a mapping in YAML."""
+    try:
+        return yaml.safe_load(text) if text.lstrip().startswith("{") else text
+    except yaml.YAMLError as error:
+        raise ValueError(f"{text!r} is not YAML: {error}") from error
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Given:

@@ -43,6 +43,12 @@ def fit_training(part: Training, config: RunConfig, name: str) -> None:
             raise ValueError(f"{name}.shares.{env_id}: not among the run's envs, {', '.join(config.envs)}")
         if not share >= 0:
             raise ValueError(f"{name}.shares.{env_id}={share} must be 0 or more")
+        env = config.envs[env_id]
+        if share and env.preset is not None and env.data is None:
+            raise ValueError(
+                f"{name}.shares.{env_id}={share}: the preset {env.preset} is for evaluation and is not trained on; leave it "
+                f"out, or give envs.{env_id}.data to train on"
+            )
 
 
 def fit_supervised(part: Supervised, config: RunConfig, name: str) -> None:

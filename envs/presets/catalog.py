@@ -1,0 +1,32 @@
+"""The standard sets by name. An entry is one `Preset` in a file of its family and one line here."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from envs.presets import mathematics
+from envs.presets.preset import Preset
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (mathematics.GSM8K,)}
+
+
+def preset_of(name: str) -> Preset:
+    """Return the standard set of this name. Raise `ValueError` with the known ones for any other."""
+    if name in PRESETS:
+        return PRESETS[name]
+    nearest = difflib.get_close_matches(name, PRESETS, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise ValueError(f"unknown preset {name!r}; there are {', '.join(PRESETS)}{hint}")
+
+
+def with_preset(env: str, given: Any) -> Any:
+    """Return the settings of an environment with those of the standard set that it names, if it names one.
+
+    Raise `ValueError`, with the key of the setting, where there is no such set, or as `Preset.env_settings`.
+    """
+    if not (isinstance(given, Mapping) and given.get("preset") is not None):
+        return given
+    try:
+        return preset_of(given["preset"]).env_settings(given)
+    except ValueError as error:
+        raise ValueError(f"envs.{env}: {error}") from error
