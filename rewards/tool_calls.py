@@ -1,21 +1,20 @@
-"""Matching function calls against accepted values (the rules of the Berkeley Function-Calling Leaderboard).
+"""Matching function calls against accepted values, by the rules of the Berkeley Function-Calling Leaderboard (2024 to 2026).
 
-A gold call is `{name: {argument: [accepted values]}}`; `""` among the accepted values means that the argument may be
-left out, an argument that is not named there may not be given. Calls match in any order, each gold call once. A dot in
-a function's name may be written as an underscore.
+A gold call is `{name: {argument: [accepted values]}}`; `""` among the accepted values means that the argument may be left
+out. Calls match in any order, each gold call once. A dot in a function's name may be written as an underscore. What the
+schema requires must be given, and nothing that the schema or the gold call does not name.
 
-A value is right if it equals an accepted one, type for type:
+A value is of the schema's type, or of the type of the first accepted value (the name of a variable, for a list); a whole
+number passes for a float (2 for 2.0), a float never for an integer. Of the schema's type it is right as follows:
 
-- strings: without case, spaces and the punctuation `,./-_*^`, single quotes as double ones; a string of nothing else
-  stands for itself;
-- numbers: by value, so a whole number passes for a float (2 for 2.0), but a float never for an integer (2.0 for 2) where
-  the schema says integer; a boolean is no number, and a string never a number ("2" is not 2);
-- null: only where null is accepted;
-- lists (tuples are lists): element by element, in order;
-- objects: for each key an accepted object has the list of accepted values, with `""` where the key may be missing; no
-  other keys. Inside nested objects a list may also be meant as the value itself, and both readings are right.
+- strings: without case, spaces and the punctuation `,./-_*^`, single quotes as double ones;
+- arrays: all elements in order, equal or equal as strings; each of them is of the type that the schema or an accepted array
+  has, and here a whole number passes for a float only where the accepted array begins with one;
+- objects: of each key an accepted object lists the accepted values, with `""` where the key may be missing; no other keys.
+  Objects inside of objects are accepted as they are; arrays of objects go object by object;
+- anything else, and what is of another type than the schema's: equal to an accepted value.
 
-The schema's type decides nothing else: an accepted value of another type (the name of a variable, for a list) is right.
+Equal is as in Python: 1, 1.0 and true are, where no type was compared before.
 """
 
 import re
@@ -24,17 +23,26 @@ from typing import Any
 
 GoldCall = Mapping[str, Mapping[str, Sequence[Any]]]
 Schema = Mapping[str, Any]
-Schemas = Mapping[str, Mapping[str, Schema]]
-"""The JSON schema of every argument of every function, `{name: {argument: schema}}`."""
+Schemas = Mapping[str, Schema]
+"""The parameters of every function by its name: a JSON schema with `properties` and `required`."""
 
 IGNORED = re.compile(r"[ ,./\-_*^]")
 MAX_CALLS = 64
 NO_SCHEMA: Schema = {}
+OMITTED = ""
+"""Among accepted values: there may be none."""
+TYPES: dict[str, type] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "null": type(None),
+}
 
 
-def match_calls(
-    calls: Sequence[tuple[str, Mapping[str, Any]]], gold: Sequence[GoldCall], schemas: Schemas = NO_SCHEMA
-) -> bool:
+def match_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], gold: Sequence[GoldCall], schemas: Schemas) -> bool:
     """Tell whether the calls (name, arguments) and the gold calls pair up one to one; more than 64 never do."""
     if len(calls) != len(gold) or len(calls) > MAX_CALLS:
         return False
@@ -57,54 +65,95 @@ def _assign(call: int, fits: list[list[bool]], owner: dict[int, int], tried: set
 def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Schemas) -> bool:
     name, arguments = call
     ((gold_name, accepted),) = gold.items()
-    if name not in (gold_name, gold_name.replace(".", "_")) or set(arguments) - set(accepted):
+    if name not in (gold_name, gold_name.replace(".", "_")):
         return False
-    known = schemas.get(gold_name, NO_SCHEMA)
+    schema = schemas.get(gold_name, NO_SCHEMA)
+    known, required = inner_schema(schema, "properties"), schema.get("required")
+    if not set(arguments) <= set(accepted) & set(known):
+        return False
+    if isinstance(required, list) and any(key not in arguments for key in required):
+        return False
     return all(
-        any(same_value(arguments[key], option, known.get(key, NO_SCHEMA)) for option in values)
-        if key in arguments
-        else "" in values
+        argument_fits(arguments[key], values, inner_schema(known, key)) if key in arguments else OMITTED in values
         for key, values in accepted.items()
     )
 
 
-def same_value(value: Any, option: Any, schema: Schema = NO_SCHEMA, *, nested: bool = False) -> bool:
-    """Tell whether a value equals an accepted one by the rules above; `nested` inside an object's values."""
-    if isinstance(value, str) and isinstance(option, str):
-        return standard(value) == standard(option)
-    if isinstance(value, list) and isinstance(option, list):
-        items = _inner(schema, "items")
-        return len(value) == len(option) and all(
-            same_value(mine, theirs, items, nested=nested) for mine, theirs in zip(value, option, strict=True)
-        )
-    if isinstance(value, dict) and isinstance(option, dict):
-        return _same_object(value, option, _inner(schema, "properties"), nested=nested)
-    if type(value) in (int, float) and type(option) in (int, float):
-        whole = schema.get("type") == "integer" and type(option) is int
-        return bool(value == option) and not (whole and type(value) is float)
-    return value is option  # true, false and null, each only itself
-
-
-def _same_object(value: dict[str, Any], option: dict[str, Any], known: Schema, *, nested: bool) -> bool:
-    if set(value) - set(option):
-        return False
-    for key, choices in option.items():
-        readings = list(choices) if isinstance(choices, list) else [choices]
-        if nested and isinstance(choices, list):
-            readings.append(choices)
-        schema = _inner(known, key)
-        if not (
-            any(same_value(value[key], it, schema, nested=True) for it in readings) if key in value else "" in readings
-        ):
+def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema) -> bool:
+    """Tell whether the value of an argument is one of the accepted ones by the rules above."""
+    kind = type_of(schema)
+    if kind is float and type(value) is int:
+        try:
+            value = float(value)
+        except OverflowError:
             return False
-    return True
+    first = _first_type(accepted)
+    if type(value) is not kind:
+        return first is not None and type(value) is first and value in accepted
+    items = type_of(inner_schema(schema, "items")) if kind is list and "items" in schema else None
+    if items is not None and not _elements_fit(value, accepted, items):
+        return False
+    if first not in (None, kind):
+        return value in accepted
+    if kind is dict:
+        return any(_object_fits(value, option) for option in accepted)
+    if items is dict:
+        return any(_objects_fit(value, option) for option in accepted)
+    if kind is list:
+        options = [[] if option == OMITTED else option for option in accepted]
+        return _plain_list(value) in [_plain_list(option) for option in options if isinstance(option, list)]
+    return _plain(value) in [_plain(option) for option in accepted]
 
 
-def _inner(schema: Schema, name: str) -> Schema:
-    inner = schema.get(name)
-    return inner if isinstance(inner, dict) else NO_SCHEMA
+def type_of(schema: Schema) -> type:
+    """Return the Python type of a schema's values; where it says none, as for Python's `Any`, a text."""
+    name = schema.get("type")
+    return TYPES.get(name, str) if isinstance(name, str) else str
+
+
+def _first_type(accepted: Sequence[Any]) -> type | None:
+    return next((type(option) for option in accepted if option != OMITTED), None)
+
+
+def _elements_fit(value: list[Any], accepted: Sequence[Any], kind: type) -> bool:
+    """Tell whether all elements are of the schema's type or of the first one's of one of the accepted arrays."""
+    return any(
+        not isinstance(option, list) or all(type(element) in (kind, _first_type(option)) for element in value)
+        for option in accepted
+    )
+
+
+def _objects_fit(value: list[Any], option: Any) -> bool:
+    if not isinstance(option, list):
+        return option == OMITTED and value == []
+    return len(value) == len(option) and all(map(_object_fits, value, option))
+
+
+def _object_fits(value: Any, option: Any) -> bool:
+    if not isinstance(option, dict) or not isinstance(value, dict) or set(value) - set(option):
+        return False
+    choices = {key: listed if isinstance(listed, list) else [listed] for key, listed in option.items()}
+    return all(
+        _plain(value[key]) in [_plain(choice) for choice in listed] if key in value else OMITTED in listed
+        for key, listed in choices.items()
+    )
+
+
+def _plain_list(values: list[Any]) -> list[Any]:
+    return [_plain(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    return standard(value) if isinstance(value, str) else value
+
+
+def inner_schema(schema: Any, *path: str) -> Schema:
+    """Return the schema that lies at a path inside of another; an empty one where there is none."""
+    for name in path:
+        schema = schema.get(name) if isinstance(schema, dict) else None
+    return schema if isinstance(schema, dict) else NO_SCHEMA
 
 
 def standard(text: str) -> str:
     """Return a string as the leaderboard compares it: lower case, no spaces and punctuation, one kind of quote."""
-    return IGNORED.sub("", text).lower().replace("'", '"') or text
+    return IGNORED.sub("", text).lower().replace("'", '"')

@@ -10,7 +10,7 @@ import pytest
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.core.turn_text import parse_calls
-from envs.tool_use import function_rows, gold
+from envs.tool_use import function_rows, gold, leaderboard_rows
 from envs.tool_use.env import ToolEnv
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
@@ -77,16 +77,18 @@ def test_the_data_sets_names_of_types_become_json_schemas() -> None:
 
 
 def test_gold_calls_have_the_first_accepted_value_of_every_argument_that_is_needed() -> None:
-    properties = {key: {"type": "any"} for key in "abcde"}
+    properties = {"a": {"type": "integer"}, "b": {"type": "integer"}, "c": {"type": "integer"}, "d": {"type": "dict"}}
+    properties |= {"e": {"type": "array", "items": {"type": "dict"}}, "f": {"type": "array"}}
     accepted = {
         "a": [3, 4],
         "b": ["", 5],
         "c": [0, ""],
         "d": [{"x": [1, 2], "y": ["z", ""], "l": [["p", "q"]]}],
         "e": [[{"k": ["v", "w"]}]],
+        "f": [""],
     }
-    made = row([{"f": accepted}], properties, required=["a", "c"])
-    assert gold_arguments(made) == [{"a": 3, "c": 0, "d": {"x": 1, "l": ["p", "q"]}, "e": [{"k": "v"}]}]
+    made = row([{"f": accepted}], properties, required=["a", "c", "f"])
+    assert gold_arguments(made) == [{"a": 3, "c": 0, "d": {"x": 1, "l": ["p", "q"]}, "e": [{"k": "v"}], "f": []}]
 
 
 @pytest.mark.parametrize(
@@ -169,9 +171,9 @@ def test_all_gold_calls_of_the_real_rows_are_accepted_in_any_order_and_all_corru
         for line in file:
             task = function_rows.load(json.loads(line))
             (turn,) = gold.gold(task)
-            assert function_rows.judge(task, parse_calls(turn)).parts["correct"] == 1.0, line
-            assert function_rows.judge(task, parse_calls(turn)[::-1]).parts["correct"] == 1.0, line
+            assert leaderboard_rows.judge(task, parse_calls(turn)).parts["correct"] == 1.0, line
+            assert leaderboard_rows.judge(task, parse_calls(turn)[::-1]).parts["correct"] == 1.0, line
             for label, (corrupted,) in gold.corruptions(task):
-                assert function_rows.judge(task, parse_calls(corrupted)).parts["correct"] == 0.0, (label, line)
+                assert leaderboard_rows.judge(task, parse_calls(corrupted)).parts["correct"] == 0.0, (label, line)
             read += 1
     assert read == rows

@@ -1,6 +1,8 @@
 """The tool-use environment: look-ups and a calculator over several turns, or function calls matched in one."""
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from envs.core.definition import PARTS, EnvDefinition
@@ -10,7 +12,7 @@ from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn
 from envs.task_env import MAX_CALLS, TaskEnv
-from envs.tool_use import function_rows, lookups
+from envs.tool_use import function_rows, leaderboard_rows, lookups
 from envs.tool_use.gold import corruptions, gold
 from envs.tools.text_tool import answer_call
 from rewards.answers import equal_numbers, final_answer
@@ -23,7 +25,7 @@ class ToolEnv(TaskEnv):
     """Generated tasks: a turn with tool calls is answered by one tool message per call, a turn without is the answer.
 
     The final answer follows the rule of `rewards.answers`. After `max_turns` turns the episode is cut off as wrong.
-    Rows of function-calling data end after their first turn: only its calls count.
+    Rows of function-calling data end after their first turn: only its calls count, by the rules of `rewards.tool_calls`.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -38,8 +40,8 @@ class ToolEnv(TaskEnv):
         return self.with_tool_errors(verdict(False))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        if "accepted" in task.spec:
-            return self.end(function_rows.judge(task, parsed.calls))
+        if "answer" not in task.spec:
+            return self.end(leaderboard_rows.judge(task, parsed.calls))
         if not parsed.calls:
             found = final_answer(parsed.answer)
             correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
@@ -60,14 +62,25 @@ def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
     return answer_call(call, lookups.tools(database))
 
 
-ENVIRONMENT = EnvDefinition(
-    id="tool_use",
-    entry_point="envs.tool_use.env:ToolEnv",
-    generate=lookups.generate,
-    formats=(RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load),),
-    demonstrate=lookups.demonstrate,
-    gold=gold,
-    corruptions=corruptions,
-    parts=(*PARTS, TOOL_ERRORS),
-    max_turns=DEFAULT_TURNS,
-)
+def beside(folder: Path | None) -> EnvDefinition:
+    """Return the environment whose questions find their answers below this folder, those that have none with them."""
+    leaderboard = RowFormat(
+        name="bfcl_v4", matches=leaderboard_rows.is_question, load=partial(leaderboard_rows.load, folder=folder)
+    )
+    answered = RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load)
+    return EnvDefinition(
+        id="tool_use",
+        entry_point="envs.tool_use.env:ToolEnv",
+        generate=lookups.generate,
+        formats=(leaderboard, answered),
+        demonstrate=lookups.demonstrate,
+        gold=gold,
+        corruptions=corruptions,
+        beside=beside,
+        companions=leaderboard_rows.ANSWERS,
+        parts=(*PARTS, TOOL_ERRORS),
+        max_turns=DEFAULT_TURNS,
+    )
+
+
+ENVIRONMENT = beside(None)

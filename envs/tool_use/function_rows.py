@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from envs.core.row_format import field
-from envs.core.task import Task, Tool
-from envs.core.turn_text import BadCall, Call
-from rewards.tool_calls import Schema, Schemas, match_calls
-from rewards.verdict import Verdict, verdict
+from envs.core.row_format import Row, field
+from envs.core.task import Message, Task, Tool
+from rewards.tool_calls import Schema, Schemas
 
 JSON_TYPES = {
     "string": ("string", "char", "str"),
@@ -23,20 +21,30 @@ TYPE_NAMES = {name: kind for kind, names in JSON_TYPES.items() for name in names
 ROLES = ("system", "user", "assistant")
 
 
-def load(row: dict[str, Any]) -> Task:
+def load(row: Row) -> Task:
     """Make a task of a row: `question` (one turn of messages), `function` (schemas), `ground_truth` (accepted calls)."""
+    accepted = accepted_calls(field(row, "ground_truth", list))
+    tools = tuple(tool_of(schema) for schema in field(row, "function", list))
+    return Task(messages=messages_of(row), spec={"accepted": accepted}, tools=tools)
+
+
+def messages_of(row: Row) -> tuple[Message, ...]:
+    """Return the dialogue of a row's field `question`."""
     question = field(row, "question", list)
     if len(question) != 1 or not isinstance(question[0], list):
         raise ValueError(f"field 'question' must hold one list of messages, it holds {len(question)} entries")
-    gold = field(row, "ground_truth", list)
-    tools = tuple(_tool(schema) for schema in field(row, "function", list))
-    for call in gold:
-        if not isinstance(call, dict) or len(call) != 1 or not all(_accepted(values) for values in call.values()):
-            raise ValueError("field 'ground_truth' must hold {name: {argument: [accepted values]}}")
     messages = tuple(_message(message) for message in question[0])
     if not any(message["role"] == "user" for message in messages):
         raise ValueError("field 'question' has no user message")
-    return Task(messages=messages, spec={"accepted": gold}, tools=tools)
+    return messages
+
+
+def accepted_calls(calls: list[Any]) -> list[dict[str, Any]]:
+    """Return the accepted calls of a row's field `ground_truth`."""
+    for call in calls:
+        if not isinstance(call, dict) or len(call) != 1 or not all(_accepted(values) for values in call.values()):
+            raise ValueError("field 'ground_truth' must hold {name: {argument: [accepted values]}}")
+    return calls
 
 
 def _accepted(arguments: Any) -> bool:
@@ -49,10 +57,11 @@ def _message(message: Any) -> dict[str, str]:
     return {"role": message["role"], "content": message["content"]}
 
 
-def _tool(schema: Any) -> Tool:
+def tool_of(schema: Any) -> Tool:
+    """Return a function of a row's field `function` as a tool."""
     match schema:
         case {"name": str(), "parameters": dict(parameters)} if _properties(parameters) is not None:
-            return {"type": "function", "function": schema | {"parameters": _json_schema(parameters)}}
+            return {"type": "function", "function": schema | {"parameters": json_schema(parameters)}}
     raise ValueError(f"field 'function' must hold schemas with a name and parameters, not {schema!r:.80}")
 
 
@@ -63,7 +72,7 @@ def _properties(parameters: dict[str, Any]) -> Schema | None:
     return properties if well_formed else None
 
 
-def _json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with the data's names of types made JSON Schema's; a type that JSON does not have is left out."""
     made = dict(schema)
     if isinstance(schema.get("type"), str):
@@ -71,23 +80,15 @@ def _json_schema(schema: dict[str, Any]) -> dict[str, Any]:
         made = {"type": kind} | made if kind is not None else made
     if isinstance(schema.get("properties"), dict):
         made["properties"] = {
-            name: _json_schema(inner) if isinstance(inner, dict) else inner
+            name: json_schema(inner) if isinstance(inner, dict) else inner
             for name, inner in schema["properties"].items()
         }
     for name in ("items", "additionalProperties"):
         if isinstance(schema.get(name), dict):
-            made[name] = _json_schema(schema[name])
+            made[name] = json_schema(schema[name])
     return made
 
 
-def argument_schemas(tools: Sequence[Tool]) -> Schemas:
-    """Return the JSON schema of every argument of every tool."""
-    return {tool["function"]["name"]: _properties(tool["function"]["parameters"]) or {} for tool in tools}
-
-
-def judge(task: Task, calls: Sequence[Call | BadCall]) -> Verdict:
-    """Judge as right when every call is readable and the calls match the accepted ones, in any order; other text is free."""
-    good = [(call.name, call.arguments) for call in calls if isinstance(call, Call)]
-    well_formed = len(good) == len(calls)
-    matched = well_formed and match_calls(good, task.spec["accepted"], argument_schemas(task.tools))
-    return verdict(matched, well_formed=well_formed, detail=f"{len(good)} of {len(calls)} calls readable")
+def parameter_schemas(tools: Sequence[Tool]) -> Schemas:
+    """Return the JSON schema of every tool's parameters."""
+    return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}

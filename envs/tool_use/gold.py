@@ -2,14 +2,15 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from envs.core.task import Task
 from envs.core.turn_text import call_message, turn_text
-from envs.tool_use.function_rows import argument_schemas
+from envs.tool_use.leaderboard_rows import schemas_of, written_types
+from envs.tool_use.literals import literal
 from envs.tool_use.lookups import demonstrate
-from rewards.tool_calls import GoldCall
+from rewards.tool_calls import OMITTED, GoldCall, Schema, Schemas, argument_fits, inner_schema, type_of
 
 Calls = list[dict[str, Any]]
 """Calls as `{"name", "arguments"}`."""
@@ -19,14 +20,20 @@ WRONG_TEXT = "certainly not this"
 
 def gold(task: Task) -> list[str]:
     """Return the turns of a right answer: the expert's, or one that makes the accepted calls."""
-    if "accepted" in task.spec:
-        return [_turn(_gold_calls(task))]
+    if "answer" not in task.spec:
+        return [_turn([_written(call, task) for call in _gold_calls(task)])]
     return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
     """Yield the turns of wrong answers, by what was done to the right one."""
-    return _wrong_calls(task) if "accepted" in task.spec else _wrong_answers(task)
+    if "accepted" in task.spec:
+        yield from _wrong_calls(task)
+    elif "wanted" in task.spec:
+        called = bool(_gold_calls(task))
+        yield "no call" if called else "a call", [_turn([] if called else [_any_call(task)])]
+    else:
+        yield from _wrong_answers(task)
 
 
 def _wrong_answers(task: Task) -> Iterator[tuple[str, list[str]]]:
@@ -41,7 +48,7 @@ def _wrong_answers(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 def _wrong_calls(task: Task) -> Iterator[tuple[str, list[str]]]:
     """Yield for each accepted call a wrong function, a missing, unknown, wrong or mistyped argument, no call; an extra one."""
-    calls = _gold_calls(task)
+    calls = [_written(call, task) for call in _gold_calls(task)]
     yield "extra call", [_turn([*calls, calls[0] if calls else {"name": "surplus", "arguments": {}}])]
     for index, call in enumerate(calls):
         label = f"{call['name']} ({index})"
@@ -61,14 +68,15 @@ def _accepted_of(task: Task, name: str) -> dict[str, list[Any]]:
 
 def _spoilt(call: dict[str, Any], accepted: dict[str, list[Any]], task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
     arguments = call["arguments"]
-    known = argument_schemas(task.tools).get(call["name"], {})
+    known = schemas_of(task).get(call["name"], {})
     yield "wrong function", call | {"name": f"{call['name']}_other"}
     yield "unknown argument", call | {"arguments": arguments | {"surplus_argument": 1}}
     for key, value in arguments.items():
         if "" not in accepted[key]:
             yield f"no {key}", call | {"arguments": {name: it for name, it in arguments.items() if name != key}}
-        wrong = {"wrong": _other_value(value), "mistyped": _other_type(value)}
-        if type(value) is int and known.get(key, {}).get("type") == "integer":
+        other = _other_value(value) if task.spec.get("language") is None else WRONG_TEXT
+        wrong = {"wrong": other, "mistyped": _other_type(value)}
+        if type(value) is int and type_of(inner_schema(known, "properties", key)) is int:
             wrong["fraction"] = float(value)
         for name, changed in wrong.items():
             if not any(type(changed) is type(option) and changed == option for option in accepted[key]):
@@ -100,33 +108,54 @@ def _other_type(value: Any) -> Any:
 
 
 def _gold_calls(task: Task) -> Calls:
-    required = {tool["function"]["name"]: tool["function"]["parameters"].get("required") or [] for tool in task.tools}
-    return [_gold_call(call, required) for call in task.spec["accepted"]]
+    if "wanted" in task.spec:
+        return [_any_call(task)] if task.spec["wanted"] == "any call" else []
+    schemas = schemas_of(task)
+    return [_gold_call(call, schemas) for call in task.spec["accepted"]]
 
 
-def _gold_call(call: GoldCall, required: dict[str, list[str]]) -> dict[str, Any]:
-    ((name, accepted),) = call.items()
-    needed = {key: values for key, values in accepted.items() if "" not in values or key in required.get(name, [])}
-    return {"name": name, "arguments": {key: _first(values, key) for key, values in needed.items()}}
+def _any_call(task: Task) -> dict[str, Any]:
+    return {"name": task.tools[0]["function"]["name"] if task.tools else "surplus", "arguments": {}}
 
 
-def _first(values: Any, key: str) -> Any:
-    """Return the first accepted value, of an object that of each key; `""` only where there is no other."""
-    if values == []:
-        raise ValueError(f"argument {key!r} has no accepted value; its list must hold at least one")
-    return _plain(next((value for value in values if value != ""), ""), key)
-
-
-def _plain(value: Any, key: str) -> Any:
-    if isinstance(value, list):
-        return [_plain(item, key) for item in value]
-    if not isinstance(value, dict):
-        return copy.copy(value)
-    return {
-        name: _first(choices, name) if isinstance(choices, list) else _plain(choices, name)
-        for name, choices in value.items()
-        if not (isinstance(choices, list) and "" in choices)
+def _written(call: dict[str, Any], task: Task) -> dict[str, Any]:
+    """Return a call with its arguments as literals of the row's language, as they are for Python."""
+    language = task.spec.get("language")
+    if language is None:
+        return call
+    types = written_types(task, call["name"])
+    return call | {
+        "arguments": {key: literal(value, *types[key], language) for key, value in call["arguments"].items()}
     }
+
+
+def _gold_call(call: GoldCall, schemas: Schemas) -> dict[str, Any]:
+    ((name, accepted),) = call.items()
+    schema = schemas.get(name, {})
+    required = schema.get("required") or []
+    needed = {key: values for key, values in accepted.items() if OMITTED not in values or key in required}
+    made = {key: _given(key, values, inner_schema(schema, "properties", key)) for key, values in needed.items()}
+    return {"name": name, "arguments": made}
+
+
+def _given(key: str, accepted: Sequence[Any], schema: Schema) -> Any:
+    """Return the first accepted value, of an object that of each key; nothing, or an empty list, where there is no other."""
+    stated = [_value(option, schema) for option in accepted if option != OMITTED]
+    for value in (*stated, OMITTED, []):
+        if argument_fits(value, accepted, schema):
+            return value
+    raise ValueError(f"argument {key!r} has no accepted value; its list is {accepted!r:.80}, its schema {schema!r:.80}")
+
+
+def _value(option: Any, schema: Schema) -> Any:
+    if isinstance(option, dict) and type_of(schema) is dict:
+        lists = {key: values if isinstance(values, list) else [values] for key, values in option.items()}
+        return {
+            key: copy.deepcopy(values[0] if values else None) for key, values in lists.items() if OMITTED not in values
+        }
+    if isinstance(option, list) and type_of(schema) is list:
+        return [_value(item, inner_schema(schema, "items")) for item in option]
+    return copy.deepcopy(option)
 
 
 def _turn(calls: Calls) -> str:

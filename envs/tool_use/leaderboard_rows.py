@@ -1,0 +1,199 @@
+"""Rows of the Berkeley Function-Calling Leaderboard as its files have them: questions in one, accepted calls in another.
+
+The answers to `BFCL_v4_X.json` lie in `possible_answer/BFCL_v4_X.json` beside it and have the ids of their questions, from
+which the category X is known. There are none where the right answer is no call (irrelevance) or any call (relevance).
+Prompts are as the leaderboard (Patil et al., "The Berkeley Function Calling Leaderboard", ICML 2025) gives them to models that
+call functions by themselves: the dialogue, without words of its own, and the functions, whose descriptions say the language.
+Java's and JavaScript's arguments are literals in texts, which `rewards.foreign_values` reads.
+"""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from envs.core.row_format import Row, field
+from envs.core.task import Task, Tool
+from envs.core.turn_text import BadCall, Call
+from envs.data.jsonl import jsonl_rows
+from envs.tool_use.function_rows import accepted_calls, json_schema, messages_of, parameter_schemas, tool_of
+from rewards.foreign_values import JSON_TYPES, Language, foreign_value
+from rewards.tool_calls import Schema, Schemas, inner_schema, match_calls
+from rewards.verdict import Verdict, verdict
+
+Wanted = Literal["no call", "any call"]
+WANTED: Mapping[str, Wanted] = {
+    "irrelevance": "no call",
+    "live_irrelevance": "no call",
+    "live_relevance": "any call",
+}
+"""What is right in a category that has no accepted calls."""
+LANGUAGES: Mapping[str, Language] = {"simple_java": "java", "simple_javascript": "javascript"}
+NO_VALUE = object()
+SPOKEN: Mapping[Language | None, str] = {None: "Python 3", "java": "Java 8 SDK", "javascript": "JavaScript"}
+ANSWERED = (
+    *(f"{live}{shape}" for live in ("", "live_") for shape in ("multiple", "parallel", "parallel_multiple")),
+    *("simple_python", "live_simple", *LANGUAGES),
+)
+CATEGORIES = (*ANSWERED, *WANTED)
+ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in ANSWERED)
+"""The files of accepted calls, beside those of questions."""
+
+
+def category_of(row: Row) -> str:
+    """Return the category that the id of a row names: all before its last underscore."""
+    return str(row.get("id", "")).rpartition("_")[0]
+
+
+def is_question(row: Row) -> bool:
+    """Return whether a row is a question of the leaderboard without its answer."""
+    return "function" in row and "ground_truth" not in row and category_of(row) in CATEGORIES
+
+
+def load(row: Row, *, folder: Path | None) -> Task:
+    """Make a task of a question, with the answer that lies below `folder`. Raise `ValueError` where it can't be had."""
+    category = category_of(row)
+    language = LANGUAGES.get(category)
+    functions = [_plainly_named(function) for function in field(row, "function", list)]
+    tools = tuple(_shown(function, language) for function in functions)
+    if category in WANTED:
+        spec: dict[str, Any] = {"wanted": WANTED[category]}
+    else:
+        spec = {"accepted": _accepted(str(row["id"]), category, folder)}
+    if language is not None:
+        spec |= {"language": language, "functions": {one["name"]: one["parameters"] for one in functions}}
+    return Task(messages=messages_of(row), spec=spec, tools=tools)
+
+
+def _plainly_named(function: Any) -> Any:
+    """Return a function with underscores for the dots of its name, which few templates and servers take."""
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return function
+    return function | {"name": _plain(function["name"])}
+
+
+def _plain(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _accepted(row_id: str, category: str, folder: Path | None) -> list[dict[str, Any]]:
+    path = Path() if folder is None else folder / "possible_answer" / f"BFCL_v4_{category}.json"
+    if folder is None or not path.is_file():
+        raise ValueError(f"{path} is not there, with the accepted calls; keep the leaderboard's folder as it is")
+    answers = _answers(path, path.stat().st_mtime_ns)
+    if row_id not in answers:
+        raise ValueError(f"{path} has no answer for {row_id!r}; get both files from the same version")
+    return [{_plain(name): arguments for name, arguments in call.items()} for call in answers[row_id]]
+
+
+@functools.lru_cache(maxsize=32)
+def _answers(path: Path, _changed: int) -> Mapping[str, list[dict[str, Any]]]:
+    """Return the accepted calls of a file by id."""
+    found = {}
+    for placed in jsonl_rows(path):
+        if placed.row is None:
+            raise ValueError(f"{placed.place}: {placed.fault}")
+        found[field(placed.row, "id", str)] = accepted_calls(field(placed.row, "ground_truth", list))
+    return found
+
+
+def _shown(function: Any, language: Language | None) -> Tool:
+    """Return a function as it is shown: with its language, and in other languages than Python with texts as arguments."""
+    tool = tool_of(function)
+    properties = inner_schema(function["parameters"], "properties")
+    shown = {
+        key: _schema(schema) if language is None else _as_text(schema, language) for key, schema in properties.items()
+    }
+    described = f"{function.get('description', '')} Note that the provided function is in {SPOKEN[language]} syntax."
+    parameters = tool["function"]["parameters"] | {"type": "object", "properties": shown}
+    return {"type": "function", "function": tool["function"] | {"description": described, "parameters": parameters}}
+
+
+def _schema(schema: dict[str, Any], *, element: bool = False) -> dict[str, Any]:
+    """Return the JSON schema of an argument, a text where the data says no type; of a float also its description does."""
+    made = {"type": "string"} | json_schema(schema)
+    if isinstance(schema.get("items"), dict):
+        made["items"] = _schema(schema["items"], element=True)
+    if isinstance(schema.get("properties"), dict):
+        made["properties"] = {
+            key: _schema(inner) if isinstance(inner, dict) else inner for key, inner in schema["properties"].items()
+        }
+    if schema.get("type") == "float" and not element:
+        made |= {"format": "float", "description": f"{schema.get('description', '')} This is a float type value."}
+    return made
+
+
+def _as_text(schema: dict[str, Any], language: Language) -> dict[str, Any]:
+    """Return the schema of an argument that is a text with a literal of the language, whose type the description says."""
+    kind, spoken = str(schema.get("type", "any")), SPOKEN[language].split()[0]
+    what = f"can be of any type of {spoken} object" if kind == "any" else f"is {spoken} {kind} type parameter"
+    subject = "This parameter" if kind == "any" else "This"
+    said = [schema.get("description", ""), f"{subject} {what} in string representation."]
+    dropped = {"type"}
+    if JSON_TYPES[language].get(kind) == "array":
+        said.append(f"The list elements are of type {_items(schema)}; they are not in string representation.")
+        dropped.add("items")
+    if kind == "dict" and "properties" in schema:
+        entries = json.dumps(schema["properties"])
+        said += [f"The dictionary entries have the following schema; they are not in string representation. {entries}"]
+        dropped.add("properties")
+    kept = {key: value for key, value in schema.items() if key not in dropped}
+    return kept | {"type": "string", "description": " ".join(said)}
+
+
+def _items(schema: Schema) -> str | None:
+    kind = inner_schema(schema, "items").get("type")
+    return kind if isinstance(kind, str) else None
+
+
+def schemas_of(task: Task) -> Schemas:
+    """Return the JSON schemas of what the arguments of every function are read as."""
+    language = task.spec.get("language")
+    if language is None:
+        return parameter_schemas(task.tools)
+    return {name: _read_schema(parameters, language) for name, parameters in task.spec["functions"].items()}
+
+
+def _read_schema(parameters: Schema, language: Language) -> Schema:
+    types = JSON_TYPES[language]
+    properties = {}
+    for key, schema in inner_schema(parameters, "properties").items():
+        items = _items(schema)
+        properties[key] = {"type": types.get(str(schema.get("type")), "string")} | (
+            {} if items is None else {"items": {"type": types.get(items, "string")}}
+        )
+    return {"properties": properties, "required": parameters.get("required", [])}
+
+
+def judge(task: Task, calls: Sequence[Call | BadCall]) -> Verdict:
+    """Judge a turn as right whose calls can all be read and match the accepted ones, in any order; other text is free.
+
+    Where no call is wanted, one that can't be read is none; where any call is, it may be of any function.
+    """
+    good = [call for call in calls if isinstance(call, Call)]
+    well_formed = len(good) == len(calls)
+    detail = f"{len(good)} of {len(calls)} calls readable"
+    if "wanted" in task.spec:
+        return verdict((task.spec["wanted"] == "any call") == bool(good), well_formed=well_formed, detail=detail)
+    read = [(call.name, _arguments(task, call)) for call in good]
+    matched = well_formed and match_calls(read, task.spec["accepted"], schemas_of(task))
+    return verdict(matched, well_formed=well_formed, detail=detail)
+
+
+def _arguments(task: Task, call: Call) -> Mapping[str, Any]:
+    """Return the arguments of a call as they are compared; what should be a text and is none is no value at all."""
+    language = task.spec.get("language")
+    if language is None:
+        return call.arguments
+    types = written_types(task, call.name)
+    return {
+        key: foreign_value(value, *types[key], language) if isinstance(value, str) and key in types else NO_VALUE
+        for key, value in call.arguments.items()
+    }
+
+
+def written_types(task: Task, name: str) -> Mapping[str, tuple[str, str | None]]:
+    """Return the type of each argument of a function, and that of its elements, as a row of another language says them."""
+    known = inner_schema(task.spec["functions"].get(name), "properties")
+    return {key: (str(schema.get("type", "any")), _items(schema)) for key, schema in known.items()}
