@@ -31,7 +31,7 @@ MAX_CALLS = 64
 NO_SCHEMA: Schema = {}
 OMITTED = ""
 """Among accepted values: there may be none."""
-TYPES: dict[str, type] = {
+TYPES: dict[str, type[Any]] = {
     "string": str,
     "integer": int,
     "number": float,
@@ -105,7 +105,7 @@ def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema) -> bool:
     return _plain(value) in [_plain(option) for option in accepted]
 
 
-def type_of(schema: Schema) -> type:
+def type_of(schema: Schema) -> type[Any]:
     """Return the Python type of a schema's values; where it says none, as for Python's `Any`, a text."""
     name = schema.get("type")
     return TYPES.get(name, str) if isinstance(name, str) else str

@@ -12,6 +12,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.data.config import DataConfig
 from envs.playback import score
+from envs.presets import tool_use
 from envs.presets.catalog import PRESETS, with_preset
 from envs.presets.preset import Preset
 from envs.source import distinct, open_source
@@ -24,11 +25,39 @@ ROWS: dict[str, list[Row]] = {
     "gsm8k": [{"question": "How many are 3 and 4?", "answer": "3+4=<<3+4=7>>7.\n#### 7"}],
 }
 """A row of each set, made up, in its published form."""
+BESIDE: dict[str, dict[str, str]] = {}
+"""Further files beside the rows, by name."""
 RIGHT: dict[str, str] = {"gsm8k": "3+4 is \\boxed{7}"}
 WRONG: dict[str, str] = {"gsm8k": "3+4 is \\boxed{8}"}
 """What is right and wrong for the first row of each."""
 ASKED: dict[str, str] = {"gsm8k": f"How many are 3 and 4?{BOXED}"}
 """How its first row is put."""
+SILENCE = {preset.name for preset in PRESETS.values() if preset.rule == tool_use.NO_CALL}
+"""The sets in which no answer is right."""
+
+
+def add_function_calls() -> None:
+    """Add rows, files and answers of the leaderboard of function calls."""
+    says = {"java": ("long", '"3L"'), "javascript": ("float", '"3"')}
+    for category in tool_use.ROWS:
+        kind, value = says.get(category.removeprefix("simple_"), ("integer", "3"))
+        parameters = {"type": "dict", "properties": {"n": {"type": kind, "description": "N."}}, "required": ["n"]}
+        name, row_id = f"bfcl_{category}", f"{category}_0"
+        function = {"name": "f.g", "description": "Does it.", "parameters": parameters}
+        ROWS[name] = [{"id": row_id, "question": [[{"role": "user", "content": "Do 3."}]], "function": [function]}]
+        ASKED[name] = "Do 3."
+        call = f'<tool_call>{{"name": "f_g", "arguments": {{"n": {value}}}}}</tool_call>'
+        RIGHT[name], WRONG[name] = call, call.replace("f_g", "f")
+        if name in SILENCE:
+            RIGHT[name], WRONG[name] = "I can't.", call
+        elif tool_use.ROWS[category][1] == tool_use.ANY_CALL:
+            WRONG[name] = "I can't."
+        else:
+            answer = {"id": row_id, "ground_truth": [{"f.g": {"n": [3]}}]}
+            BESIDE[name] = {f"possible_answer/BFCL_v4_{category}.json": json.dumps(answer)}
+
+
+add_function_calls()
 
 
 def bound(name: str, **given: Any) -> BoundEnv:
@@ -41,6 +70,9 @@ def tasks(name: str, folder: Path, **given: Any) -> list[Task]:
     """The tasks of the rows above, from a file."""
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    for beside, text in BESIDE.get(name, {}).items():
+        (folder / beside).parent.mkdir(exist_ok=True)
+        (folder / beside).write_text(text)
     env = bound(name, eval_data={"path": str(path)}, thinking=False, **given)
     return distinct(open_source(env, split="heldout", seed=1), None)
 
@@ -51,7 +83,7 @@ def test_rows_in_the_published_form_are_put_as_published_and_judged(name: str, t
     assert task.thinking == OFF
     assert task.messages[-1]["content"] == ASKED[name]
     judged = [score(task, [said]).verdict.parts["correct"] for said in (RIGHT[name], WRONG[name], "")]
-    assert judged == [1.0, 0.0, 0.0]
+    assert judged == [1.0, 0.0, float(name in SILENCE)]
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)

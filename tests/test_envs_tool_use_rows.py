@@ -77,7 +77,12 @@ def test_the_data_sets_names_of_types_become_json_schemas() -> None:
 
 
 def test_gold_calls_have_the_first_accepted_value_of_every_argument_that_is_needed() -> None:
-    properties = {"a": {"type": "integer"}, "b": {"type": "integer"}, "c": {"type": "integer"}, "d": {"type": "dict"}}
+    properties: dict[str, Any] = {
+        "a": {"type": "integer"},
+        "b": {"type": "integer"},
+        "c": {"type": "integer"},
+        "d": {"type": "dict"},
+    }
     properties |= {"e": {"type": "array", "items": {"type": "dict"}}, "f": {"type": "array"}}
     accepted = {
         "a": [3, 4],

@@ -4,10 +4,10 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from envs.presets import mathematics
+from envs.presets import mathematics, tool_use
 from envs.presets.preset import Preset
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (mathematics.GSM8K,)}
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (mathematics.GSM8K, *tool_use.BFCL)}
 
 
 def preset_of(name: str) -> Preset:
