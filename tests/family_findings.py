@@ -43,8 +43,8 @@ NAMES = (
 """The families of the table, by the names of their templates."""
 HEAD = ("Template", "Thoughts", "Left out", "Budgets", "Tool calls", "Earlier turns", "Refused, and why")
 YES, NO = "yes", "no"
-BUDGET = up_to(16)
-"""In tokens, of which each is a byte here; families whose models open a thought themselves spend up to 10 on that."""
+BUDGETS = tuple(up_to(tokens) for tokens in (0, 1, 3, 16))
+"""In tokens, of which each is a byte here; the openings that models write themselves are up to 10, and count to none."""
 QUOTED = re.compile(r"(?<!\w)(?P<quote>['\"]).{40,}(?P=quote)", re.DOTALL)
 
 
@@ -96,7 +96,7 @@ def find(name: str) -> Finding:
     if tags is None:
         refused.append(f"budgets: {_refusal(lambda: ThoughtTags(tokenizer))}")
     else:
-        modes.append(BUDGET)
+        modes += BUDGETS
     if switched:
         refused.append(f"leaving thoughts out: {switched}")
     else:
@@ -150,13 +150,15 @@ def _play_right(family: Family, mode: Thinking, *, tools: bool) -> None:
     made = (generated.generate(random.Random(seed), 2) for seed in range(100))
     task = replace(next(task for task in made if not tools or len(task.spec["keys"]) > 1), thinking=mode)
     said = generated.demonstrate(task)
-    if mode == BUDGET:
+    if mode.budget is not None:
         said = [{**one, "reasoning_content": "x" * 40} if one["role"] == "assistant" else one for one in said]
     played = family.play(bound(task, env), said)
     _require_right(played)
-    if mode == BUDGET:
-        first = played.turns[0].thought
-        assert (first.closed, first.tokens) == (Closed.ABRUPT, BUDGET.budget), first
+    if mode.budget is not None:
+        thoughts = [turn.thought for turn in played.turns if turn.thought.closed is not Closed.NONE]
+        assert thoughts, "no turn was thought about"
+        assert {one.tokens for one in thoughts} == {mode.budget}, thoughts
+        assert {one.closed for one in thoughts} <= {Closed.ABRUPT, Closed.LINE_END}, thoughts
 
 
 def _play_shop(family: Family) -> None:

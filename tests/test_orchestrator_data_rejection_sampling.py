@@ -58,7 +58,7 @@ def two_turns() -> Trajectory:
     prompt = Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW))
     return trajectory(
         spoken(prompt, "long thought\n</think>\nask<|im_end|>"),
-        spoken(ids_of("[told]"), "so\n</think>\n42<|im_end|>", forced="\n</think>\n"),
+        spoken(ids_of("[told]<think>\n"), "so\n</think>\n42<|im_end|>", forced="\n</think>\n"),
     )
 
 
@@ -104,18 +104,18 @@ def texts(sample: TrainingSample) -> tuple[str, str]:
 def test_an_answer_is_trained_as_it_was_sampled_without_what_was_forced(tmp_path: Path) -> None:
     data, answer = own(tmp_path / "own.jsonl")
     whole, trained = texts(data.sample(answer, budget=None))
-    assert whole == "long thought\n</think>\nask<|im_end|>[told]so\n</think>\n42<|im_end|>"
+    assert whole == "long thought\n</think>\nask<|im_end|>[told]<think>\nso\n</think>\n42<|im_end|>"
     assert trained == "long thought\n</think>\nask<|im_end|>so42<|im_end|>"
 
 
 def test_under_a_budget_each_longer_thought_is_cut_and_its_own_answer_follows(tmp_path: Path) -> None:
     data, answer = own(tmp_path / "own.jsonl")
     whole, trained = texts(data.sample(answer, budget=4))
-    assert whole == "long\n</think>\nask<|im_end|>[told]so\n</think>\n42<|im_end|>"
+    assert whole == "long\n</think>\nask<|im_end|>[told]<think>\nso\n</think>\n42<|im_end|>"
     assert trained == "longask<|im_end|>so42<|im_end|>"
     shared, answer = own(tmp_path / "own.jsonl", thought=ThoughtConfig(scope="episode"))
     whole, _ = texts(shared.sample(answer, budget=5))
-    assert whole == "long \n</think>\nask<|im_end|>[told]\n</think>\n42<|im_end|>"
+    assert whole == "long \n</think>\nask<|im_end|>[told]<think>\n\n</think>\n42<|im_end|>"
 
 
 def test_an_announced_budget_stands_in_the_prompt(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_budget_that_makes_the_prompt_too_long_leaves_the_answer_whole(tmp_pat
 
 def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) -> None:
     cut = ThinkingMix(budget=1.0, budgets=[4])
-    greeted = (*Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), *ids_of("[and what the server says]"))
+    greeted = (*Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), *ids_of("[and what the server says]<think>\n"))
     said = trajectory(spoken(greeted, "long thought\n</think>\n42<|im_end|>"))
     path = tmp_path / "own.jsonl"
     assert (

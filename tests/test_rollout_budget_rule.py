@@ -3,6 +3,7 @@
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from envs.core.turn_text import OWN_TAGS, split_turn
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
@@ -149,28 +150,57 @@ def opening_itself() -> PreTrainedTokenizerBase:
     return other
 
 
-@pytest.mark.parametrize("tokens", [0, 1, 3, 9])
-@pytest.mark.parametrize("grace", [0, 4])
-@pytest.mark.parametrize(
-    "free", ["<think>\n7+8 is 15 as I think", "\n  \n<think>7+8\n=15 and so on", "The answer is 15."]
-)
-def test_the_place_of_a_forced_closing_does_not_move_where_the_model_opens_its_thought_itself(
-    free: str, tokens: int, grace: int
-) -> None:
-    tags, limit = ThoughtTags(opening_itself()), ThoughtLimit(tokens=tokens, grace=grace)
-    assert not tags.opened_by_prompt
+def played(tags: ThoughtTags, free: str, limit: ThoughtLimit) -> tuple[list[int], ForcedClose | None]:
+    """A turn of 40 tokens as the engine's processor makes it, token by token, and what was inserted."""
     wanted, inserted = ids(SPELT_OUT, free), None
     said: list[int] = []
-    while len(said) < 40:  # as the engine's processor does it, token by token
+    while len(said) < 40:
         inserted = inserted or tags.forced_close(said, limit)
         place = None if inserted is None else len(said) - inserted.start
         if inserted is not None and place is not None and place < len(inserted.ids):
             said.append(inserted.ids[place])
         else:
             said.append(wanted[len(said) % len(wanted)])
-    assert tags.forced_close(said, limit) == inserted
-    if tokens == 0 and grace == 0:
-        assert inserted is not None
+    return said, inserted
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3, 9])
+@pytest.mark.parametrize("grace", [0, 4])
+@pytest.mark.parametrize("before", ["", "\n  \n"])
+def test_a_thought_that_the_model_opens_itself_has_its_budget_behind_the_opening(
+    before: str, tokens: int, grace: int
+) -> None:
+    tags, limit = ThoughtTags(opening_itself()), ThoughtLimit(tokens=tokens, grace=grace)
+    assert not tags.opened_by_prompt
+    said, inserted = played(tags, f"{before}<think>7+8 is 15 as I think", limit)
+    assert inserted is not None
+    begin = len(before) + len("<think>")
+    assert inserted.start == begin + tokens + grace  # no line ends
+    assert tags.forced_close(said, limit) == inserted  # the place does not move with what follows
+    marks = tags.forced_marks(said, limit)
+    assert tags.measure(said, thinks=True, forced_T=marks).tokens == tokens + grace
+    parts = split_turn(str(SPELT_OUT.decode(said[: inserted.end])), OWN_TAGS, thinks=True, opened=False)
+    assert (parts.well_formed, parts.thought) == (True, "7+8 is 15 as I think"[: tokens + grace].strip())
+
+
+def test_within_the_grace_a_line_of_the_opening_is_none_of_the_thought() -> None:
+    tags = ThoughtTags(opening_itself())
+    _, inserted = played(tags, "\n<think>7+8\n=15 and so on", ThoughtLimit(tokens=2, grace=6))
+    assert inserted is not None
+    assert inserted.start == len("\n<think>7+8\n")
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3])
+@pytest.mark.parametrize("free", ["The answer is 15.", "<thin air>", "<b>15</b> <think>"])
+def test_an_answer_without_a_thought_is_left_alone(free: str, tokens: int) -> None:
+    tags = ThoughtTags(opening_itself())
+    said, inserted = played(tags, free, ThoughtLimit(tokens=tokens))
+    assert inserted is None
+    assert tags.measure(said, thinks=True).closed == Closed.NONE
+
+
+def test_a_turn_that_ends_inside_an_opening_is_a_thought_that_never_closed() -> None:
+    assert ThoughtTags(opening_itself()).measure(ids(SPELT_OUT, "<thi"), thinks=True).closed == Closed.NEVER
 
 
 def test_a_closing_that_closes_no_thought_is_a_mistake_and_not_a_model_without_thoughts() -> None:

@@ -16,7 +16,7 @@ from rollout.weights.manifest import WeightManifest
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)
-PROMPT = (1, 2, 3)
+PROMPT = tuple(TOKENIZER("<think>\n", add_special_tokens=False)["input_ids"])
 CLOSING = 3
 """Tokens of the closing: a newline, the tag, a newline."""
 
@@ -24,10 +24,10 @@ CLOSING = 3
 class Asked(ReplayEngine):
     """Replays one completion and keeps what it was asked for."""
 
-    def __init__(self, text: str, *, finished: bool = True) -> None:
+    def __init__(self, text: str, *, finished: bool = True, prompt: tuple[int, ...] = PROMPT) -> None:
         ids = tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])
         said = Completion(token_ids=ids, logprobs_T=(-1.0,) * len(ids), versions_T=(0,) * len(ids), finished=finished)
-        super().__init__({PROMPT: [said]})
+        super().__init__({prompt: [said]})
         self.asked: list[tuple[int, ThoughtLimit | None]] = []
 
     async def generate(self, request: TurnRequest) -> Completion:
@@ -64,6 +64,13 @@ def test_a_budget_shrinks_to_what_the_episode_has_left() -> None:
     say(engine, up_to(20), ThoughtConfig(answer_tokens=30), room=40)
     say(engine, up_to(20), ThoughtConfig(answer_tokens=30), room=10)
     assert engine.asked == [(40, ThoughtLimit(tokens=40 - CLOSING - 30)), (10, ThoughtLimit(tokens=0))]
+
+
+def test_where_the_model_opens_its_thought_itself_there_is_room_for_that() -> None:
+    engine = Asked("a", prompt=(1, 2, 3))
+    sampler = TurnSampler(engine, TAGS, ThoughtConfig(answer_tokens=30), turn_tokens=100)
+    asyncio.run(sampler.sample((1, 2, 3), up_to(20), room=500, thought_so_far=0, seed=1))
+    assert engine.asked == [(1 + 20 + CLOSING + 30, ThoughtLimit(tokens=20))]
 
 
 def test_a_budget_of_the_episode_is_what_earlier_turns_have_left_of_it() -> None:

@@ -253,11 +253,14 @@ def test_a_budget_closes_a_thought_in_the_tags_of_its_family(name: str) -> None:
     tags, renderer = ThoughtTags(tokenizer), Renderer(tokenizer)
     text = renderer.answer_text({"role": "assistant", "content": "17", "reasoning_content": "x" * 40}, thinks=True)
     ids = renderer.encode(text)
-    start = tags.close_of(ids)
-    assert start is not None
-    close = tags.forced_close(ids[: start[0]], ThoughtLimit(tokens=start[0] - 5))
-    assert close is not None
-    assert tags.tags.closing in renderer.decoded(close.ids)
-    assert tags.measure(ids, thinks=True).tokens == start[0]
+    begin, end = tags.thought_start(ids), tags.close_of(ids)
+    assert begin is not None
+    assert end is not None
+    for budget in (0, 1, 3, 30):
+        close = tags.forced_close(ids[: end[0]], ThoughtLimit(tokens=budget))
+        assert close is not None
+        assert close.start == begin + budget
+        assert tags.tags.closing in renderer.decoded(close.ids)
+    assert tags.measure(ids, thinks=True).tokens == end[0] - begin
     direct = tags.measure(renderer.encode("17"), thinks=True, opened=False)
     assert (direct.tokens, direct.answer_tokens) == (0, 2)

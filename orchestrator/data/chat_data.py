@@ -135,14 +135,17 @@ class DialogueTokenizer:
             thought_text, _, answer_text = text.partition(self._tags.tags.closing)
             thought_text, answer_text = thought_text.rstrip("\n"), answer_text.lstrip("\n")
         thought, answer = self._renderer.encode(thought_text), self._renderer.encode(answer_text)
-        limit = ThoughtLimit(tokens=budget, grace=self._thought.grace)
-        close = self._tags.forced_close(thought, limit, opened=self._tags.opened_by(before))
+        limit, opened = ThoughtLimit(tokens=budget, grace=self._thought.grace), self._tags.opened_by(before)
+        close, begin = (
+            self._tags.forced_close(thought, limit, opened=opened),
+            self._tags.thought_start(thought, opened=opened),
+        )
         if close is None:
             ids = self._renderer.encode(text)
-            return ids, [True] * len(ids), len(thought)
+            return ids, [True] * len(ids), len(thought) - (begin or 0)
         kept = thought[: close.start]
         own = [True] * len(kept) + [self._train_closing] * len(close.ids) + [True] * len(answer)
-        return (*kept, *close.ids, *answer), own, len(kept)
+        return (*kept, *close.ids, *answer), own, len(kept) - (begin or 0)
 
 
 def _calls(message: Message) -> list[Call]:

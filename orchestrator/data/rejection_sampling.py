@@ -82,7 +82,8 @@ class RejectionSampledData:
         for number, turn in enumerate(answer.turns):
             context = turn.context_ids if number else prompt
             own = [not forced for forced in turn.forced_T]
-            kept, own, thought = self._cut(list(turn.sampled_ids), own, budget=left)
+            opened = self._tags is not None and self._tags.opened_by(context)
+            kept, own, thought = self._cut(list(turn.sampled_ids), own, budget=left, opened=opened)
             left = max(0, left - thought) if self._thought.scope == "episode" else left
             ids += [*context, *kept]
             trained_T += [False] * len(context) + own
@@ -100,16 +101,19 @@ class RejectionSampledData:
         announced = replace(task, thinking=up_to(budget))
         return self._renderer.prompt_ids(announced) if self._renderer.prompt_ids(task) == seen else None
 
-    def _cut(self, sampled: list[int], own: list[bool], *, budget: int) -> tuple[list[int], list[bool], int]:
+    def _cut(
+        self, sampled: list[int], own: list[bool], *, budget: int, opened: bool
+    ) -> tuple[list[int], list[bool], int]:
         """Cut a turn at a budget: its ids, which of them are trained, and the length of its thought."""
         assert self._tags is not None
-        place = self._tags.close_of(sampled)
-        if place is None:
-            return sampled, own, len(sampled)
+        place, begin = self._tags.close_of(sampled), self._tags.thought_start(sampled, opened=opened)
+        if place is None or begin is None:
+            return sampled, own, 0 if begin is None else len(sampled) - begin
         thought, after = sampled[: place[0]], self._tags.answer_start(sampled)
-        close = self._tags.forced_close(thought, ThoughtLimit(tokens=budget, grace=self._thought.grace))
+        limit = ThoughtLimit(tokens=budget, grace=self._thought.grace)
+        close = self._tags.forced_close(thought, limit, opened=opened)
         if close is None:
-            return sampled, own, len(thought)
+            return sampled, own, len(thought) - begin
         cut = [*thought[: close.start], *close.ids, *sampled[after:]]
         trained = [*own[: close.start], *[False] * len(close.ids), *own[after:]]
-        return cut, trained, close.start
+        return cut, trained, close.start - begin

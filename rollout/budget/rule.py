@@ -1,8 +1,10 @@
 """Where a thought ends: the rule by which it is closed by force, and what is measured of it. Pure functions of token ids.
 
-The rule: after `tokens` tokens the model may finish its line within `grace` more; then the closing is inserted, and the
-model goes on to the answer. A thought that ends by itself is left alone. What the model has already begun of the
-closing is not repeated. The same rule stands behind the rollouts, the evaluation and the server.
+The rule: after `tokens` tokens of thought the model may finish its line within `grace` more; then the closing is inserted,
+and the model goes on to the answer. A thought begins where it is open: at the beginning of the turn where the prompt has
+opened it, else behind the opening that the model writes. So no budget, 0 included, ends inside an opening, and an answer
+without a thought is left alone, as is a thought that ends by itself. What the model has already begun of the closing is not
+repeated. The same rule stands behind the rollouts, the evaluation and the server.
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,8 @@ from rollout.formats.turn_format import opens_thought
 from rollout.trajectory import Closed, Thought
 
 TOKENS_BEFORE = 32
-"""How many tokens before the place of a forced closing are read for what the model has already begun of it."""
+"""How many tokens before the place of a forced closing are read for what the model has already begun of it, and how many
+may stand before the end of an opening beside its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class ThoughtTags:
             raise ValueError(f"rollout.thought.closing={closing!r} does not contain {self.tags.closing!r}")
         self.closing = closing if closing is not None else form.closing
         self._tag_id: int | None = tokenizer.get_vocab().get(self.tags.closing)
+        self.opening_tokens = len(tokenizer(self.tags.opening, add_special_tokens=False)["input_ids"])
 
     @classmethod
     def find(cls, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> "ThoughtTags | None":
@@ -102,18 +106,34 @@ class ThoughtTags:
         start = max(n for n in range(end) if len(self._text(ids[:n])) <= before)
         return start, end
 
+    def thought_start(self, ids: Sequence[int], *, opened: bool | None = None) -> int | None:
+        """Return where the thought of the turn that begins with `ids` is open: 0 where it was before, else behind the opening.
+
+        None where the opening is not whole yet, or where the turn is an answer alone. `opened` says whether the thought was
+        open before the turn; None is as before a first turn.
+        """
+        if self.opened_by_prompt if opened is None else opened:
+            return 0
+        reach = min(len(ids), self.opening_tokens + TOKENS_BEFORE)
+        if not self._opens(ids[:reach]):
+            return None
+        return next(end for end in range(1, reach + 1) if self._opens(ids[:end]))
+
     def forced_close(
         self, ids: Sequence[int], limit: ThoughtLimit, *, opened: bool | None = None
     ) -> ForcedClose | None:
         """Return what is inserted into the turn that begins with `ids`, and where; None where the model is free so far.
 
-        What stands before the place decides alone, so that the place does not move with what follows. `opened` says whether
-        the thought was open before the turn; None is as before a first turn.
+        What stands before the place decides alone, so that the place does not move with what follows. `opened` is as in
+        `thought_start`.
         """
-        latest = limit.tokens + limit.grace
-        places = range(limit.tokens, min(len(ids), latest) + 1)
-        start = next((n for n in places if n == latest or self._line_ends(ids[:n])), None)
-        if start is None or not self._thinks(ids[:start], opened) or self.close_of(ids[:start]) is not None:
+        begin = self.thought_start(ids, opened=opened)
+        if begin is None:
+            return None
+        latest = begin + limit.tokens + limit.grace
+        places = range(begin + limit.tokens, min(len(ids), latest) + 1)
+        start = next((n for n in places if n == latest or self._line_ends(ids[begin:n])), None)
+        if start is None or self.close_of(ids[:start]) is not None:
             return None
         return ForcedClose(start=start, ids=self._rest_of_closing(ids[:start]))
 
@@ -140,29 +160,33 @@ class ThoughtTags:
     def measure(
         self, ids: Sequence[int], *, thinks: bool, forced_T: Sequence[bool] = (), opened: bool | None = None
     ) -> Thought:
-        """Return lengths and closing of a whole turn; `forced_T` marks what the engine inserted.
+        """Return lengths and closing of a whole turn, its opening left out; `forced_T` marks what the engine inserted.
 
-        `opened` says whether the thought was open before the turn; None is as before a first turn.
+        `opened` is as in `thought_start`.
         """
         if not thinks:
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
+        begin = self.thought_start(ids, opened=opened)
         if any(forced_T):
             start = list(forced_T).index(True)
-            closed = Closed.LINE_END if self._line_ends(ids[:start]) else Closed.ABRUPT
-            return Thought(tokens=start, answer_tokens=len(ids) - start - sum(forced_T), closed=closed)
+            closed = Closed.LINE_END if self._line_ends(ids[begin or 0 : start]) else Closed.ABRUPT
+            answer_tokens = len(ids) - start - sum(forced_T)
+            return Thought(tokens=start - (begin or 0), answer_tokens=answer_tokens, closed=closed)
         place = self.close_of(ids)
-        if place is None and not self._thinks(ids, opened):  # it answered at once
+        if place is None and begin is None and not self._begins_opening(ids):  # it answered at once
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         if place is None:
-            return Thought(tokens=len(ids), answer_tokens=0, closed=Closed.NEVER)
-        return Thought(tokens=place[0], answer_tokens=len(ids) - place[1], closed=Closed.ITSELF)
+            return Thought(tokens=len(ids) - (begin or 0), answer_tokens=0, closed=Closed.NEVER)
+        return Thought(
+            tokens=place[0] - min(begin or 0, place[0]), answer_tokens=len(ids) - place[1], closed=Closed.ITSELF
+        )
 
-    def _thinks(self, ids: Sequence[int], opened: bool | None) -> bool:
-        """Return whether the turn is a thought at all, where the model opens it itself."""
-        if self.opened_by_prompt if opened is None else opened:
-            return True
-        beginning, opening = self._text(ids[:TOKENS_BEFORE]).lstrip(), self.tags.opening
-        return beginning.startswith(opening) or opening.startswith(beginning)
+    def _opens(self, ids: Sequence[int]) -> bool:
+        return self._text(ids).lstrip().startswith(self.tags.opening)
+
+    def _begins_opening(self, ids: Sequence[int]) -> bool:
+        """Return whether a turn has ended inside the opening of a thought."""
+        return self.tags.opening.startswith(self._text(ids[: self.opening_tokens + TOKENS_BEFORE]).lstrip())
 
     def _line_ends(self, ids: Sequence[int]) -> bool:
         return bool(ids) and "\n" in self._text(ids[-1:])

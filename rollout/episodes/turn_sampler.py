@@ -43,7 +43,7 @@ class TurnSampler:
         """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `begun` with included.
 
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room does
-        not hold budget, closing and answer, the budget shrinks. `request` is the name by which `so_far` knows the turn.
+        not hold the opening that the model writes, budget, closing and answer, the budget shrinks. `request` is the name by which `so_far` knows the turn.
         """
         turn_tokens = sampling.max_tokens or self._turn_tokens
         free = TurnRequest(
@@ -54,9 +54,9 @@ class TurnSampler:
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
-        closing = len(self._tags.cut(()))
+        tags = len(self._tags.cut(())) + (0 if self._tags.opened_by(ids) else self._tags.opening_tokens)
         answer_tokens = self._config.answer_tokens or turn_tokens
-        besides = self._config.grace + closing + answer_tokens
+        besides = self._config.grace + tags + answer_tokens
         limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
         limited = replace(free, max_tokens=min(limit.tokens + besides, room), limit=limit)
         completion = await self._generate(limited, begun)
