@@ -35,28 +35,30 @@ ENDS = {
 NEMOTRON_NANO_V2 = """
 {%- set ns = namespace(thinks=true) -%}
 {%- for m in messages if m.role in ('system', 'user') -%}
-  {%- if '/no_think' in m.content -%}{%- set ns.thinks = false -%}{%- endif -%}
+  {%- if '/think' in m.content -%}{%- set ns.thinks = true -%}
+  {%- elif '/no_think' in m.content -%}{%- set ns.thinks = false -%}{%- endif -%}
 {%- endfor -%}
+{%- macro bare(text) -%}{{- text.replace('/think', '').replace('/no_think', '').strip() -}}{%- endmacro -%}
+{%- set opening = '<SPECIAL_11>Assistant\\n' + ('<think>\\n' if ns.thinks else '<think></think>') -%}
 {{- '<SPECIAL_10>System\\n' -}}
-{%- if messages[0].role == 'system' -%}{{- messages[0].content.replace('/no_think', '').strip() -}}{%- endif -%}
+{%- if messages[0].role == 'system' -%}{{- bare(messages[0].content) -}}{%- endif -%}
 {%- if tools -%}
   {{- '\\n<AVAILABLE_TOOLS>[' -}}
   {%- for tool in tools -%}{{- tool.function | tojson -}}{{- ', ' if not loop.last -}}{%- endfor -%}
   {{- ']</AVAILABLE_TOOLS>\\nCall them by <TOOLCALL>[{"name": ..., "arguments": ...}]</TOOLCALL>' -}}
 {%- endif -%}
-{{- '\\n\\n' -}}
+{{- '\\n' -}}
 {%- for m in messages -%}
   {%- if m.role == 'user' -%}
-    {{- '<SPECIAL_11>User\\n' + m.content.replace('/no_think', '').strip() + '\\n' -}}
+    {{- '<SPECIAL_11>User\\n' + bare(m.content) + '\\n' -}}
   {%- elif m.role == 'tool' -%}
     {{- '<SPECIAL_11>User\\n<TOOL_RESPONSE>[' if messages[loop.index0 - 1].role != 'tool' else ', ' -}}
     {{- m.content -}}
-    {{- ']</TOOL_RESPONSE>\\n\\n' if loop.last or messages[loop.index0 + 1].role != 'tool' -}}
-  {%- elif m.role == 'assistant' -%}
-    {{- '<SPECIAL_11>Assistant\\n' -}}
-    {%- if loop.last and m.content -%}{{- '<think>\\n\\n' if ns.thinks else '<think></think>' -}}{%- endif -%}
-    {{- m.content.split('</think>')[-1].strip() -}}
+    {{- ']</TOOL_RESPONSE>\\n' if loop.last or messages[loop.index0 + 1].role != 'tool' -}}
+  {%- elif m.role == 'assistant' and not loop.last -%}
+    {{- '<SPECIAL_11>Assistant\\n' + m.content.split('</think>')[-1].strip() -}}
     {%- if m.tool_calls -%}
+      {{- '\\n\\n' if m.content.strip() -}}
       {{- '<TOOLCALL>[' -}}
       {%- for call in m.tool_calls -%}
         {{- '{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}' -}}
@@ -64,14 +66,15 @@ NEMOTRON_NANO_V2 = """
       {%- endfor -%}
       {{- ']</TOOLCALL>' -}}
     {%- endif -%}
-    {{- '\\n<SPECIAL_12>\\n\\n' -}}
+    {{- '\\n<SPECIAL_12>\\n' -}}
+  {%- elif m.role == 'assistant' and m.content.strip() -%}
+    {{- opening + m.content.strip() + '\\n<SPECIAL_12>\\n' -}}
   {%- endif -%}
 {%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{- '<SPECIAL_11>Assistant\\n' + ('<think>\\n\\n' if ns.thinks else '<think></think>') -}}
-{%- endif -%}
+{%- if add_generation_prompt -%}{{- opening -}}{%- endif -%}
 """
-"""Writes what the template of Nemotron Nano 9B v2 writes: it knows no `enable_thinking`, and leaves thoughts out."""
+"""Writes what the template on the card of Nemotron Nano 9B v2 writes: it knows no variable for thinking, leaves thoughts
+out, and writes of a last turn the text alone, not the calls."""
 MISTRAL = """
 {{- bos_token -}}
 {%- if messages[0].role == 'system' -%}{{- '[SYSTEM_PROMPT]' + messages[0].content + '[/SYSTEM_PROMPT]' -}}{%- endif -%}

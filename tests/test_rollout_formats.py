@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
-from model_families import tokenizer_of
+from model_families import NEMOTRON_NANO_V2, tokenizer_of
 
+from envs.core.task import Task
+from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.core.turn_text import OWN_TAGS, BadCall, Call, parse_calls, parse_turn
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
@@ -173,6 +175,25 @@ def test_a_bare_call_is_one_only_where_tools_are_offered() -> None:
     text = '{"name": "Bob", "age": 7}'
     assert renderer.format.parse(text, thinks=True).calls == ()
     assert len(renderer.format.parse(text, thinks=True, tools=GET).calls) == 1
+
+
+@pytest.mark.parametrize(("usual", "said"), [("true", ("", "/no_think")), ("false", ("/think", ""))])
+def test_a_family_without_a_variable_for_it_is_told_in_the_system_text_whether_to_think(
+    usual: str, said: tuple[str, str]
+) -> None:
+    template = NEMOTRON_NANO_V2.replace("namespace(thinks=true)", f"namespace(thinks={usual})")
+    tokenizer = tokenizer_of("nemotron_nano_v2", template)
+    renderer, tags = Renderer(tokenizer), ThoughtTags(tokenizer)
+    assert (renderer.format.think, renderer.format.no_think) == said
+    assert tags.opened_by_prompt
+    renderer.check_modes()
+    for thinking, opening in ((UNLIMITED, "<think>\n"), (OFF, "<think></think>")):
+        for first in ([], [{"role": "system", "content": "Be brief."}]):
+            task = Task(messages=(*first, {"role": "user", "content": "-"}), spec={}, thinking=thinking)
+            prompt = renderer.decoded(renderer.prompt_ids(task))
+            assert prompt.endswith(f"<SPECIAL_11>Assistant\n{opening}")
+            assert ("Be brief." in prompt, "think" in prompt.removesuffix(opening)) == (bool(first), False)
+    check_round_trip(tokenizer, Needs(tools=True, system=True, no_thinking=True))
 
 
 def test_a_model_that_opens_its_thoughts_itself_may_answer_without_one() -> None:

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from model_families import tokenizer_of
 
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
@@ -18,7 +19,7 @@ QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
 CLOSING = "\n</think>\n"
 RULES = ThinkingRules(thought=ThoughtConfig(grace=4), closing=CLOSING)
 ANNOUNCING = ThinkingRules(thought=ThoughtConfig(announce=True), closing=CLOSING)
-OFF = {"chat_template_kwargs": {"enable_thinking": False}}
+OFF = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
 
 
 def body(**said: Any) -> dict[str, Any]:
@@ -58,7 +59,15 @@ def test_what_closes_a_thought_is_not_the_clients_to_say() -> None:
 def test_thinking_becomes_an_argument_of_the_chat_template() -> None:
     assert rewritten(body(thinking=False), RULES) == body(**OFF)
     on = rewritten(body(thinking=True, thinking_budget=5, chat_template_kwargs={"a": 1}), RULES)
-    assert on["chat_template_kwargs"] == {"a": 1, "enable_thinking": True}
+    assert on["chat_template_kwargs"] == {"a": 1, "enable_thinking": True, "thinking": True}
+
+
+def test_where_the_template_has_no_variable_for_it_the_system_message_switches_thinking_off() -> None:
+    rules = thinking_rules(tokenizer_of("nemotron_nano_v2"), ThoughtConfig())
+    assert (rules.no_switch, rules.no_think) == ("", "/no_think")
+    for said in ({"thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        assert rewritten(body(**said), rules)["messages"] == [{"role": "system", "content": "/no_think"}, *QUESTION]
+    assert rewritten(body(thinking=True), rules)["messages"] == QUESTION
 
 
 def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_message() -> None:
@@ -109,7 +118,7 @@ def test_what_a_model_can_do_is_found_in_its_template() -> None:
     tokenizer.chat_template = "{# <think></think> #}" + bare
     rules = thinking_rules(tokenizer, ThoughtConfig())
     assert rules.no_budget == ""
-    with pytest.raises(RefusedRequest, match="thinking is false, but the chat template ignores"):
+    with pytest.raises(RefusedRequest, match="thinking is false, but the chat template can.t switch thinking off"):
         rewritten(body(thinking=False), rules)
     with pytest.raises(ValueError, match="does not contain '</think>'"):
         thinking_rules(tokenizer, ThoughtConfig(closing="</thought>"))

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.core.turn_text import Tags
 from rollout.formats.find import find_format
+from rollout.formats.messages import in_mode
 from rollout.formats.probe import ASKED, rendered
 from rollout.formats.turn_format import opens_thought
 from rollout.trajectory import Closed, Thought
@@ -67,6 +68,7 @@ class ThoughtTags:
                 "reasoning model, or name what opens and closes its thoughts with model.thought_tags"
             )
         self.tags: Tags = form.tags
+        self._think = form.think
         if closing is not None and self.tags.closing not in closing:
             raise ValueError(f"rollout.thought.closing={closing!r} does not contain {self.tags.closing!r}")
         self.closing = closing if closing is not None else form.closing
@@ -86,7 +88,7 @@ class ThoughtTags:
     @cached_property
     def opened_by_prompt(self) -> bool:
         """Whether the prompt of a first turn opens the thought; else the model itself begins it with the opening tag."""
-        prompt = rendered(self._tokenizer, [ASKED], open_turn=True) or ""
+        prompt = rendered(self._tokenizer, in_mode([ASKED], self._think), open_turn=True) or ""
         return prompt.rstrip().endswith(self.tags.opening)
 
     def opened_by(self, context_ids: Sequence[int]) -> bool:

@@ -14,7 +14,8 @@ from envs.core.turn_text import BadCall, Call, ParsedTurn
 from rollout.budget.config import ThoughtConfig
 from rollout.escaping import Escaper
 from rollout.formats.find import find_format
-from rollout.formats.messages import THOUGHT, prepared
+from rollout.formats.messages import THOUGHT, in_mode, prepared
+from rollout.formats.probe import after_common, modes
 from rollout.formats.turn_format import TurnFormat, opens_thought
 
 MARK = "temper-mark"
@@ -134,6 +135,8 @@ class Renderer:
             self._openings[thinks] = self._render([ASKED], thinks=thinks)
         given = dict(message) if thinks else {k: v for k, v in message.items() if k != THOUGHT}
         whole = self._render([ASKED, given], thinks=thinks, open_turn=False)
+        if self.format.reads_calls and any(call["function"]["name"] not in whole for call in calls):
+            whole = self._answered(given, thinks=thinks)
         sampled_text = self._behind(self._openings[thinks], whole, given, thinks=thinks)
         if thinks and context_ids is not None:
             sampled_text = self._opened(sampled_text, opened=self.opens_thought(context_ids))
@@ -141,6 +144,14 @@ class Renderer:
         if end >= 0:
             return sampled_text[: end + length]
         return sampled_text + (self.format.parted_by[-1] if calls else self.format.parted_by[0])
+
+    def _answered(self, message: Message, *, thinks: bool) -> str:
+        """Return a dialogue up to the end of a turn of calls, of a template that writes none as the last message."""
+        told = [{"role": "tool", "content": "-"} for _ in message["tool_calls"]]
+        text = self._render([ASKED, message, *told], thinks=thinks, open_turn=False)
+        turn = after_common(text, self._openings[thinks])
+        ends = [turn.index(end) + len(end) for end in self.format.ends if end in turn]
+        return text[: len(text) - len(turn) + min(ends)] if ends else text
 
     def _opened(self, text: str, *, opened: bool) -> str:
         """Return the text of a turn with the opening of its thought where it was not opened before, and only there."""
@@ -156,7 +167,8 @@ class Renderer:
         """Return what follows the opening of a turn in the template's text of it, its thought included."""
         tags, thought = self.format.tags, message.get(THOUGHT) or ""
         opened = thinks and tags is not None and opening.rstrip().endswith(tags.opening)
-        before = opening[: opening.rindex(tags.opening)] if opened and tags is not None else opening
+        left_out = not thinks and tags is not None and opening.rstrip().endswith(tags.closing)
+        before = opening[: opening.rindex(tags.opening)] if tags is not None and (opened or left_out) else opening
         missing = opened and not thought and tags is not None and tags.closing not in whole.removeprefix(opening)
         if not whole.startswith(before) or missing or (opened and not thought and not whole.startswith(opening)):
             raise ValueError(
@@ -179,9 +191,9 @@ class Renderer:
             return
         if self._render([ASKED], thinks=True) == self._render([ASKED], thinks=False):
             raise ValueError(
-                "the chat template ignores `enable_thinking`: turns with and without thinking begin alike, so thinking "
-                "can't be switched off; set rl.thinking.no_thought=0, eval.no_thought=false and envs.*.thinking=true, or "
-                "give the model a template that knows it"
+                "the chat template can't switch thinking off: with enable_thinking, thinking and /no_think turns begin as "
+                "without; set rl.thinking.no_thought=0, eval.no_thought=false and envs.*.thinking=true, or give the model a "
+                "template that can"
             )
 
     def text(self, ids: Sequence[int]) -> str:
@@ -220,13 +232,14 @@ class Renderer:
         tools: Sequence[Tool] = (),
         open_turn: bool = True,
     ) -> str:
+        told = in_mode(messages, self.format.think if thinks else self.format.no_think)
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    self._escaper.messages(prepared(messages, self.format)),
+                    self._escaper.messages(prepared(told, self.format)),
                     tools=self._escaper.data(tools) or None,
                     add_generation_prompt=open_turn,
-                    enable_thinking=thinks,
+                    **modes(thinks=thinks),
                     tokenize=False,
                 )
             )

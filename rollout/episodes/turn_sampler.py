@@ -43,7 +43,8 @@ class TurnSampler:
         """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `begun` with included.
 
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room does
-        not hold the opening that the model writes, budget, closing and answer, the budget shrinks. `request` is the name by which `so_far` knows the turn.
+        not hold the opening that the model writes, budget, closing and answer, the budget shrinks. `request` is the name
+        by which `so_far` knows the turn.
         """
         turn_tokens = sampling.max_tokens or self._turn_tokens
         free = TurnRequest(

@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from envs.core.task import Message
 from envs.core.turn_text import Call, Tags
 from rollout.formats.call_syntax import CallSyntax, declared
 from rollout.formats.channels import CALL, CHANNEL_TAGS, END, NEXT_MESSAGE, RETURN, TURN_ENDS
@@ -22,6 +23,7 @@ from rollout.formats.probe import (
     PROBE_TOOLS,
     SAID,
     SPOKEN,
+    SPOKEN_MODES,
     THOUGHT,
     THOUGHT_FIELDS,
     after_common,
@@ -46,6 +48,7 @@ def find_format(tokenizer: PreTrainedTokenizerBase) -> TurnFormat:
     as_text = rendered(tokenizer, [ASKED, calling(1)], tools=PROBE_TOOLS) is None
     syntax, no_calls, end_of_calls = _calls(tokenizer, tags, as_text=as_text)
     parted_by, ends = _ends(tokenizer, end_of_calls)
+    think, no_think = _spoken_modes(tokenizer) if tags is not None else ("", "")
     behind = (rendered(tokenizer, [ASKED, SPOKEN, ASKED]) or "").partition(SAID)[2].partition(parted_by[0])[0]
     return TurnFormat(
         name=syntax.name if syntax is not None else "text",
@@ -60,6 +63,8 @@ def find_format(tokenizer: PreTrainedTokenizerBase) -> TurnFormat:
         no_calls=no_calls,
         parallel=syntax is None or _reads(tokenizer, syntax, tags, 2, as_text=as_text) is not None,
         arguments_as_text=as_text and syntax is not None,
+        think=think,
+        no_think=no_think,
     )
 
 
@@ -127,6 +132,24 @@ def _closing(tags: Tags | None, between: tuple[str, str]) -> str:
     if not closed:
         return USUAL_CLOSING.format(tag=tags.closing)
     return before + closed + after[: len(after) - len(after.lstrip())]
+
+
+def _spoken_modes(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
+    """Return what a system message has to say so that turns are opened with a thought, and without; "" where nothing."""
+    asked: Message = {"role": "user", "content": SAID}
+
+    def opening(text: str = "", *, thinks: bool = True) -> str:
+        messages: list[Message] = [{"role": "system", "content": text}, asked] if text else [asked]
+        return (rendered(tokenizer, messages, thinks=thinks, open_turn=True) or "").partition(SAID)[2]
+
+    usual = opening()
+    if usual != opening(thinks=False):
+        return "", ""
+    for on, off in SPOKEN_MODES:
+        opened, closed = opening(on), opening(off)
+        if opened and closed and opened != closed:
+            return "" if opened == usual else on, "" if closed == usual else off
+    return "", ""
 
 
 def _calls(

@@ -34,6 +34,17 @@ def prepared(messages: Sequence[Message], form: TurnFormat) -> list[Message]:
     return done
 
 
+def in_mode(messages: Sequence[Message], text: str) -> list[Message]:
+    """Return messages whose first, the system's, says in what mode they are answered; as they are where `text` is empty."""
+    if not text:
+        return list(messages)
+    if not messages or messages[0].get("role") != "system":
+        return [{"role": "system", "content": text}, *messages]
+    content = messages[0]["content"]
+    said = [*content, {"type": "text", "text": text}] if isinstance(content, list) else f"{content}\n{text}"
+    return [{**messages[0], "content": said}, *messages[1:]]
+
+
 def _thought_moved(message: Message, form: TurnFormat) -> Message:
     if THOUGHT not in message or form.thought_field in (None, THOUGHT):
         return message

@@ -41,6 +41,15 @@ PROBE_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 """Two calls; a number that is text shows whether the types of arguments are kept."""
 
 
+SPOKEN_MODES = (("/think", "/no_think"),)
+"""Texts in a system message that switch thinking on and off with templates which know none of `modes`."""
+
+
+def modes(*, thinks: bool) -> dict[str, bool]:
+    """Return the variables by which templates switch thinking: that of Qwen 3 and most, and that of DeepSeek V3.1."""
+    return {"enable_thinking": thinks, "thinking": thinks}
+
+
 def call_id(number: int) -> str:
     """Return the id of a turn's call; some templates take nothing else than nine letters and digits."""
     return f"call{number:05d}"
@@ -78,7 +87,7 @@ def rendered(
                 list(messages),
                 tools=list(tools) or None,
                 add_generation_prompt=open_turn,
-                enable_thinking=thinks,
+                **modes(thinks=thinks),
                 tokenize=False,
             )
         )

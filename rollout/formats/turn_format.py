@@ -23,7 +23,8 @@ class TurnFormat:
     the tokens that end a turn, `end_ids` their ids; `parted_by` is what the template writes between a turn and the next
     message, behind one of calls the last of them, and `behind_answer` what stands between an answer and that. `calls` is
     how tool calls are written, None where `no_calls` says why there are none; with `parallel` a turn may have several.
-    `arguments_as_text` says that the template takes arguments as JSON texts. `channels` is the format of gpt-oss.
+    `arguments_as_text` says that the template takes arguments as JSON texts. `think` and `no_think` are what a system message
+    has to say in either mode, "" where the template opens the turn so without. `channels` is the format of gpt-oss.
     """
 
     name: str
@@ -38,6 +39,8 @@ class TurnFormat:
     behind_answer: str = ""
     parallel: bool = True
     arguments_as_text: bool = False
+    think: str = ""
+    no_think: str = ""
     channels: bool = False
 
     @property

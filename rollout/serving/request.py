@@ -21,6 +21,8 @@ from rollout.budget.config import ThoughtConfig
 from rollout.budget.request_args import BUDGET, GRACE, RefusedRequest, check_extra_args, shown
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer, with_notice
+from rollout.formats.messages import in_mode
+from rollout.formats.probe import modes
 
 THINKING, LOW = "thinking", "low"
 Body = dict[str, Any]
@@ -37,6 +39,9 @@ class ThinkingRules:
     """Why budgets are not available, "" where they are."""
     no_switch: str = ""
     """Why thinking can't be switched off, "" where it can."""
+    think: str = ""
+    no_think: str = ""
+    """What the system message has to say in either mode, "" where the chat template opens the turn so without."""
 
 
 def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -> ThinkingRules:
@@ -48,11 +53,20 @@ def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -
         if thought.closing is not None:
             raise
         no_budget = _reason(error)
+    renderer = Renderer(tokenizer)
     try:
-        Renderer(tokenizer).check_modes()
+        renderer.check_modes()
     except ValueError as error:
         no_switch = _reason(error)
-    return ThinkingRules(thought=thought, closing=closing, no_budget=no_budget, no_switch=no_switch)
+    form = renderer.format
+    return ThinkingRules(
+        thought=thought,
+        closing=closing,
+        no_budget=no_budget,
+        no_switch=no_switch,
+        think=form.think,
+        no_think=form.no_think,
+    )
 
 
 def _reason(error: ValueError) -> str:
@@ -65,7 +79,7 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
 
     Raises `RefusedRequest` for a value that means nothing, and for what the model can't do.
     """
-    thinks = body.get(THINKING)
+    thinks = _mode(body, rules)
     if not (thinks is None or isinstance(thinks, bool) or thinks == LOW):
         raise RefusedRequest(f'{THINKING} is {shown(thinks)}; it must be true, false or "{LOW}"', parameter=THINKING)
     limit = _limit(body, rules)
@@ -76,7 +90,9 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
     if thinks is not None:
         if thinks is False and rules.no_switch:
             raise RefusedRequest(f"{THINKING} is false, but {rules.no_switch}", parameter=THINKING)
-        new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), "enable_thinking": bool(thinks)}
+        new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), **modes(thinks=bool(thinks))}
+        if isinstance(messages, list):
+            messages = in_mode(messages, rules.think if thinks else rules.no_think)
         if thinks == LOW:
             messages = _noted(messages, rules.thought.notice(LOW_EFFORT))
     if limit is not None:
@@ -84,6 +100,15 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
         new["vllm_xargs"] = {**_mapping(body, "vllm_xargs"), **limit}
         messages = _noted(messages, rules.thought.notice(up_to(limit[BUDGET])))
     return {**new, "messages": messages}
+
+
+def _mode(body: Body, rules: ThinkingRules) -> Any:
+    """Return what a request says of thinking; where the model is told in words, the template's variables say it too."""
+    told = body.get(THINKING)
+    if told is not None or not (rules.think or rules.no_think):
+        return told
+    given = _mapping(body, "chat_template_kwargs")
+    return next((given[name] for name in modes(thinks=True) if isinstance(given.get(name), bool)), None)
 
 
 def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
