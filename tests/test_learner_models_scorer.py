@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import llama, nemotron_h, qwen3
+from tiny_models import llama, nemotron_h, qwen3, qwen3_tied
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, PreTrainedModel
 
@@ -16,7 +16,7 @@ from learner.models.logprobs import token_entropies, token_logprobs, vocabulary_
 from learner.models.scorer import Scorer
 from learner.models.shared_prompt import causal_logits
 
-FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "llama": llama}
+FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "llama": llama, "tied": qwen3_tied}
 V, D, N = 37, 8, 23
 
 

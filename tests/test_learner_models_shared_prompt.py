@@ -10,7 +10,6 @@ import tiny_models
 import torch
 from test_learner_worker import in_processes, weights_of
 from transformers import (
-    AutoModelForCausalLM,
     FalconH1Config,
     NemotronHConfig,
     PreTrainedModel,
@@ -27,6 +26,7 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models import mamba_scan
 from learner.models.fresh import FreshModelConfig, make_model
+from learner.models.loading import read_model
 from learner.models.logprobs import token_logprobs
 from learner.models.prompt_cache import require_shareable
 from learner.models.shared_prompt import causal_logits
@@ -71,15 +71,21 @@ def mamba_at_the_end(directory: Path) -> Path:
     return directory
 
 
-FAMILIES = [tiny_models.nemotron_h, tiny_models.qwen3, tiny_models.llama, sliding_window, mamba_at_the_end]
+FAMILIES = [
+    tiny_models.nemotron_h,
+    tiny_models.qwen3,
+    tiny_models.llama,
+    tiny_models.gemma2,
+    tiny_models.gemma3,
+    sliding_window,
+    mamba_at_the_end,
+]
 
 
 def loaded(make: Callable[[Path], Path], directory: Path) -> PreTrainedModel:
     mamba_scan.install()
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(make(directory), dtype=torch.float32)
-    mamba_scan.match_engine(model)
-    return model.train()
+    return read_model(make(directory)).train()
 
 
 def tokens(count: int, *, seed: int) -> list[int]:

@@ -312,8 +312,27 @@ def first_gradient(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> 
     )
     learner.save(f"{folder}/gradient-{zero_stage}")
     learner.close()
-    state = load_file(f"{folder}/gradient-{zero_stage}/learner/optimizer-00000.safetensors")
+    return gradient_of(f"{folder}/gradient-{zero_stage}")
+
+
+def gradient_of(checkpoint: str) -> dict[str, torch.Tensor]:
+    """The gradient of the one step that a checkpoint has behind it."""
+    state = load_file(f"{checkpoint}/learner/optimizer-00000.safetensors")
     return {name[8:]: tensor * 10 for name, tensor in state.items() if name.startswith("exp_avg/")}
+
+
+def tied_gradient(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[str, torch.Tensor]:
+    """The gradient of one step of a model with tied embeddings, in float32; leaves a checkpoint of the trained model."""
+    learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=zero_stage))
+    learner.load(f"{folder}/qwen3", optim=OptimConfig(beta1=0.9, grad_clip=0.0), total_steps=1)
+    learner.train_step(batch_of_many().share(learner.rank), loss=NLL)
+    learner.save(f"{folder}/tied-{zero_stage}")
+    learner.close()
+    return gradient_of(f"{folder}/tied-{zero_stage}")
+
+
+def batch_of_many() -> TrainBatch:
+    return make_batch(many_sequences(), ranks=1, micro_batch_tokens=10**6, pad_id=0)
 
 
 def with_broken_batches(rank: int, port: int, folder: str) -> dict[str, Any]:
@@ -355,6 +374,7 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
     results["bf16"] = [half.train_step(batch(ranks=1).share(half.rank), loss=NLL)["loss"] for _ in range(20)]
     half.close()
     results |= {f"float32 sums {stage}": first_gradient(rank, port, folder, stage) for stage in (1, 2, 3)}
+    results |= {f"tied {stage}": tied_gradient(rank, port, folder, stage) for stage in (0, 1, 2, 3)}
     results["broken"] = with_broken_batches(rank, port, folder)
     for nothing in (f"{folder}/nowhere", folder):
         with pytest.raises(ValueError, match="is not a model directory"):
@@ -396,6 +416,26 @@ def test_gradients_of_bfloat16_are_added_up_in_float32(accumulated, folder):
 
     assert [error(accumulated[f"float32 sums {stage}"]) < 1e-5 for stage in (1, 2, 3)] == [True] * 3
     assert error(rough) > 5e-3  # what bfloat16 would lose over as many micro-batches
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_tied_embeddings_are_one_parameter_with_both_gradients_and_stay_tied_in_a_checkpoint(
+    accumulated, folder, stage
+):
+    model = AutoModelForCausalLM.from_pretrained(f"{folder}/qwen3", dtype=torch.float32)
+    ids_BT = torch.tensor([sequence.ids for sequence in many_sequences()])
+    (-token_logprobs(model(input_ids=ids_BT).logits, ids_BT).sum() / (11 * MANY)).backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    found = accumulated[f"tied {stage}"]
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert float((found[name] - gradient).norm()) < 1e-5 * float(gradient.norm()), name
+
+    trained = AutoModelForCausalLM.from_pretrained(f"{folder}/tied-{stage}", dtype=torch.float32)
+    weight = trained.get_input_embeddings().weight
+    assert trained.get_output_embeddings().weight is weight
+    assert torch.equal(weight, load_file(f"{folder}/tied-{stage}/model.safetensors")["model.embed_tokens.weight"])
+    assert not torch.equal(weight, model.get_input_embeddings().weight)
 
 
 def test_steps_that_are_not_finite_leave_no_trace_whatever_keeps_the_state(accumulated):

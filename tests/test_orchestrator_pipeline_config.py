@@ -1,17 +1,14 @@
 """The configuration: shipped files load, mistakes are named."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from envs.binding import EnvConfig
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import flat_config, load_config, save_config
 from orchestrator.settings.loop import RlConfig
-from orchestrator.settings.model_checks import check_pushable
 from orchestrator.settings.text import typed
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
@@ -73,16 +70,3 @@ def test_the_command_line_exits_2_on_a_mistake_and_says_what_it_was(capsys: pyte
     assert "configs/none.yaml" in capsys.readouterr().err
     assert main(["run", str(DEMO), "rl.stepz=1"]) == 2
     assert "did you mean 'steps'" in capsys.readouterr().err
-
-
-def test_a_model_whose_output_layer_a_push_would_not_reach_is_refused_also_where_only_its_family_says_so(
-    tmp_path: Path,
-) -> None:
-    said = {"llama": {}, "qwen3": {"tie_word_embeddings": True}, "gemma": {}}
-    for family, settings in said.items():
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **settings}), encoding="ascii")
-        if family == "llama" or torch.cuda.is_available():
-            check_pushable(tmp_path)
-            continue
-        with pytest.raises(ValueError, match="tie_word_embeddings=true"):
-            check_pushable(tmp_path)

@@ -202,13 +202,20 @@ async def story_of_deltas(model_dir: Path) -> None:
         await engine.close()
 
 
-def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer(tmp_path: Path) -> None:
-    asyncio.run(story_of_deltas(tiny_models.qwen3(tmp_path / "model")))
+def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer_also_of_tied_embeddings(tmp_path: Path) -> None:
+    asyncio.run(story_of_deltas(tiny_models.qwen3_tied(tmp_path / "model")))
 
 
 @pytest.mark.parametrize(
     "make",
-    [tiny_models.nemotron_h, tiny_models.qwen3, pytest.param(tiny_models.llama, marks=pytest.mark.slow)],
+    [
+        tiny_models.nemotron_h,
+        tiny_models.qwen3,
+        *(
+            pytest.param(make, marks=pytest.mark.slow)
+            for make in (tiny_models.llama, tiny_models.qwen3_tied, tiny_models.gemma2, tiny_models.gemma3)
+        ),
+    ],
     ids=lambda f: f.__name__,
 )
 def test_engine_and_trainer_agree_before_and_after_a_weight_push(make: Callable[[Path], Path], tmp_path: Path) -> None:

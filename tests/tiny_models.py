@@ -1,10 +1,14 @@
-"""Tiny models of three families, two of them with expert layers too, and the byte-level tokenizer, where they are needed."""
+"""Tiny models of four families, two of them with expert layers too, and the byte-level tokenizer, where they are needed."""
 
 from pathlib import Path
 
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -53,6 +57,25 @@ def nemotron_h_moe(directory: Path) -> Path:
 def qwen3(directory: Path) -> Path:
     """A tiny Qwen3 with an output layer of its own."""
     return _save(Qwen3ForCausalLM(Qwen3Config(vocab_size=288, tie_word_embeddings=False, **DENSE, **_ids())), directory)
+
+
+def qwen3_tied(directory: Path) -> Path:
+    """The same with an output layer that is the embedding, which is also what it is by default."""
+    return _save(Qwen3ForCausalLM(Qwen3Config(vocab_size=288, tie_word_embeddings=True, **DENSE, **_ids())), directory)
+
+
+def gemma2(directory: Path) -> Path:
+    """A tiny Gemma 2: as Gemma 3 below, and the scores of attention are capped too."""
+    caps = {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 5.0}
+    shape = {"sliding_window": 16, "query_pre_attn_scalar": 32, "initializer_range": 0.1}
+    return _save(Gemma2ForCausalLM(Gemma2Config(vocab_size=288, **DENSE, **shape, **caps, **_ids())), directory)
+
+
+def gemma3(directory: Path) -> Path:
+    """A tiny Gemma 3: tied, with scaled embeddings, capped logits, and a layer that looks back on 16 tokens alone."""
+    shape = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16, "query_pre_attn_scalar": 32}
+    config = Gemma3TextConfig(vocab_size=288, final_logit_softcapping=5.0, **DENSE, **shape, **_ids())
+    return _save(Gemma3ForCausalLM(config), directory)
 
 
 def qwen3_moe(directory: Path) -> Path:

@@ -17,6 +17,8 @@ TOKENIZER_FILES = (
     "chat_template*",
 )
 
+CAP = "attn_logit_softcapping"
+"""Setting of models, such as Gemma 2, that cap the scores of attention, which only its eager form computes."""
 HEADERS_BYTES = 2**20
 """Of a checkpoint's files, and its small ones, at the most."""
 
@@ -25,8 +27,13 @@ def read_model(directory: Path) -> PreTrainedModel:
     """Read a model in float32 that computes what the engines compute. Raises `ValueError` where the directory holds none."""
     if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
         raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
+    text = AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+        directory,
+        dtype=torch.float32,
+        trust_remote_code=False,
+        use_safetensors=True,
+        attn_implementation="eager" if vars(text).get(CAP) else None,
     )
     mamba_scan.match_engine(model)
     return model

@@ -9,7 +9,7 @@ from learner.models.loading import longest_sequence
 from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.format_checks import format_notes
 from orchestrator.pipeline.limit_checks import hang_notes, limit_notes
-from orchestrator.settings.model_checks import check_pushable, check_thoughts
+from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.stages.stage import Role, StageInstance, StartCheck
 from rollout.tokenizer import load_tokenizer
 from rollout.weights.weight_files import require_whole
@@ -51,7 +51,6 @@ def check_before(config: Config, ahead: list[StageInstance], root: Path, reached
 
 def check_model(model: Path, config: Config) -> None:
     """Raise `FileNotFoundError` or `ValueError` where the model can't be trained or can't think as configured."""
-    check_pushable(model)
     told = [(one.stage, config.settings(one)) for one in config.instances]
     check_thoughts(
         model,

@@ -1,9 +1,6 @@
-"""What a model must be able to do, which is checked before it is trained or made to think."""
+"""What a model must be able to do, which is checked before it is made to think."""
 
 from pathlib import Path
-
-import torch
-from transformers import AutoConfig
 
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
@@ -20,16 +17,3 @@ def check_thoughts(
         ThoughtTags(tokenizer, closing=thought.closing)
     if left_out:
         Renderer(tokenizer, thought).check_modes()
-
-
-def check_pushable(model: Path) -> None:
-    """Refuse what would train but not reach the engines.
-
-    vLLM repacks weights on a CPU, and a push leaves an output layer behind that shares the embedding's weights.
-    """
-    config = AutoConfig.from_pretrained(model, trust_remote_code=False)  # a key that is absent has the family's default
-    if config.get_text_config().tie_word_embeddings and not torch.cuda.is_available():
-        raise ValueError(
-            f"{model} has tie_word_embeddings=true, whose output layer a weight push does not reach on a CPU; save it "
-            f"with tie_word_embeddings=false and an lm_head.weight of its own, or run on a GPU"
-        )

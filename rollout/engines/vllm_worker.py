@@ -19,6 +19,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
@@ -89,6 +90,8 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
+        if ON_CPU:
+            _repack_tied(self.model)
         give_back()
 
     def shutdown(self) -> None:
@@ -106,6 +109,19 @@ def _repack_experts(model: torch.nn.Module) -> None:
         method = getattr(module, "quant_method", None)
         if isinstance(method, UnquantizedFusedMoEMethod):
             method.moe_kernel = None
+
+
+def _repack_tied(model: torch.nn.Module) -> None:
+    """Let an output layer that shares an embedding's weights pack them anew.
+
+    On a CPU it computes with a packed copy, which vLLM makes only where a layer is given weights of its own.
+    """
+    embeddings = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
+    heads = [module for module in embeddings if isinstance(module, ParallelLMHead)]
+    given = {id(module.weight) for module in embeddings if module not in heads}
+    for head in heads:
+        if id(head.weight) in given:
+            head.quant_method.process_weights_after_loading(head)
 
 
 class WorkerExtension:
