@@ -55,11 +55,16 @@ def laid_out(question: str, choices: Sequence[str], request: str = REQUEST) -> s
     return "\n".join((question, *lines)) + (f"\n\n{request}" if request else "")
 
 
+def _walk(numbers: list[int], right: int) -> str:
+    """Return the choices in order up to the right one: a thought that ends with its letter and number."""
+    return " ".join(f"{LETTERS[place]}. {number}" for place, number in enumerate(numbers[: right + 1]))
+
+
 def _which(rng: random.Random) -> tuple[str, list[int], int, str]:
     """Return a question, its numbers, the index of the right one and the steps that lead there."""
     numbers = rng.sample(range(10), rng.randint(2, 4))
     right = rng.randrange(len(numbers))
-    return f"Which is {numbers[right]}?", numbers, right, f"{numbers[right]}={LETTERS[right]}"
+    return f"Which is {numbers[right]}?", numbers, right, _walk(numbers, right)
 
 
 def _sum(rng: random.Random) -> tuple[str, list[int], int, str]:
@@ -67,7 +72,7 @@ def _sum(rng: random.Random) -> tuple[str, list[int], int, str]:
     wrong = rng.sample([number for number in range(2, 19) if number != a + b], rng.randint(1, 3))
     numbers = rng.sample([a + b, *wrong], len(wrong) + 1)
     right = numbers.index(a + b)
-    return f"{a}+{b}=?", numbers, right, f"{sum_steps([a, b])} {a + b}={LETTERS[right]}"
+    return f"{a}+{b}=?", numbers, right, f"{sum_steps([a, b])} {_walk(numbers, right)}"
 
 
 OUTSTANDING: dict[str, Callable[[list[int]], int]] = {
@@ -84,7 +89,7 @@ def _outstanding(rng: random.Random) -> tuple[str, list[int], int, str]:
         numbers = [rng.randrange(10, 100, 2), *rng.sample(range(11, 100, 2), len(numbers) - 1)]
         rng.shuffle(numbers)
     right = numbers.index(OUTSTANDING[asked](numbers))
-    return f"Which is {asked}?", numbers, right, f"{numbers[right]}={LETTERS[right]}"
+    return f"Which is {asked}?", numbers, right, f"{numbers[right]}: {_walk(numbers, right)}"
 
 
 LEVELS: dict[int, Callable[[random.Random], tuple[str, list[int], int, str]]] = {1: _which, 2: _sum, 3: _outstanding}

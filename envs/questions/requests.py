@@ -1,8 +1,8 @@
 """Generated requests with verifiable instructions, each with a response that follows them.
 
-Levels: 1 a word, with one instruction on how to write it; 2 a structure out of words (bullets, paragraphs, sections, ...), a
-frame around it (a title, quotes, capitals, ...) and a limit (no commas, forbidden words, a letter); 3 instructions of IFBench.
-A level draws from all levels up to it.
+Levels: 1 a made-up word, with one instruction on how to write it; 2 a structure out of words (bullets, paragraphs, sections,
+...), a frame around it (a title, quotes, capitals, ...) and a limit (no commas, forbidden words, a letter); 3 instructions of
+IFBench. A level draws from all levels up to it.
 """
 
 import json
@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from envs.questions.made_words import made_words
 
 # fmt: off
 WORDS = (
@@ -50,8 +52,7 @@ def ask(words: str, instruction: str, arguments: dict[str, Any] | None = None) -
 
 def _word(rng: random.Random) -> Request:
     """Return a request for a word, written in one way."""
-    word, times = rng.choice(WORDS), rng.randint(2, 3)
-    end = rng.choice([other for other in WORDS if other != word])
+    (word, end), times = made_words(rng, 2), rng.randint(2, 3)
     forms = (
         (ask("In double quotes.", "startend:quotation"), f'"{word}"'),
         (ask("In capitals.", "change_case:english_capital"), word.upper()),

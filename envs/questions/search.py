@@ -28,6 +28,7 @@ from envs.core.row_format import Row, RowFormat, field, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
+from envs.questions.made_words import made_words
 from envs.task_env import MAX_CALLS, TaskEnv
 from envs.tools.corpus import Corpus, corpus_at, small_corpus
 from envs.tools.text_tool import TextTool, answer_call, schemas
@@ -38,7 +39,6 @@ FOUND = "found"
 MAX_TURNS = 8
 BESIDE = "corpus.jsonl"
 REQUEST = "Search for the answer. Then put it, and nothing else, in \\boxed{}."
-NAMES = ("ann", "bob", "cal", "dan", "eva", "fay", "gus", "hal", "ida", "jim", "kim", "lee", "max", "ned", "pat", "sue")
 SURNAMES = ("fox", "day", "orr", "kay", "may", "lim")
 TOWNS = (
     "Rome",
@@ -163,9 +163,9 @@ def generate(rng: random.Random, level: int) -> Task:
         raise ValueError(f"search has levels 1 to 3, not {level}")
     drawn = rng.randint(1, level)
     if drawn == 3:
-        people = [f"{name} {surname}" for name in rng.sample(NAMES, 3) for surname in rng.sample(SURNAMES, 4)]
+        people = [f"{name} {surname}" for name in made_words(rng, 3) for surname in rng.sample(SURNAMES, 4)]
     else:
-        people = rng.sample(NAMES, 4)
+        people = made_words(rng, 4)
     rng.shuffle(people)
     towns = rng.sample(TOWNS, len(people))
     ids = [str(number) for number in rng.sample(range(1, 100), len(people))]

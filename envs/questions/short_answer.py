@@ -1,7 +1,7 @@
 """Short answers that are compared exactly: a word or a name, a list in any or in a given order, a number with its unit.
 
-Levels of generated tasks: 1 which of three has what; 2 digits sorted, or the even ones of them in any order; 3 a quantity in
-another unit. A level draws from all levels up to it.
+Levels of generated tasks: 1 what stands behind one of three names; 2 digits sorted, or the even ones of them in any order;
+3 a quantity in another unit. A level draws from all levels up to it.
 
 Rows, each with a `question`: `answers` with `text`, and a `context`, as in SQuAD; `answer` with `value` and `aliases`, as in
 TriviaQA; `possible_answers`, as in PopQA; `answer` as a text or as a list of texts of which any is right, as in HotpotQA (its
@@ -83,10 +83,10 @@ def judged(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
 
 def _has(rng: random.Random) -> Made:
     names, things = rng.sample(NAMES, 3), rng.sample(THINGS, 3)
-    told = ". ".join(f"{name} has {thing}" for name, thing in zip(names, things, strict=True))
+    told = ". ".join(f"{name}: {thing}" for name, thing in zip(names, things, strict=True))
     right = rng.randrange(3)
-    steps = f"{names[right]} has {things[right]}"
-    return f"{told}. {names[right]} has?", {"accepted": [things[right]], "wrong": things[right - 1]}, steps
+    steps = f"{names[right]}: {things[right]}"
+    return f"{told}. {names[right]}?", {"accepted": [things[right]], "wrong": things[right - 1]}, steps
 
 
 def _list(rng: random.Random) -> Made:
