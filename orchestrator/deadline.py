@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,15 +109,16 @@ async def within(
         work.cancel()
 
 
-async def both(first: Awaitable[object], second: Awaitable[object]) -> None:
-    """Wait for two things at once; where one fails, give the other up before that is raised."""
-    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for several things at once and return what each gives; where one fails, give the others up before that is raised."""
+    tasks = [asyncio.ensure_future(one) for one in awaitables]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks, timeout=GIVEN_UP_S)
+        if tasks:
+            await asyncio.wait(tasks, timeout=GIVEN_UP_S)
 
 
 async def in_thread(function: Callable[[*Arguments], T], *args: *Arguments) -> T:

@@ -30,6 +30,7 @@ class Inner:
 class Outer:
     inner: Inner = field(default_factory=Inner)
     parts: dict[str, Inner] = field(default_factory=dict)
+    whole: Inner = identity(Inner())
     timeout_s: float = running(1.0)
 
 
@@ -42,6 +43,9 @@ def test_kinds_are_found_in_nested_configurations_and_below_settings_that_are_di
         "parts.*.steps": Kind.SCHEDULE,
         "parts.*.shares": Kind.SCHEDULE,
         "parts.*.seed": Kind.IDENTITY,
+        "whole.steps": Kind.IDENTITY,
+        "whole.shares": Kind.IDENTITY,
+        "whole.seed": Kind.IDENTITY,
         "timeout_s": Kind.RUNNING,
     }
     assert kind_of(known, "inner.shares.math") is Kind.SCHEDULE

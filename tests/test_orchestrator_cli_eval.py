@@ -232,3 +232,29 @@ def test_what_is_wrong_with_a_command_is_said(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(["eval", "--help"])
     assert "WHAT is one of" in capsys.readouterr().out
+
+
+def test_an_evaluation_of_a_server_that_was_interrupted_asks_what_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--concurrency", "1", "rollout.retries=0")
+    with ChatServerDouble(sums) as server:
+        status, whole = evaluated(server, tmp_path / "whole", *more)
+        first = len(server.bodies)
+        server.faults = ["", ""] + ["500"] * 6
+        broken, nothing = evaluated(server, tmp_path / "parts", *more)
+        (kept,) = (tmp_path / "parts" / "it" / "eval").glob("*.answers.jsonl")
+        with kept.open("a") as file:
+            file.write('{"content": "torn')
+        other, _ = evaluated(server, tmp_path / "parts", *more, "--seed", "2")
+        said = capsys.readouterr().err
+        server.bodies.clear()
+        again, parts = evaluated(server, tmp_path / "parts", *more)
+    assert (status, broken, nothing, other, again) == (0, 1, {}, 2, 0)
+    assert "another evaluation, of seed 1 (now 2)" in said
+    assert (first, len(server.bodies)) == (8, 6)
+    assert not kept.exists()
+    assert parts["tasks"] == whole["tasks"]
+    assert parts["envs"] == whole["envs"]
+    (lines,) = (tmp_path / "parts" / "it" / "trajectories").glob("*.jsonl")
+    assert len(lines.read_text(encoding="utf-8").splitlines()) == 8

@@ -11,7 +11,7 @@ from orchestrator.__main__ import main
 from orchestrator.cli.status_command import status_table
 from orchestrator.run.folder import RunDir
 from orchestrator.supervision.scale import ask_for_workers, take_request
-from orchestrator.supervision.status import MemberStatus, RunStatus, TicketStatus, read_status
+from orchestrator.supervision.status import EvaluationStatus, MemberStatus, RunStatus, TicketStatus, read_status
 
 WORKER = MemberStatus(
     name="rollout worker 0",
@@ -41,6 +41,7 @@ STATUS = RunStatus(
     members=(WORKER, STARTING),
     failures={"grader": 2},
     faults=1,
+    evaluation=EvaluationStatus(name="rl step 2", answered=5, tasks=64, age_s=7.6),
 )
 
 
@@ -63,6 +64,7 @@ def test_a_run_that_goes_on_is_shown_with_its_workers_and_its_oldest_groups_firs
         "4242",
         "node-a",
         "faults: 1",
+        "evaluating rl step 2: 5 of 64 tasks answered in 8 s",
     ):
         assert wanted in text
     assert text.index("#6") < text.index("#7")

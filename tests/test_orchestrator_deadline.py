@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, both, in_thread, within
+from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, in_thread, together, within
 from orchestrator.pipeline.config import load_config
 
 SHORT = Deadline(seconds=0.05, setting="rl.timeout_s")
@@ -137,7 +137,7 @@ def test_a_call_that_hangs_in_its_thread_keeps_neither_the_error_nor_the_end_of_
     for_ever.set()
 
 
-def test_of_two_things_that_start_at_once_the_other_is_given_up_where_one_fails() -> None:
+def test_of_things_that_are_done_together_the_others_are_given_up_where_one_fails() -> None:
     given_up: list[str] = []
 
     async def starts() -> None:
@@ -153,5 +153,5 @@ def test_of_two_things_that_start_at_once_the_other_is_given_up_where_one_fails(
         raise OSError("a rank died")
 
     with pytest.raises(OSError, match="a rank died"):
-        asyncio.run(both(starts(), fails()))
+        asyncio.run(together((starts(), fails())))
     assert given_up == ["engines"]

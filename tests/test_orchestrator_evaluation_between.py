@@ -96,6 +96,7 @@ class Session:
         self.rl = self.config.section(RlConfig)
         self.folder = RunDir(place / "run")
         self.screen = io.StringIO()
+        self.tracked = Tracked()
 
     def do(self, work: Callable[[Run], Awaitable[Any]]) -> Any:
         """Do something on the run."""
@@ -103,7 +104,7 @@ class Session:
         self.folder.store(RunState(model="model", label="rl", began={"rl": "model"}, stages={"rl": "rl"}))
         try:
             with Progress(stream=self.screen) as progress:
-                stop, tracked = StopFlag(), Tracked()
+                stop, tracked = StopFlag(), self.tracked
                 run = Run(
                     self.config, folder=self.folder, tracker=tracked, progress=progress, stop=stop, will_train=False
                 )
@@ -170,6 +171,7 @@ def test_every_so_many_steps_the_weights_after_them_are_evaluated_and_none_comes
     assert [path.name for path in session.folder.step_evaluations("rl").values()] == [
         f"rl-{step}.json" for step in (0, 2, 4, 5)
     ]
+    assert session.tracked.files == session.folder.artifacts == list(session.folder.step_evaluations("rl").values())
     assert list(session.folder.trajectory_files("rl.eval")) == [0, 2, 4, 5]
     assert "rl step 4: held out: math 1.000 (version 4, " in session.screen.getvalue()
 

@@ -10,6 +10,9 @@ from orchestrator.__main__ import main
 from orchestrator.pipeline.config import flat_config, load_config, save_config
 from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.text import typed
+from orchestrator.stages.dpo import DpoConfig
+from orchestrator.stages.self_sft import SelfSftConfig
+from rollout.sampling import Sampling
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
 DEMO = Path("configs/demo.yaml")
@@ -36,6 +39,15 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
         ("rl.sampling.top_p=0.9", ["rl.sampling.top_p=0.9", "rl.sampling.temperature"]),
         ("rl.sampling.temperature=0", ["rl.sampling.temperature=0", "above 0"]),
         ("rl.sampling.max_tokens=9", ["rl.sampling.max_tokens=9", "rollout.limits.turn_tokens"]),
+        ("distill.sampling.min_p=0.1", ["distill.sampling.top_p=1.0", "min_p=0.1", "distill.sampling.temperature"]),
+        ("distill.sampling.temperature=0", ["distill.sampling.temperature=0", "above 0"]),
+        ("self_sft.sampling.temperature=0", ["self_sft.sampling.temperature=0", "self_sft.samples=4", "above 0"]),
+        ("self_sft.sampling.stop=[x]", ["self_sft.sampling.stop=['x']", "leave it out"]),
+        ("dpo.sampling.temperature=0", ["dpo.sampling.temperature=0", "dpo.samples=8", "above 0"]),
+        (
+            "dpo.sampling.top_p=0.9 dpo.data=pairs.jsonl",
+            ["dpo.sampling", "dpo.data=pairs.jsonl", "leave one of them out"],
+        ),
         ("eval.sampling.top_p=2", ["eval.sampling.top_p=2", "at most 1"]),
         ("rl.group_size=1", ["rl.group_size=1", "at least 2"]),
         ("stages=[init,sleep]", ["sleep", "init, sft, self_sft, dpo, rl, distill, eval, report"]),
@@ -58,6 +70,15 @@ def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str
     in_order = ".*".join(re.escape(word) for word in words)
     with pytest.raises(ValueError, match=f"(?s){in_order}"):
         load_config(DEMO, override.split())
+
+
+def test_answers_that_are_imitated_or_told_apart_may_be_sampled_from_the_likeliest_tokens_alone() -> None:
+    settings = ["top_p=0.9", "top_k=20", "temperature=0.7", "max_tokens=64"]
+    config = load_config(DEMO, [f"{stage}.sampling.{one}" for stage in ("self_sft", "dpo") for one in settings])
+    for part in (config.section(SelfSftConfig), config.section(DpoConfig)):
+        assert part.sampling == Sampling(top_p=0.9, top_k=20, temperature=0.7, max_tokens=64)
+    greedy = load_config(DEMO, ["self_sft.sampling.temperature=0", "self_sft.samples=1"])
+    assert greedy.section(SelfSftConfig).sampling.greedy
 
 
 def test_the_options_of_an_environment_may_have_keys_that_are_no_text() -> None:

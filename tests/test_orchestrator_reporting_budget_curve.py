@@ -277,11 +277,15 @@ EVALUATION = single_instance(eval_stage.STAGE, about="rl")
 
 
 class Tracked:
-    """A tracker that sends nothing."""
+    """A tracker that sends nothing, and keeps which files it was given."""
+
+    def __init__(self) -> None:
+        self.files: list[Path] = []
 
     def params(self, values: dict[str, str]) -> None: ...
 
-    def artifact(self, path: Path) -> None: ...
+    def artifact(self, path: Path) -> None:
+        self.files.append(path)
 
     def close(self, ended: Ended) -> None: ...
 

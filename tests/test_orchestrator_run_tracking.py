@@ -138,14 +138,21 @@ def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store:
     first.params({f"key{i}": "v" for i in range(120)})
     for step in (1, 2, 3):
         log.append("rl", step, {"loss": float(step), "not a=name": 1.0, "unknown": math.nan})
+    evaluation = tmp_path / "eval" / "steps" / "rl-2.json"
+    evaluation.parent.mkdir(parents=True)
+    evaluation.write_text("{}")
     first.artifact(artifact)
+    first.artifact(evaluation)
     first.close(Ended.KILLED, timeout_s=120)
     run = tracked(tmp_path, store)
     assert run.info.status == "KILLED"
     assert (len(run.data.params), run.data.metrics) == (120, {"rl/loss": 3.0})
     assert [line for line in said if "'rl/not a=name'" not in line] == []
     assert len(said) == 1
-    assert (tmp_path / "mlartifacts" / run.info.run_id / "artifacts" / "report.json").exists()
+    stored = tmp_path / "mlartifacts" / run.info.run_id / "artifacts"
+    assert sorted(str(path.relative_to(stored)) for path in stored.rglob("*.json")) == [
+        *("eval/steps/rl-2.json", "report.json")
+    ]
 
     second = tracker(tmp_path, store)
     second.params({"key0": "w", "key1": "v", "new": "n"})
@@ -313,14 +320,15 @@ def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_once(tmp_p
     said: list[str] = []
     (tmp_path / "mlartifacts").write_text("a file where the artifacts' folder should be")
     log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
-    for path in (tmp_path / "metrics.jsonl", tmp_path / "gone.json"):
+    (tmp_path / "report.json").write_text("{}")
+    for path in (tmp_path / "gone.json", tmp_path / "report.json"):  # of the former nothing is said: it was cut off
         one.artifact(path)
     wait_for(lambda: said)
     log.append("rl", 1, {"x": 1.0})
     wait_for(lambda: sent(tmp_path, store, "rl/x"))  # long before it ends
     one.close(Ended.FINISHED, timeout_s=120)
     assert len(said) == 1
-    assert "metrics.jsonl can't be stored" in said[0]
+    assert "report.json can't be stored" in said[0]
     assert tracked(tmp_path, store).info.status == "FINISHED"
 
 

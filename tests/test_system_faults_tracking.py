@@ -99,8 +99,9 @@ def require_tracked(server: Server, run: Path) -> None:
         history = client.get_metric_history(found.info.run_id, f"{stage}/{name}")
         sent = sorted((metric.step, metric.value) for metric in history)
         assert sent == [(row.step, row.values[name]) for row in rows(run, stage)], (stage, name)
-    artifacts = {file.path for file in client.list_artifacts(found.info.run_id)}
-    assert {"sft.json", "report.json"} <= artifacts, artifacts
+    listed = [file for folder in (None, "eval") for file in client.list_artifacts(found.info.run_id, folder)]
+    artifacts = {file.path for file in listed}
+    assert {"eval/sft.json", "report.json"} <= artifacts, artifacts
 
 
 def step_seconds(measured: list[MetricsRow]) -> float:

@@ -4,8 +4,8 @@
     steps: int = scheduled(300)          may change, and is recorded: how long, how fast, in which mixture
     timeout_s: float = running(120.0)    free: time-outs, memory, workers, threads, intervals, tracking
 
-A field that holds a configuration of its own declares nothing: its fields do. One that may be null declares what its coming
-and going is. Lists and dicts may be given as they are.
+A field that holds a configuration of its own declares nothing: its fields do; where it declares a kind, that is the kind of
+them all. One that may be null declares what its coming and going is. Lists and dicts may be given as they are.
 """
 
 import copy
@@ -84,7 +84,8 @@ def _kinds(config: Any, prefix: str) -> Iterator[tuple[str, Kind]]:
         values = get_args(hint)[-1:]
         optional = next((part for part in get_args(hint) if is_dataclass(part)), None)
         if is_dataclass(hint):
-            yield from _kinds(hint, f"{name}.")
+            whole = each.metadata.get(KEY)
+            yield from ((key, whole or kind) for key, kind in _kinds(hint, f"{name}."))
         elif values and is_dataclass(values[0]):
             yield from _kinds(values[0], f"{name}.*.")
         else:

@@ -63,6 +63,8 @@ def status_table(status: RunStatus, *, running: bool, now: float) -> RenderableT
     counts = [f"{state} {count}" for state, count in status.buffer.items()]
     failed = [f"{kind} {count}" for kind, count in sorted(status.failures.items())]
     lines = [f"{head} ({age})"]
+    if running and (one := status.evaluation) is not None:
+        lines.append(f"evaluating {one.name}: {one.answered} of {one.tasks} tasks answered in {one.age_s:.0f} s")
     lines += [f"groups: {', '.join(counts)}"] if counts else []
     lines += [f"failed episodes: {', '.join(failed)}"] if failed else []
     lines += [f"faults: {status.faults}, in the folder faults"] if status.faults else []

@@ -13,15 +13,16 @@ from time import monotonic
 from typing import Protocol
 
 from envs.core.task import Task
-from orchestrator.deadline import in_thread
+from orchestrator.deadline import in_thread, together
 from orchestrator.evaluation.exam import heldout_tasks
 from orchestrator.evaluation.scores import attested, env_result, of_env, result_json, void_in_words
 from orchestrator.failure_watch import FailureWatch
-from orchestrator.loop import END_S, Evaluations, first_error
+from orchestrator.loop import END_S, Evaluations
 from orchestrator.reporting.budget_curve import mean
 from orchestrator.run.checkpoint import place
 from orchestrator.run.folder import evaluations_of, write_json
 from orchestrator.session.run import Run
+from orchestrator.session.run_supervision import EvaluationView
 from orchestrator.settings.loop import LoopConfig
 from rollout.trajectory import Group, Ticket, WeightVersion
 
@@ -75,10 +76,7 @@ class StepEvaluations(Evaluations):
         if self._running is None:
             return
         await asyncio.wait({self._running})  # who gives up waiting does not end it
-        try:
-            self._running.result()
-        except BaseExceptionGroup as group:
-            raise first_error(group) from group
+        self._running.result()
 
     def last_sign(self) -> float:
         """See `Evaluations.last_sign`."""
@@ -99,15 +97,17 @@ class StepEvaluations(Evaluations):
             return
         self._sign = monotonic()
         self._tasks = self._tasks or await in_thread(heldout_tasks, run.config, config.eval_tasks)
-        async with asyncio.TaskGroup() as asking:
-            asked = [asking.create_task(self._answered(n, task, version)) for n, task in enumerate(self._tasks)]
-        await self._report(step, version, [one.result() for one in asked], seconds=monotonic() - began)
+        with run.supervision.evaluating(f"{self._stage} step {step}", tasks=len(self._tasks)) as view:
+            asking = (self._answered(n, task, version, view) for n, task in enumerate(self._tasks))
+            groups = await together(asking)
+        await self._report(step, version, groups, seconds=monotonic() - began)
 
-    async def _answered(self, number: int, task: Task, version: WeightVersion) -> Group:
+    async def _answered(self, number: int, task: Task, version: WeightVersion, view: EvaluationView) -> Group:
         config = self._config
         ticket = Ticket(number=FIRST_TICKET + number, task=task, admitted=version, sampling=config.eval_sampling)
         group = await self._watch.on(self._pool.run_group(ticket, config.eval_samples))
         self._sign = monotonic()
+        view.answered += 1
         return group
 
     async def _report(self, step: int, version: WeightVersion, groups: list[Group], *, seconds: float) -> None:
@@ -130,7 +130,9 @@ class StepEvaluations(Evaluations):
             groups=sound,
             envs=envs,
         )
-        await in_thread(partial(write_json, folder.step_evaluation(self._stage, step), result))
+        evaluation = folder.step_evaluation(self._stage, step)
+        await in_thread(partial(write_json, evaluation, result))
+        run.tracker.artifact(evaluation)
         path = folder.trajectory_file(self._name, step)
         leave = run.trainer.reserved(path.parent)
         await run.write_trajectories(path, groups, name=self._name, step=step, leave=leave)

@@ -1,6 +1,5 @@
 """How an evaluation asks: the held-out tasks, put to the engines once without a limit, and again under limited thought."""
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import Awaitable, Iterable
@@ -13,7 +12,7 @@ from envs.core.setting import running, scheduled
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from envs.source import GeneratedSource, distinct, open_source
-from orchestrator.deadline import Deadline, in_thread
+from orchestrator.deadline import Deadline, in_thread, together
 from orchestrator.evaluation.scores import attested, of_env, void_in_words
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import (
@@ -161,10 +160,15 @@ class Exam:
             Ticket(number=next(self._numbers), task=task, admitted=run.version, sampling=config.sampling)
             for task in tasks
         ]
-        calls = (self._pool.run_group(ticket, config.samples) for ticket in tickets)
-        answering = asyncio.gather(*(self._watch.on(call) for call in calls))
-        waiting = self._in_time(answering, points=points, waiting_for="held-out answers")
-        groups = await run.stop.wait_or(waiting)
+        with run.supervision.evaluating(self.label, tasks=len(tasks)) as view:
+
+            async def answered(ticket: Ticket) -> Group:
+                group = await self._watch.on(self._pool.run_group(ticket, config.samples))
+                view.answered += 1
+                return group
+
+            waiting = self._in_time(together(map(answered, tickets)), points=points, waiting_for="held-out answers")
+            groups = await run.stop.wait_or(waiting)
         self._watch.conclude()
         return groups
 

@@ -1,19 +1,21 @@
 """Evaluation of a model behind an OpenAI-compatible server: no engine, no cluster and no run, but the same files."""
 
-import asyncio
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from envs.core.errors import EnvError
 from envs.core.failure import in_words
 from envs.core.task import Task
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
-from orchestrator.deadline import Deadline, in_thread, within
+from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.evaluation.exam import EvalConfig, heldout_tasks
+from orchestrator.evaluation.kept_answers import KeptAnswers
 from orchestrator.evaluation.scores import env_result, of_env, result_json
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import mean
@@ -36,7 +38,7 @@ async def evaluate_server(
     """Put held-out tasks to a model of a server; writes `eval/<label>.json` and its trajectories, returns the former.
 
     Without `model` the server must have one alone. Raise `ValueError` where the server has no such model or can't be asked,
-    where the folder has such a result, and for what only an engine of ours can measure.
+    where the folder has such a result or answers that were asked otherwise, and for what only an engine of ours can measure.
     """
     if settings.has_curve:
         raise ValueError(
@@ -54,12 +56,14 @@ async def evaluate_server(
         folder.open()
         try:
             with Progress(config.name) as progress:
-                progress.note(f"{len(tasks)} tasks for {name} at {server.url}, into {folder.root}")
+                kept = KeptAnswers(folder.evals / f"{label}.answers.jsonl", _asked(config, settings, name))
+                goes_on = f"{len(kept)} of them answered before" if kept else f"--name {config.name} goes on with it"
+                progress.note(f"{len(tasks)} tasks for {name} at {server.url}, into {folder.root}; {goes_on}")
                 await _show_isolation(config, progress)
                 episodes = RemoteEpisodes(
                     client, name, limits=config.rollout.limits, seed=config.seed, retries=config.rollout.retries
                 )
-                groups = await _answers(episodes, tasks, settings, progress, label=label)
+                groups = await _answers(episodes, tasks, settings, progress, kept, label=label)
             envs = {env: _env_result(of_env(groups, env), asked=settings.tasks) for env in sorted(config.envs)}
             result = result_json(
                 label=label,
@@ -74,9 +78,16 @@ async def evaluate_server(
             )
             await in_thread(partial(write_groups, folder.trajectories / f"eval-{label}.jsonl", groups))
             write_json(path, result | {"url": server.url})
+            kept.remove()
         finally:
             folder.close()
     return path
+
+
+def _asked(config: RunConfig, settings: EvalConfig, model: str) -> dict[str, Any]:
+    """Return what answers depend on beside their tasks, as plain JSON data."""
+    sampling, turns = asdict(settings.sampling), config.rollout.limits.turns
+    return {"model": model, "samples": settings.samples, "sampling": sampling, "seed": config.seed, "turns": turns}
 
 
 async def _model(client: ChatClient, wanted: str | None) -> str:
@@ -101,9 +112,15 @@ async def _show_isolation(config: RunConfig, progress: Progress) -> None:
 
 
 async def _answers(
-    episodes: RemoteEpisodes, tasks: Sequence[Task], settings: EvalConfig, progress: Progress, *, label: str
+    episodes: RemoteEpisodes,
+    tasks: Sequence[Task],
+    settings: EvalConfig,
+    progress: Progress,
+    kept: KeptAnswers,
+    *,
+    label: str,
 ) -> list[Group]:
-    """Return the groups of answers in the order of the tasks. Raises as `Exam.answers`."""
+    """Return the groups of answers in the order of the tasks, and keep them as they come. Raises as `Exam.answers`."""
     watch = FailureWatch(settings.max_failures, setting="eval.max_failures")
     tickets = [
         Ticket(number=number, task=task, admitted=NO_VERSION, sampling=settings.sampling)
@@ -113,17 +130,21 @@ async def _answers(
     done: list[Group] = []
 
     async def answered(ticket: Ticket) -> Group:
-        group = await watch.on(episodes.run_group(ticket, settings.samples))
+        group = kept.of(ticket)
+        if group is None:
+            group = await episodes.run_group(ticket, settings.samples)
+            kept.keep(group)
+        watch.add(group)
         done.append(group)
         env = ticket.task.env.name
         progress.update(len(done), {f"env/{env}/reward": mean([r for g in of_env(done, env) for r in g.rewards_G])})
         return group
 
     limit = Deadline(seconds=settings.timeout_s, setting="eval.timeout_s")
-    answering = asyncio.gather(*map(answered, tickets))
+    answering = together(map(answered, tickets))
     groups = await within(limit, answering, stage=f"eval of {label}", waiting_for=lambda: "held-out answers")
     watch.conclude()
-    return list(groups)
+    return groups
 
 
 def _env_result(groups: list[Group], *, asked: int | None) -> dict[str, float]:

@@ -14,7 +14,7 @@ from orchestrator.settings.text import written
 
 CHANGED = "changed"
 """The kind of the event that says which settings changed."""
-SAMPLED_BY = ("tasks", "samples", "shares")
+SAMPLED_BY = ("tasks", "samples", "sampling", "shares")
 """The settings of a stage that say which answers it samples to train on."""
 FIRST_MODEL = {"model.path", "model.revision"}
 """The settings of the model that a run begins with."""

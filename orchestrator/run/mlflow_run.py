@@ -127,8 +127,10 @@ class MlflowRun:
         self._log("tags", [RunTag(f"now.{name}", value) for name, value in changed.items()])
 
     def store(self, path: Path) -> None:
-        """Deliver a file. The only call that another thread than that of the others may make."""
-        self._client.log_artifact(self._id, str(path))
+        """Deliver a file, to where it lies in the run's folder. The only call that another thread may make."""
+        folder, root = path.absolute().parent, self._metrics.absolute().parent
+        place = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else "."
+        self._client.log_artifact(self._id, str(path), artifact_path=None if place == "." else place)
 
     def end(self, status: str) -> None:
         """Mark the run as ended."""

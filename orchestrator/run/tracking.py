@@ -142,6 +142,9 @@ class MlflowTracker:
                 waiting.append(self._files.get())
             run_id = self._run.run_id
             waiting += [path for path, where in stored.items() if where != run_id and path not in waiting]
+            waiting = [
+                path for path in waiting if path.exists()
+            ]  # what was cut off is made again, and given again then
             refused = {path: error for path in waiting if (error := self._store(path))}
             stored |= {path: run_id for path in waiting if path not in refused}
             waiting = list(refused)

@@ -10,7 +10,7 @@ from envs.core.member import MemberNow
 from envs.sandbox.sandbox import MIN_LEVEL
 from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.rollout_actors import make_rollout_pool
-from orchestrator.deadline import Deadline, both, in_thread, within
+from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import RunSupervision
@@ -107,7 +107,7 @@ class Engines:
             on_stuck=None if self._supervision is None else self._supervision.examine_starting,
         )
         if self._beside is not None:  # both take long to start, mostly on one core each
-            await both(starting, self._beside(who))
+            await together((starting, self._beside(who)))
         else:
             await starting
         self._run.metrics.append_next("start", {"engine/start_s": time.monotonic() - began})

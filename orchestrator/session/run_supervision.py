@@ -4,9 +4,9 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 
 from envs.core.member import Member, MemberNow
 from orchestrator.buffer import Buffer, VersionCell
@@ -15,7 +15,7 @@ from orchestrator.failure_watch import FailureWatch
 from orchestrator.session.context import RunContext
 from orchestrator.supervision.diagnosis import Diagnosis, FaultFolder
 from orchestrator.supervision.scale import SCALE_FILE, take_request
-from orchestrator.supervision.status import STATUS_FILE, MemberStatus, RunStatus, TicketStatus
+from orchestrator.supervision.status import STATUS_FILE, EvaluationStatus, MemberStatus, RunStatus, TicketStatus
 from orchestrator.supervision.supervisor import Supervisor
 
 FAULT, HEALED, SCALED = "fault", "healed", "scaled"
@@ -34,6 +34,21 @@ class LoopView:
     failures: FailureWatch
 
 
+@dataclass(slots=True, kw_only=True)
+class EvaluationView:
+    """What an evaluation shows of itself while it is under way. `began` is on the monotonic clock."""
+
+    name: str
+    tasks: int
+    answered: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def status(self) -> EvaluationStatus:
+        """Return how far it is."""
+        age_s = round(time.monotonic() - self.began, 1)
+        return EvaluationStatus(name=self.name, answered=self.answered, tasks=self.tasks, age_s=age_s)
+
+
 class RunSupervision:
     """Watches the processes of one run."""
 
@@ -46,6 +61,7 @@ class RunSupervision:
         self._resize = resize
         self._faults = FaultFolder(run.folder.faults)
         self._loop: LoopView | None = None
+        self._evaluation: EvaluationView | None = None
         self._seen: dict[int, float] = {}  # by ticket, when it was seen first
         self._files: asyncio.Task[int | None] | None = None
         self._trouble = ""  # with these files, told once
@@ -77,6 +93,15 @@ class RunSupervision:
     def shows(self, loop: LoopView) -> None:
         """Show this stage's buffer and failures from now on."""
         self._loop, self._seen = loop, {}
+
+    @contextmanager
+    def evaluating(self, name: str, *, tasks: int) -> Iterator[EvaluationView]:
+        """Show an evaluation of so many tasks during the block, which counts the answered ones in what it is given."""
+        self._evaluation = view = EvaluationView(name=name, tasks=tasks)
+        try:
+            yield view
+        finally:
+            self._evaluation = None
 
     async def examine_starting(self, what: str) -> None:
         """Record how those stand that have not started, where the run waited too long for them; none is ended."""
@@ -124,6 +149,7 @@ class RunSupervision:
             members=tuple(map(self._member, members)),
             failures={} if loop is None else {kind.value: count for kind, count in loop.failures.kinds.items()},
             faults=self._faults.count,
+            evaluation=None if self._evaluation is None else self._evaluation.status(),
         )
 
     def _member(self, one: MemberNow) -> MemberStatus:

@@ -51,6 +51,9 @@ class LoopConfig:
     """Answers to each of these tasks."""
     eval_sampling: Sampling = field(default_factory=Sampling)
     """How these answers are drawn."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How the answers that are trained on are drawn: temperature and stop alone. The learner computes pi at the same
+    temperature, and so a reference and a teacher."""
     timeout_s: float = running(300.0)
     """Deadline of each wait in the loop, in seconds: for the next group to be finished, or for the learner's step."""
     bands: BandsConfig = field(default_factory=BandsConfig)
@@ -81,6 +84,7 @@ class LoopConfig:
             )
         self.bands.check(f"{stage}.bands", has_reference=self.loss.needs_reference)
         self._require_clips_act()
+        self._check_sampling()
         if self.eval_every < 0 or self.eval_tasks < 1 or self.eval_samples < 1:
             raise ValueError(
                 f"{stage}.eval_every={self.eval_every} must be 0 or more, eval_tasks={self.eval_tasks} and "
@@ -103,6 +107,32 @@ class LoopConfig:
             f"{stage}.updates_per_step or {stage}.epochs above 1, or {stage}.loss.old_policy=rollout (the ratio to what "
             f"sampled), or leave it out"
         )
+
+    def _check_sampling(self) -> None:
+        """Raise `ValueError` for sampling from which nothing can be learnt by ratios of probabilities.
+
+        Of a truncated distribution mu is normalised over the tokens that are left, another set for each token and policy, while
+        pi has all of them: pi / mu is not 1 where both are the same model, and what pi gives to the rest is never seen. It
+        would have to be trained under the masks of the sampling (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open
+        Large Language Models", "Keep Sampling Mask", 2025), which are as large as the vocabulary for each token.
+        """
+        sampling, setting = self.sampling, f"{self.stage}.sampling"
+        if sampling.truncates:
+            raise ValueError(
+                f"{setting}.top_p={sampling.top_p}, top_k={sampling.top_k}, min_p={sampling.min_p}: what is left out of "
+                f"sampling is not left out of the learner's probabilities, and their ratio would mean nothing; leave them out "
+                f"and lower {setting}.temperature"
+            )
+        if sampling.greedy:
+            raise ValueError(
+                f"{setting}.temperature=0: a token that is certain has no probability to be trained, and all answers to a task "
+                f"would be the same; set it above 0"
+            )
+        if sampling.max_tokens is not None:
+            raise ValueError(
+                f"{setting}.max_tokens={sampling.max_tokens}: what shapes rewards and masks answers that were cut off goes by "
+                f"the limit of a turn; set rollout.limits.turn_tokens"
+            )
 
     @property
     def updates(self) -> int:
@@ -127,8 +157,6 @@ class RlConfig(LoopConfig):
     reinforce_pp_baseline, which learn from them, and by an advantage of one's own those that it gives nothing but 0."""
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     """Rewards for short thoughts and answers."""
-    sampling: Sampling = field(default_factory=Sampling)
-    """How the answers are drawn: temperature and stop alone. The learner computes pi at the same temperature."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,28 +164,4 @@ class RlConfig(LoopConfig):
             raise ValueError(
                 f"rl.loss.objective={self.loss.objective} is what the stage {self.loss.objective} trains by; take policy, "
                 f"and name that stage in `stages`"
-            )
-        self._check_sampling()
-
-    def _check_sampling(self) -> None:
-        """Raise `ValueError` for sampling from which nothing can be learnt by ratios of probabilities.
-
-        Of a truncated distribution mu is normalised over the tokens that are left, another set for each token and policy, while
-        pi has all of them: pi / mu is not 1 where both are the same model, and what pi gives to the rest is never seen. It
-        would have to be trained under the masks of the sampling (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open
-        Large Language Models", "Keep Sampling Mask", 2025), which are as large as the vocabulary for each token.
-        """
-        sampling = self.sampling
-        if sampling.truncates:
-            raise ValueError(
-                f"rl.sampling.top_p={sampling.top_p}, top_k={sampling.top_k}, min_p={sampling.min_p}: what is left out of "
-                f"sampling is not left out of the learner's probabilities, and their ratio would mean nothing; leave them out "
-                f"and lower rl.sampling.temperature"
-            )
-        if sampling.greedy:
-            raise ValueError("rl.sampling.temperature=0: all answers to a task would be the same; set it above 0")
-        if sampling.max_tokens is not None:
-            raise ValueError(
-                f"rl.sampling.max_tokens={sampling.max_tokens}: rl.shaping and the loss go by the limit of a turn; set "
-                f"rollout.limits.turn_tokens"
             )

@@ -1,31 +1,36 @@
 """What a model answers before a stage trains on it: sampled once, written to a file whole or not at all."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from envs.core.task import Task
-from orchestrator.deadline import Deadline, in_thread, within
+from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.run.folder import write_whole
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import StageInstance
+from rollout.sampling import Sampling
 from rollout.trajectory import Group, Ticket, WeightVersion
 
 WAVE = 64
 """Groups that are sampled at once."""
 
 
-class Sampling(Protocol):
-    """How much is sampled: tasks, answers to each, the deadline of a wave in seconds, the highest share of failures."""
+class Asking(Protocol):
+    """What is asked, and how: tasks, answers to each and how they are drawn, the deadline of a wave in seconds, the highest
+    share of failures.
+    """
 
     @property
     def tasks(self) -> int: ...
 
     @property
     def samples(self) -> int: ...
+
+    @property
+    def sampling(self) -> Sampling: ...
 
     @property
     def timeout_s(self) -> float: ...
@@ -36,7 +41,7 @@ class Sampling(Protocol):
 
 async def sample_once(
     run: Run,
-    sampling: Sampling,
+    asking: Asking,
     mixture: Mixture,
     *,
     instance: StageInstance,
@@ -53,16 +58,16 @@ async def sample_once(
     if path.exists():
         return path
     pool = await run.engines.serving(run.model_dir, who=name)
-    draws = [mixture.draw() for _ in range(sampling.tasks)]
+    draws = [mixture.draw() for _ in range(asking.tasks)]
     kept: list[str] = []
-    watch = FailureWatch(sampling.max_failures, setting=f"{name}.max_failures")
-    limit = Deadline(seconds=sampling.timeout_s, setting=f"{name}.timeout_s")
+    watch = FailureWatch(asking.max_failures, setting=f"{name}.max_failures")
+    limit = Deadline(seconds=asking.timeout_s, setting=f"{name}.timeout_s")
     for first in range(0, len(draws), WAVE):
         wave = draws[first : first + WAVE]
         making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made")
         tasks = await run.stop.wait_or(making)
-        tickets = _tickets(tasks, first=instance.first_ticket + first, admitted=run.version)
-        answering = asyncio.gather(*(watch.on(pool.run_group(ticket, sampling.samples)) for ticket in tickets))
+        tickets = _tickets(tasks, instance.first_ticket + first, admitted=run.version, sampling=asking.sampling)
+        answering = together(watch.on(pool.run_group(ticket, asking.samples)) for ticket in tickets)
         groups = await run.stop.wait_or(
             run.engines.in_time(limit, answering, stage=name, waiting_for="the model's own answers")
         )
@@ -78,8 +83,28 @@ async def sample_once(
     return path
 
 
-def _tickets(tasks: list[Task], *, first: int, admitted: WeightVersion) -> list[Ticket]:
-    return [Ticket(number=first + place, task=task, admitted=admitted) for place, task in enumerate(tasks)]
+def require_own_answers(stage: str, sampling: Sampling, *, samples: int) -> None:
+    """Raise `ValueError` for sampling of which nothing can be learnt by imitating answers or telling them apart.
+
+    Nothing of the distribution that they are drawn from is trained on, so that it may be truncated.
+    """
+    if sampling.greedy and samples > 1:
+        raise ValueError(
+            f"{stage}.sampling.temperature=0 with {stage}.samples={samples}: all answers to a task would be the same; set "
+            f"the temperature above 0"
+        )
+    if sampling.stop:
+        raise ValueError(
+            f"{stage}.sampling.stop={sampling.stop}: the answers that are trained on would end with such a text, and not with "
+            f"the end of the turn, which the model would unlearn; leave it out"
+        )
+
+
+def _tickets(tasks: list[Task], first: int, *, admitted: WeightVersion, sampling: Sampling) -> list[Ticket]:
+    return [
+        Ticket(number=first + place, task=task, admitted=admitted, sampling=sampling)
+        for place, task in enumerate(tasks)
+    ]
 
 
 def _made(mixture: Mixture, draws: list[Draw]) -> list[Task]:

@@ -68,6 +68,7 @@ async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) 
         max_lag=config.max_lag,
         max_drops=0,
         fewest=config.fewest_answers,
+        sampling=config.sampling,
         next_ticket=instance.first_ticket,
     )
     return await LoopStage(run, config, instance, buffer, teacher=config.teacher_dir()).run()

@@ -26,10 +26,11 @@ from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
-from orchestrator.stages.answer_sampling import sample_once
+from orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
+from rollout.sampling import PLAIN, Sampling
 from rollout.tokenizer import load_tokenizer
 
 
@@ -48,6 +49,8 @@ class DpoConfig:
     """Training tasks that are answered, without `data`."""
     samples: int = identity(8)
     """Answers to each of them; a right and a wrong answer to the same task are a pair, each answer in one pair at most."""
+    sampling: Sampling = identity(PLAIN)
+    """How they are drawn; all but stop."""
     shares: dict[str, float] = identity({})
     """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
     timeout_s: float = running(600.0)
@@ -69,6 +72,11 @@ class DpoConfig:
         require_at_least_1("dpo", lengths(self) | {"tasks": self.tasks})
         if self.samples < 2:
             raise ValueError(f"dpo.samples={self.samples} must be at least 2: a pair needs a right and a wrong answer")
+        require_own_answers("dpo", self.sampling, samples=self.samples)
+        if self.data is not None and self.sampling != PLAIN:
+            raise ValueError(
+                f"dpo.sampling beside dpo.data={self.data.name}: no answer is sampled then; leave one of them out"
+            )
         if not self.beta > 0:
             raise ValueError(f"dpo.beta={self.beta} must be above 0")
 

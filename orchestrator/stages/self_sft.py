@@ -18,11 +18,12 @@ from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
-from orchestrator.stages.answer_sampling import sample_once
+from orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
+from rollout.sampling import PLAIN, Sampling
 from rollout.tokenizer import load_tokenizer
 
 
@@ -34,6 +35,8 @@ class SelfSftConfig:
     """Training tasks that are answered."""
     samples: int = identity(4)
     """Answers to each task; the right, well-formed ones are kept."""
+    sampling: Sampling = identity(PLAIN)
+    """How they are drawn; all but stop."""
     shares: dict[str, float] = identity({})
     """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
@@ -55,6 +58,7 @@ class SelfSftConfig:
     def __post_init__(self) -> None:
         fraction("self_sft.max_failures", self.max_failures)
         require_at_least_1("self_sft", lengths(self) | {"tasks": self.tasks, "samples": self.samples})
+        require_own_answers("self_sft", self.sampling, samples=self.samples)
         if self.thinking.no_thought or self.thinking.low_effort:
             raise ValueError("self_sft.thinking cuts thoughts at budgets; its no_thought and low_effort must be 0")
 

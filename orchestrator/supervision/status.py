@@ -44,6 +44,16 @@ class TicketStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationStatus:
+    """An evaluation under way, of a stage of its own or between steps: how many of its tasks are answered, after `age_s`."""
+
+    name: str
+    answered: int
+    tasks: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """The state of a run at a `time`, in seconds since 1970.
 
@@ -62,6 +72,7 @@ class RunStatus:
     members: tuple[MemberStatus, ...]
     failures: dict[str, int]
     faults: int
+    evaluation: EvaluationStatus | None = None
 
     def write(self, folder: Path) -> None:
         """Replace the status of a run's folder. It need not outlast a machine, so nothing waits for the disk."""
@@ -79,4 +90,7 @@ def read_status(folder: Path) -> RunStatus | None:
     except ValueError as error:
         raise ValueError(f"{folder / STATUS_FILE} is no status: {error}") from error
     members = tuple(MemberStatus(**one | {"tickets": tuple(one["tickets"])}) for one in data["members"])
-    return RunStatus(**data | {"members": members, "tickets": tuple(TicketStatus(**one) for one in data["tickets"])})
+    tickets = tuple(TicketStatus(**one) for one in data["tickets"])
+    asked = data.get("evaluation")
+    evaluation = None if asked is None else EvaluationStatus(**asked)
+    return RunStatus(**data | {"members": members, "tickets": tickets, "evaluation": evaluation})
