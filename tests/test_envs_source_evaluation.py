@@ -8,10 +8,11 @@ import pytest
 
 from envs.binding import BoundEnv, EnvConfig, bind
 from envs.core.setting import Kind, kind_of
+from envs.data.blocks import BLOCK
 from envs.data.config import DataConfig
 from envs.data.split import SplitConfig
 from envs.source import RowSource, distinct, open_source
-from envs.streamed import BLOCK, StreamedSource
+from envs.streamed import StreamedSource
 from orchestrator.pipeline.config import KINDS, load_config
 from orchestrator.pipeline.overlap_check import find_overlaps
 from orchestrator.reporting.overlaps import read_overlaps, write_overlaps

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
+from envs.data.blocks import BLOCK
 from envs.data.config import DataConfig, OnError
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
@@ -162,6 +163,30 @@ def test_a_template_that_refuses_a_row_is_named_with_the_line(tmp_path: Path) ->
             on_error="raise",
             seed=1,
         )
+
+
+def test_streamed_rows_are_read_as_they_are_needed_and_a_stage_that_goes_on_sees_the_same(tmp_path: Path) -> None:
+    numbers = [{"messages": [ASKED, {**SAID, "content": str(number)}]} for number in range(BLOCK + 5)]
+    bad = {"messages": [ASKED]}
+    data = DataConfig(path=str(saved(tmp_path / "chats.jsonl", *numbers, bad)), streaming=True)
+
+    def streamed(on_error: OnError) -> ChatFile:
+        return ChatFile(data, RowIntake(TOKENS, max_tokens=None, setting="sft.max_tokens"), on_error=on_error, seed=1)
+
+    rows = streamed("skip")
+    assert rows.counts == {}
+    order = [str(rows.dialogue(index).reply[0]["content"]) for index in range(2 * len(numbers))]
+    once, again = order[: len(numbers)], order[len(numbers) :]
+    every = {str(number) for number in range(len(numbers))}
+    assert set(once) == set(again) == every
+    assert set(once[:BLOCK]) == {str(number) for number in range(BLOCK)}
+    assert once != again
+    assert [streamed("skip").dialogue(index).reply[0]["content"] for index in (BLOCK + 2, BLOCK + 9)] == [
+        order[BLOCK + 2],
+        order[BLOCK + 9],
+    ]
+    with pytest.raises(ValueError, match=f"chats.jsonl:{BLOCK + 6}: .*needs an assistant's message"):
+        streamed("raise").dialogue(BLOCK)  # the first block is whole
 
 
 def test_what_the_template_would_leave_out_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from learner.batches.pairs import Pair
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import DialogueTokenizer
 from orchestrator.data.epoch_batches import EpochBatches
-from orchestrator.data.preference_rows import parse_preference, read_preferences
+from orchestrator.data.preference_rows import PreferenceFile, parse_preference, read_preferences
 from orchestrator.data.row_intake import RowIntake
 from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.pipeline.config import load_config
@@ -209,3 +209,13 @@ def test_impossible_settings_are_refused(overrides: str, said: str) -> None:
 def test_the_learner_is_told_the_loss() -> None:
     loss = DpoConfig(beta=0.3).loss
     assert (loss.objective, loss.beta, loss.needs_reference) == ("dpo", 0.3, True)
+
+
+def test_streamed_pairs_are_read_as_they_are_needed(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    rows = [{"messages": [{"role": "user", "content": "?"}], "chosen": f"{n}", "rejected": "no"} for n in range(5)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    streamed = PreferenceFile(DataConfig(path=str(path), streaming=True), intake(), on_error="raise", seed="1/dpo")
+    assert streamed.counts == {}
+    said = [streamed.preference(index).chosen.reply[0]["content"] for index in range(10)]
+    assert sorted(said[:5]) == sorted(said[5:]) == ["0", "1", "2", "3", "4"]

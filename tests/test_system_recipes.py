@@ -120,7 +120,7 @@ SIZES = {
 
 
 def qwen3(folder: Path, *, experts: bool = False) -> Path:
-    """A tiny model with the template of Qwen 3."""
+    """A tiny model with the template of Qwen 3, whose small models are tied."""
     tokenizer = tokenizer_of("qwen3")
     shape = tiny_models.DENSE | {"vocab_size": len(tokenizer), "max_position_embeddings": 32768}
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
@@ -128,7 +128,7 @@ def qwen3(folder: Path, *, experts: bool = False) -> Path:
     model: PreTrainedModel = (
         Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **ids, **few, tie_word_embeddings=False))
         if experts
-        else Qwen3ForCausalLM(Qwen3Config(**shape, **ids, tie_word_embeddings=False))
+        else Qwen3ForCausalLM(Qwen3Config(**shape, **ids, tie_word_embeddings=True))
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -16,10 +16,10 @@ EFFORTS = (None, "low", "medium", "high")
 
 
 class ChatFile:
-    """Rows of data with `messages`, shuffled anew in each epoch; `counts` says what became of them.
+    """Rows of data with `messages`, shuffled anew in each epoch; `counts` says what became of those that were read at once.
 
-    Every row is tokenised once by `intake`. Raises `ValueError` with its place for the first one that can't be trained
-    on where `on_error` is "raise".
+    Every row is tokenised by `intake` when it is read. Raises `ValueError` with its place for the first one that can't be
+    trained on where `on_error` is "raise".
     """
 
     def __init__(self, data: DataConfig, intake: RowIntake, *, on_error: OnError, rounds: int = 1, seed: int) -> None:
@@ -28,12 +28,18 @@ class ChatFile:
             intake.require_fits(in_rounds(dialogue, rounds))
             return dialogue
 
-        self._rows, self.counts = intake.read(data, parse, on_error=on_error)
-        self._epochs = Epochs(len(self._rows), seed=f"{seed}/epoch")
+        self.counts: dict[str, int] = {}
+        order = f"{seed}/epoch"
+        if data.streaming:
+            self._row = intake.stream(data, parse, on_error=on_error, seed=order).item
+            return
+        rows, self.counts = intake.read(data, parse, on_error=on_error)
+        epochs = Epochs(len(rows), seed=order)
+        self._row = lambda index: rows[epochs.at(index).item]
 
     def dialogue(self, index: int) -> Dialogue:
         """Return the dialogue at a position, epoch after epoch."""
-        return self._rows[self._epochs.at(index).item]
+        return self._row(index)
 
 
 def parse_chat(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Dialogue:

@@ -17,6 +17,11 @@ class Position:
     item: int
 
 
+def positions(step: int, batch_size: int) -> range:
+    """Return the positions of an endless order that a step takes (1 or more)."""
+    return range((step - 1) * batch_size, step * batch_size)
+
+
 class Epochs:
     """The numbers 0 to `count` - 1, shuffled anew in each epoch; the order depends on `seed` and the epoch only."""
 
@@ -48,5 +53,4 @@ class EpochBatches(Generic[T]):
 
     def batch(self, step: int) -> list[T]:
         """Return the items of a step (1 or more)."""
-        first = (step - 1) * self._batch_size
-        return [self._make(self._epochs.at(first + offset)) for offset in range(self._batch_size)]
+        return [self._make(self._epochs.at(index)) for index in positions(step, self._batch_size)]

@@ -1,5 +1,6 @@
 """Pairs of answers as the rows of a file have them: the same prompt, an answer that is preferred, and another one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from envs.data.config import DataConfig, OnError
 from learner.batches.pairs import Pair
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
+from orchestrator.data.epoch_batches import Epochs
 from orchestrator.data.row_intake import RowIntake
 
 
@@ -25,6 +27,26 @@ class Preference:
         return Pair(chosen=tokenizer.sample(self.chosen), rejected=tokenizer.sample(self.rejected))
 
 
+class PreferenceFile:
+    """Rows of data with two answers, shuffled anew in each epoch; `counts` says what became of them, but for streamed ones.
+
+    Raises as `read_preferences`.
+    """
+
+    def __init__(self, data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: str) -> None:
+        self.counts: dict[str, int] = {}
+        if data.streaming:
+            self._row = intake.stream(data, _parsed_by(intake), on_error=on_error, seed=seed).item
+            return
+        rows, self.counts = read_preferences(data, intake, on_error=on_error)
+        epochs = Epochs(len(rows), seed=seed)
+        self._row = lambda index: rows[epochs.at(index).item]
+
+    def preference(self, index: int) -> Preference:
+        """Return the preference at a position, epoch after epoch."""
+        return self._row(index)
+
+
 def read_preferences(
     data: DataConfig, intake: RowIntake, *, on_error: OnError
 ) -> tuple[list[Preference], dict[str, int]]:
@@ -33,14 +55,17 @@ def read_preferences(
     Every row is tokenised once by `intake`. Raise `ValueError` with place and offending value for a row that can't be
     trained on where `on_error` is "raise", and where no row can.
     """
+    return intake.read(data, _parsed_by(intake), on_error=on_error)
 
+
+def _parsed_by(intake: RowIntake) -> Callable[[dict[str, Any], int], Preference]:
     def parse(row: dict[str, Any], number: int) -> Preference:
         preference = parse_preference(row, number, thoughts=intake.knows_thoughts)
         if intake.require_fits(preference.chosen) == intake.require_fits(preference.rejected):
             raise ValueError(f"`chosen` and `rejected` are the same tokens, {shown(row['chosen'])}")
         return preference
 
-    return intake.read(data, parse, on_error=on_error)
+    return parse
 
 
 def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Preference:

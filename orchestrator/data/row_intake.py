@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
+from envs.data.blocks import Blocks
 from envs.data.config import DataConfig, OnError
-from envs.data.rows import read_rows
+from envs.data.rows import read_rows, usable_rows
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 
 T = TypeVar("T")
@@ -58,8 +59,7 @@ class RowIntake:
         `parse` calls `require_fits` for what it makes of a row. Raise `ValueError` with its place for the first row
         that can't be trained on where `on_error` is "raise", and where no row can.
         """
-        if data.streaming:
-            raise ValueError(f"{data.name}: rows of supervised data are all read before training; leave out streaming")
+        assert not data.streaming
         seen: set[bytes] = set()
 
         def parsed(row: dict[str, Any], number: int) -> T:
@@ -74,6 +74,15 @@ class RowIntake:
         items, skipped = read_rows(data, parse=parsed, on_error=on_error)
         long = self._counts[too_long(self._max_tokens)]
         return items, _counted({ROWS: len(items), MALFORMED: skipped - long} | self._counts)
+
+    def stream(
+        self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
+    ) -> Blocks[T]:
+        """Read the first block of items, and the others as they are needed: `parse` and errors as in `read`, nothing counted.
+
+        A row that can't be trained on ends the run where it is come to, or is left out each time.
+        """
+        return Blocks(lambda: usable_rows(data, parse=parse, on_error=on_error), seed=seed)
 
     def require_fits(self, dialogue: Dialogue) -> tuple[int, ...]:
         """Return the ids of a dialogue. Raise `ValueError` where they are too many, or lack what the template does not know."""

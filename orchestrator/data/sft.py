@@ -13,6 +13,7 @@ from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMi
 from envs.data.config import OnError
 from learner.batches.samples import TrainingSample
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from orchestrator.data.epoch_batches import positions
 from orchestrator.data.row_intake import fits
 
 DEMONSTRATED = ThinkingMix(budget=0.03, no_thought=0.1)
@@ -77,8 +78,7 @@ class SftData:
 
     def batch(self, step: int) -> list[TrainingSample]:
         """Return the samples of a step (1 or more)."""
-        first = (step - 1) * self._batch_size
-        drawn = [self._sample(first + offset) for offset in range(self._batch_size)]
+        drawn = [self._sample(index) for index in positions(step, self._batch_size)]
         return [sample for sample in drawn if sample is not None]
 
     def _sample(self, index: int) -> TrainingSample | None:

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.binding import BoundEnv
 from envs.core.task import Task
-from envs.streamed import BLOCK
+from envs.data.blocks import BLOCK
 from envs.task_rows import data_of, row_tasks
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import LoopConfig

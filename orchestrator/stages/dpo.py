@@ -18,8 +18,8 @@ from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.loading import longest_sequence
 from orchestrator.data.chat_data import DialogueTokenizer
-from orchestrator.data.epoch_batches import EpochBatches, Position
-from orchestrator.data.preference_rows import Preference, read_preferences
+from orchestrator.data.epoch_batches import EpochBatches, positions
+from orchestrator.data.preference_rows import PreferenceFile
 from orchestrator.data.row_intake import RowIntake, limit_name
 from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.deadline import in_thread
@@ -88,13 +88,13 @@ class DpoConfig:
 
 async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
     """Sample where that is needed and not done, then train for `config.steps`; returns the checkpoint of the last step."""
-    preferences = await _pairs(run, config, instance)
+    pairs = await _pairs(run, config, instance)
     builder = run.trainer.batch_builder()
     return await train_supervised(
         run,
         instance.name,
         config,
-        lambda step: builder.of_pairs(preferences.batch(step)),
+        lambda step: builder.of_pairs(pairs(step)),
         sequences=2 * config.batch_size,
         loss=config.loss,
     )
@@ -107,36 +107,34 @@ def read_pairs_of_data(
     thought: ThoughtConfig,
     *,
     max_tokens: int | None,
-) -> tuple[list[Preference], dict[str, int]]:
-    """Read the rows of `data` for a model with this tokenizer, each tokenised once, and what became of them.
+    seed: int,
+) -> PreferenceFile:
+    """Read the rows of `data` for a model with this tokenizer, or the first of streamed ones.
 
     Raise `FileNotFoundError`, or `ValueError` with its place for a row that can't be trained on.
     """
     assert config.data is not None
     setting = limit_name(name, config.max_tokens)
     intake = RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
-    return read_preferences(config.data, intake, on_error=config.on_error)
+    return PreferenceFile(config.data, intake, on_error=config.on_error, seed=f"{seed}/dpo")
 
 
-async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> EpochBatches[Pair]:
+async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> Callable[[int], list[Pair]]:
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
-    pair: Callable[[Position], Pair]
+    seed, drawn = instance.seed(run.config.seed), config.steps * config.batch_size
     if config.data is None:
         wanted = "pairs of a right and a wrong answer"
         mixture = await in_thread(instance.mixture, run.config, config.shares)
         path = await sample_once(run, config, mixture, instance=instance, lines=pair_lines, wanted=wanted)
-        pairs, counts = await in_thread(partial(read_pairs, path, max_tokens=max_tokens))
-        source, count, pair = str(path), len(pairs), lambda at: pairs[at.item]
-    else:
-        by = DialogueTokenizer.of(tokenizer, thought)
-        reading = in_thread(
-            partial(read_pairs_of_data, config, instance.name, tokenizer, thought, max_tokens=max_tokens)
-        )
-        rows, counts = await run.stop.wait_or(reading)
-        source, count, pair = config.data.name, len(rows), lambda at: rows[at.item].pair(by)
-    tell_data(run, instance.name, source, counts, drawn=config.steps * config.batch_size)
-    return EpochBatches(count, pair, batch_size=config.batch_size, seed=f"{instance.seed(run.config.seed)}/dpo")
+        own, counts = await in_thread(partial(read_pairs, path, max_tokens=max_tokens))
+        tell_data(run, instance.name, str(path), counts, drawn=drawn)
+        return EpochBatches(len(own), lambda at: own[at.item], batch_size=config.batch_size, seed=f"{seed}/dpo").batch
+    by = DialogueTokenizer.of(tokenizer, thought)
+    reading = partial(read_pairs_of_data, config, instance.name, tokenizer, thought, max_tokens=max_tokens, seed=seed)
+    rows = await run.stop.wait_or(in_thread(reading))
+    tell_data(run, instance.name, config.data.name, rows.counts, drawn=drawn)
+    return lambda step: [rows.preference(index).pair(by) for index in positions(step, config.batch_size)]
 
 
 def _check(config: DpoConfig, start: StartCheck) -> None:
@@ -144,7 +142,8 @@ def _check(config: DpoConfig, start: StartCheck) -> None:
         start.training_tasks(config.shares)
         return
     thought, max_tokens = start.config.rollout.thought, config.max_tokens or start.longest
-    read_pairs_of_data(config, start.name, start.tokenizer, thought, max_tokens=max_tokens)
+    seed = start.config.seed
+    read_pairs_of_data(config, start.name, start.tokenizer, thought, max_tokens=max_tokens, seed=seed)
 
 
 STAGE = Stage(

@@ -72,7 +72,7 @@ def read_chats(
     max_tokens: int | None,
     seed: int,
 ) -> ChatFile:
-    """Read the rows of `data` for a model with this tokenizer, each tokenised once.
+    """Read the rows of `data` for a model with this tokenizer, or the first of streamed ones.
 
     Raise `FileNotFoundError`, or `ValueError` with its place for a row that can't be trained on.
     """

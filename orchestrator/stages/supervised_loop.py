@@ -116,6 +116,9 @@ class _SupervisedLoop:
 
 def tell_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:
     """Say what a stage trains on, once in the metrics file too; `drawn` is how many samples all its steps draw."""
+    if not counts:  # rows that are read as they are needed
+        run.progress.note(f"{name}: rows are read as they are needed, from {source}")
+        return
     epochs = round(drawn / counts[ROWS], 2)
     run.progress.note(f"{name}: {counts_text(counts)}, {epochs} epochs, from {source}")
     _tell_once(run, name, 0, {"source": source, **counts, "epochs": epochs})

@@ -1,0 +1,66 @@
+"""Items of rows that are read as they are needed, a block at a time."""
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+BLOCK = 1024
+"""Items that are held at once, and shuffled among themselves."""
+HELD = 2
+
+
+class Blocks(Generic[T]):
+    """An endless order of items: that of their rows, inside each block shuffled anew by the seed, over and over.
+
+    Only `HELD` blocks are in memory. An item far behind the newest one is read again from the first row on, which takes as
+    long as it took to get there.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[T]], *, seed: str | None) -> None:
+        """Read the first block of what `read` yields, each time the same items; a `seed` of None keeps their order.
+
+        Raise whatever `read` does.
+        """
+        self._read, self._seed = read, seed
+        self._blocks: dict[int, list[T]] = {}
+        self._reading: Iterator[T] = iter(())
+        self._next = 0
+        self._count: int | None = None
+        self.empty = not self._block(0)
+
+    def item(self, index: int) -> T:
+        """Return the item at `index`, counted round and round; there has to be one."""
+        assert not self.empty
+        while True:
+            epoch, place = (0, index) if self._count is None else divmod(index, self._count)
+            number, offset = divmod(place, BLOCK)
+            block = self._block(number)
+            if offset < len(block):
+                return self._order(block, epoch, number)[offset]
+            assert self._count is not None  # the rows have ended before this place
+
+    def _order(self, block: list[T], epoch: int, number: int) -> list[T]:
+        if self._seed is None:
+            return block
+        return random.Random(f"{self._seed}/{epoch}/{number}").sample(block, len(block))
+
+    def _block(self, number: int) -> list[T]:
+        """Return a block, the last one shorter and those behind it empty."""
+        if number in self._blocks:
+            return self._blocks[number]
+        if number < self._next or self._next == 0:
+            self._reading, self._next = self._read(), 0
+        block: list[T] = []
+        while self._next <= number:
+            block = list(islice(self._reading, BLOCK))
+            if len(block) < BLOCK and self._count is None:
+                self._count = self._next * BLOCK + len(block)
+            if not block:
+                return block
+            self._next += 1
+        self._blocks[number] = block
+        for old in list(self._blocks)[:-HELD]:
+            del self._blocks[old]
+        return block
