@@ -1,63 +1,28 @@
 """Standard sets: each is found by its name, read in the form that is published, and never trained on."""
 
+import base64
 import json
+import pickle
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preset_rows import ASKED, BESIDE, BOXED, LEETCODE, MBPP_ROW, RIGHT, ROWS, SILENCE, WRONG, Row, contest, packed
 
 from envs.binding import BoundEnv, EnvConfig, bind
+from envs.coding.io_tests import unpacked
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.data.config import DataConfig
+from envs.mathematics.gold import corruptions, gold
 from envs.playback import score
-from envs.presets import tool_use
 from envs.presets.catalog import PRESETS, with_preset
 from envs.presets.preset import Preset
 from envs.source import distinct, open_source
 from orchestrator.pipeline.config import make_config
 from orchestrator.settings.text import typed
-
-Row = dict[str, Any]
-BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-ROWS: dict[str, list[Row]] = {
-    "gsm8k": [{"question": "How many are 3 and 4?", "answer": "3+4=<<3+4=7>>7.\n#### 7"}],
-}
-"""A row of each set, made up, in its published form."""
-BESIDE: dict[str, dict[str, str]] = {}
-"""Further files beside the rows, by name."""
-RIGHT: dict[str, str] = {"gsm8k": "3+4 is \\boxed{7}"}
-WRONG: dict[str, str] = {"gsm8k": "3+4 is \\boxed{8}"}
-"""What is right and wrong for the first row of each."""
-ASKED: dict[str, str] = {"gsm8k": f"How many are 3 and 4?{BOXED}"}
-"""How its first row is put."""
-SILENCE = {preset.name for preset in PRESETS.values() if preset.rule == tool_use.NO_CALL}
-"""The sets in which no answer is right."""
-
-
-def add_function_calls() -> None:
-    """Add rows, files and answers of the leaderboard of function calls."""
-    says = {"java": ("long", '"3L"'), "javascript": ("float", '"3"')}
-    for category in tool_use.ROWS:
-        kind, value = says.get(category.removeprefix("simple_"), ("integer", "3"))
-        parameters = {"type": "dict", "properties": {"n": {"type": kind, "description": "N."}}, "required": ["n"]}
-        name, row_id = f"bfcl_{category}", f"{category}_0"
-        function = {"name": "f.g", "description": "Does it.", "parameters": parameters}
-        ROWS[name] = [{"id": row_id, "question": [[{"role": "user", "content": "Do 3."}]], "function": [function]}]
-        ASKED[name] = "Do 3."
-        call = f'<tool_call>{{"name": "f_g", "arguments": {{"n": {value}}}}}</tool_call>'
-        RIGHT[name], WRONG[name] = call, call.replace("f_g", "f")
-        if name in SILENCE:
-            RIGHT[name], WRONG[name] = "I can't.", call
-        elif tool_use.ROWS[category][1] == tool_use.ANY_CALL:
-            WRONG[name] = "I can't."
-        else:
-            answer = {"id": row_id, "ground_truth": [{"f.g": {"n": [3]}}]}
-            BESIDE[name] = {f"possible_answer/BFCL_v4_{category}.json": json.dumps(answer)}
-
-
-add_function_calls()
 
 
 def bound(name: str, **given: Any) -> BoundEnv:
@@ -66,20 +31,20 @@ def bound(name: str, **given: Any) -> BoundEnv:
     return bind(name, config)
 
 
-def tasks(name: str, folder: Path, **given: Any) -> list[Task]:
-    """The tasks of the rows above, from a file."""
+def tasks(name: str, folder: Path, rows: list[Row], **data: Any) -> list[Task]:
+    """The tasks of rows in a file."""
     path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for beside, text in BESIDE.get(name, {}).items():
         (folder / beside).parent.mkdir(exist_ok=True)
         (folder / beside).write_text(text)
-    env = bound(name, eval_data={"path": str(path)}, thinking=False, **given)
+    env = bound(name, eval_data={"path": str(path), **data}, thinking=False)
     return distinct(open_source(env, split="heldout", seed=1), None)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_rows_in_the_published_form_are_put_as_published_and_judged(name: str, tmp_path: Path) -> None:
-    task = tasks(name, tmp_path)[0]
+    task = tasks(name, tmp_path, ROWS[name])[0]
     assert task.thinking == OFF
     assert task.messages[-1]["content"] == ASKED[name]
     judged = [score(task, [said]).verdict.parts["correct"] for said in (RIGHT[name], WRONG[name], "")]
@@ -94,6 +59,111 @@ def test_a_set_says_what_a_number_needs(preset: Preset) -> None:
     env = bound(preset.name)
     assert (env.config.share, env.config.kind) == (0.0, preset.env)
     assert env.config.eval_data == preset.data
+
+
+def right(task: Task, said: str) -> float:
+    return score(task, [said]).verdict.parts["correct"]
+
+
+def test_a_contest_of_calls_is_judged_by_its_private_tests_too(tmp_path: Path) -> None:
+    _, call = tasks("livecodebench", tmp_path, ROWS["livecodebench"])
+    system, asked = (message["content"] for message in call.messages)
+    assert system.startswith("You are an expert Python programmer.")
+    assert f"```python\n{LEETCODE['starter_code'].rstrip()}\n```" in asked
+    program = "```python\nclass Solution:\n    def add(self, a: int, b: List[int]) -> int:\n        return {}\n```"
+    assert [right(call, program.format(body)) for body in ("a + sum(b)", "a + b[0]", "3")] == [1.0, 0.0, 0.0]
+
+
+def test_a_window_of_dates_is_a_filter(tmp_path: Path) -> None:
+    def dates(**window: str) -> list[str]:
+        rows = [contest(contest_date=f"{day}T00:00:00", question_content=day) for day in days]
+        found = tasks("livecodebench", tmp_path, rows, filter={"contest_date": window})
+        return [day for task in found for day in days if f"\n{day}\n" in task.messages[-1]["content"]]
+
+    days = ("2024-07-31", "2024-08-01", "2025-05-01")
+    assert dates(min="2024-08-01") == ["2024-08-01", "2025-05-01"]
+    assert dates(min="2024-07-01", max="2024-08-01") == ["2024-07-31", "2024-08-01"]
+
+
+def test_the_releases_of_a_folder_are_one_split(tmp_path: Path) -> None:
+    for number, name in enumerate(("test.jsonl", "test2.jsonl", "test6.jsonl")):
+        (tmp_path / name).write_text(json.dumps(contest(question_content=f"Task {number}.")) + "\n")
+    env = bound("livecodebench", eval_data={"path": str(tmp_path), "split": "test"})
+    assert len(distinct(open_source(env, split="heldout", seed=1), None)) == 3
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_packed_tests_are_read_of_every_protocol(protocol: int) -> None:
+    tests = [{"input": "1\n" * 50_000, "output": "caf\u00e9", "testtype": "stdin"}]
+    assert unpacked(packed(tests, protocol)) == [("1\n" * 50_000, "caf\u00e9")]
+
+
+class Harm:
+    """What must never be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("it was unpickled",))
+
+
+@pytest.mark.parametrize(
+    "held", [Harm(), ["[]", "[]"], b"[]", 7, ("[]",), None], ids=["code", "list", "bytes", "number", "tuple", "nothing"]
+)
+def test_a_pickle_of_anything_but_one_text_is_refused(held: Any) -> None:
+    text = base64.b64encode(zlib.compress(pickle.dumps(held))).decode()
+    with pytest.raises(ValueError, match="one pickled text and nothing else"):
+        unpacked(text)
+
+
+def test_packed_tests_that_are_broken_are_refused_and_are_no_wrong_answer(tmp_path: Path) -> None:
+    whole = packed([{"input": "1", "output": "1", "testtype": "stdin"}])
+    for text in (whole[:-8], whole[:20] + "!" + whole[20:], base64.b64encode(zlib.compress(b"\x80\x04no")).decode()):
+        with pytest.raises(ValueError, match="packed tests"):
+            unpacked(text)
+    (task,) = tasks("livecodebench", tmp_path, [contest(private_test_cases=whole[:-8])])
+    failure = score(task, [RIGHT["livecodebench"]]).failure
+    assert failure is not None
+    assert "packed tests" in failure.message
+
+
+def test_a_row_that_can_not_be_judged_is_skipped_where_the_set_says_so(tmp_path: Path) -> None:
+    assert len(tasks("ifeval", tmp_path, ROWS["ifeval"])) == 1
+
+
+def test_the_question_repeated_is_no_answer_whatever_the_prompt(tmp_path: Path) -> None:
+    (task,) = tasks("gsm8k", tmp_path, ROWS["gsm8k"])
+    assert right(task, gold(task)[0]) == 1.0
+    wrong = {name: turns for name, turns in corruptions(task) if "thought" not in name}
+    assert {name for name, turns in wrong.items() if score(task, turns).verdict.parts["correct"]} == set()
+    assert right(task, "How many are 3 and 4? 7") == 1.0
+
+
+def test_prompts_of_ones_own_name_what_their_rows_have(tmp_path: Path) -> None:
+    prompt = "{question} Call it {name}; {test} holds. {other}"
+    env = bound("mbpp", options={"prompt": prompt})
+    assert env.config.options["prompt"] == prompt
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(MBPP_ROW))
+    env = bound("mbpp", options={"prompt": prompt, "system": "Be brief."}, eval_data=str(path))
+    (task,) = distinct(open_source(env, split="heldout", seed=1), None)
+    assert [message["content"] for message in task.messages] == [
+        "Be brief.",
+        "Write a function to double a number. Call it twice; assert twice(2) == 4 holds. {other}",
+    ]
+    for wrong in (
+        {"prompt": {"program": "{question} {tests}"}},
+        {"prompt": "{tests}"},
+        {"prompt": 3},
+        {"prompts": "x"},
+    ):
+        with pytest.raises(ValueError, match=r"options|unknown"):
+            bound("mbpp", options=wrong)
+
+
+def test_the_page_of_standard_sets_says_of_each_what_its_entry_says() -> None:
+    page = " ".join((Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text(encoding="utf-8").split())
+    rows = [f"| `{one.name}` | {one.title} | {one.rows} | `{one.env}` | {one.data.name} |" for one in PRESETS.values()]
+    texts = [f"{one.source}. Differs: {one.differs}." for one in PRESETS.values()]
+    assert [text for text in (*rows, *texts) if text not in page] == []
 
 
 def settings(**envs: Mapping[str, Any]) -> Any:

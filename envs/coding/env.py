@@ -7,6 +7,7 @@ first tests that failed, and the model may repair it; the program of the last tu
 default all, may be shown; of the others it is only said that they failed.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,10 @@ from envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
 from envs.coding.gold import corruptions, gold
 from envs.coding.suite import MAX_SECONDS, suite
 from envs.coding.test_result import Tested, short
+from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.env_ref import Credit
+from envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
@@ -25,6 +28,12 @@ from rewards.program_text import joined, program_of
 from rewards.verdict import CORRECT, Verdict, policy_fault, verdict
 
 TESTS = "tests"
+ASKED = {
+    "completion": ("question",),
+    "function": ("question", "name", "test", "tests", "starter"),
+    "program": ("question",),
+}
+"""What `options.prompt` may give a text for: code to complete, a function, a program that reads its input; with its fields."""
 MAX_FAILURES_SHOWN = 3
 NO_PROGRAM = "There is no program in your answer. Give the whole program in a code block."
 REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole program in a code block."
@@ -106,16 +115,28 @@ def _user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-ENVIRONMENT = EnvDefinition(
-    id="code",
-    entry_point="envs.coding.env:CodeEnv",
-    generate=exercises.generate,
-    formats=(*rows_humaneval.FORMATS, *rows_stdio.FORMATS, *rows_assertions.FORMATS),
-    demonstrate=exercises.demonstrate,
-    gold=gold,
-    corruptions=corruptions,
-    parts=(*PARTS, TESTS),
-    max_turns=1,
-    runs_programs=True,
-)
-"""Its formats stand in the order in which they are tried; MBPP's rows are also lists of assertions."""
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    """Return the environment with these options, which are about its rows. Raise `ValueError` for wrong ones."""
+    only_known(options, NAMES, "options")
+    return _definition(read_prompts(options, ASKED))
+
+
+def _definition(prompts: Prompts) -> EnvDefinition:
+    """Return the environment; its formats stand in the order in which they are tried: a later one would take the rows too."""
+    rows = (rows_humaneval, rows_stdio, rows_assertions)
+    return EnvDefinition(
+        id="code",
+        entry_point="envs.coding.env:CodeEnv",
+        generate=exercises.generate,
+        formats=tuple(known for module in rows for known in module.formats(prompts)),
+        demonstrate=exercises.demonstrate,
+        gold=gold,
+        corruptions=corruptions,
+        configure=configure,
+        parts=(*PARTS, TESTS),
+        max_turns=1,
+        runs_programs=True,
+    )
+
+
+ENVIRONMENT = _definition(USUAL)

@@ -1,6 +1,7 @@
 """Rows of programming data that are judged by a check function: HumanEval."""
 
 import ast
+from functools import partial
 from typing import Any
 
 from envs.coding.row_source import (
@@ -14,6 +15,7 @@ from envs.coding.row_source import (
     uses,
     wanted,
 )
+from envs.core.prompts import USUAL, Prompts
 from envs.core.row_format import Row, RowFormat, field
 from envs.core.task import Task
 from rewards.program_text import completed, defines, joined, preamble
@@ -24,11 +26,11 @@ EXAMPLE = " For example this must hold:\n\n{}"
 WRITE = "{}\n\nAnswer with the whole Python program in a code block. It must define `{}`."
 
 
-def load(row: dict[str, Any]) -> Task:
+def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
     """Make a task of a row: `prompt`, `entry_point`, `test` (with `check(candidate)`), perhaps `canonical_solution`.
 
     The prompt is code to be completed where it defines the entry point, else it is the request in words. HumanEval+
-    has the same fields. The check may take other functions from the program by name, which the request then names too.
+    has the same fields. The check may take other functions from the program by name, which the usual request then names too.
     """
     prompt, test = field(row, "prompt", str), field(row, "test", str)
     entry_point = entry_point_of(row)
@@ -52,7 +54,9 @@ def load(row: dict[str, Any]) -> Task:
     if others:
         examples = [node for node in ast.walk(check) if isinstance(node, ast.Assert) and uses(node, others)]
         request += OTHERS.format("`, `".join(others), "".join(map(EXAMPLE.format, map(ast.unparse, examples[:1]))))
-    return Task(messages=({"role": "user", "content": request},), spec=spec)
+    kind = "completion" if completes else "function"
+    fields = {"question": prompt.strip(), "name": entry_point, "test": "", "tests": "", "starter": ""}
+    return Task(messages=prompts.messages(kind, request, fields), spec=spec)
 
 
 def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:
@@ -69,4 +73,6 @@ def matches(row: Row) -> bool:
     return all(name in row for name in ("prompt", "test", "entry_point"))
 
 
-FORMATS = (RowFormat(name="humaneval", matches=matches, load=load),)
+def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
+    """Return the format of rows, put to the model as `prompts` say."""
+    return (RowFormat(name="humaneval", matches=matches, load=partial(load, prompts=prompts)),)

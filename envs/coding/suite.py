@@ -5,6 +5,7 @@ The spec of a task holds one of
 - `stdio`: `input` and `output` of a program;
 - `checks`: sources that judge what the program defines (`envs.coding.checks`), after a common `setup`;
 - `check`: a source with a function `check(candidate)`: one test, or one for each statement that judges.
+Beside `tests` and `stdio` may stand `packed`: more tests of that kind, as `envs.coding.io_tests` unpacks them.
 """
 
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from envs.coding.checks import run_checks
+from envs.coding.io_tests import function_tests, program_tests, unpacked
 from envs.coding.row_source import split, whole
 from envs.coding.test_result import Tested, call_text, failed, short, shown
 from envs.core.errors import GraderError
@@ -25,7 +27,7 @@ CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
 MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)
 MAX_OUT_OF_TIME = 2  # tests over their time after which the others count as failed
 MAX_SECONDS = 40.0  # of all tests, waits for a CPU apart, after which those that are left count as failed
-METHOD = "\n\nif {0!r} not in globals():\n    {0} = Solution().{0}\n"
+METHOD = "\n\nif hasattr(globals().get('Solution'), {0!r}):\n    {0} = Solution().{0}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class Executed:
 
 def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool) -> Suite:
     """Return the tests of a task for a program; `one_by_one` splits a check function into its statements."""
+    spec = _with_packed(spec)
     if "stdio" in spec:
         return Suite(kind="stdio", count=len(spec["stdio"]), results=_outputs(sandbox, source, spec["stdio"]))
     if "tests" in spec:
@@ -88,6 +91,19 @@ def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bo
     checks = [f"{setup}\n\n{body}" for body in bodies]
     results = run_checks(sandbox, source, checks, names)
     return Suite(kind="check" if "check" in spec else "assertions", count=len(bodies), results=_named(results, texts))
+
+
+def _with_packed(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return what a task holds with its packed tests unpacked. Raise `GraderError` where they can't be."""
+    if "packed" not in spec:
+        return spec
+    try:
+        pairs = unpacked(spec["packed"])
+        tests = program_tests(pairs) if "stdio" in spec else function_tests(pairs)
+    except ValueError as error:
+        raise GraderError(str(error)) from error
+    kind = "stdio" if "stdio" in spec else "tests"
+    return spec | {kind: [*spec[kind], *tests]}
 
 
 def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tested, None, None]:
@@ -115,7 +131,7 @@ def _equals_json(result: Any, expected: Any) -> bool:
 def _outputs(sandbox: Sandbox, source: str, tests: list[dict[str, str]]) -> Generator[Tested, None, None]:
     for test in tests:
         given = f"input:\n{short(test['input'])}\n"
-        reply = sandbox.run_main(source, test["input"], MAIN_LIMITS)
+        reply = sandbox.run_main(source, test["input"], MAIN_LIMITS, most=2 * len(test["output"].encode()))
         if reply.kind is not ReplyKind.VALUE:
             yield failed(reply, f"{given}the program")
         elif same_output(reply.value, test["output"]):

@@ -1,7 +1,7 @@
 """How the rows of an environment are put to the model: the texts that `options.prompt` and `options.system` give."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,12 +39,13 @@ def filled(text: str, fields: Mapping[str, str]) -> str:
 def read_prompts(options: Mapping[str, Any], kinds: Mapping[str, tuple[str, ...]]) -> Prompts:
     """Return the prompts that options give; `kinds` has the fields that rows have for each kind, `question` first.
 
-    `prompt` is a text for all kinds, or a mapping with one for each. Raise `ValueError` where a text leaves out the question
-    or asks for what its rows do not have.
+    `prompt` is a text for all kinds whose rows have its fields, or a mapping with one for each. Raise `ValueError` where a
+    text leaves out the question or names what its rows do not have.
     """
     given, system = options.get("prompt") or {}, options.get("system") or ""
     if isinstance(given, str):
-        given = dict.fromkeys(kinds, given)
+        used = _fields(given, kinds)
+        given = {kind: given for kind, names in kinds.items() if used <= {*names}}
     if not (isinstance(given, Mapping) and all(isinstance(text, str) for text in given.values())):
         raise ValueError(
             f"options.prompt is {given!r:.80}; it must be a text, or a text for each of {', '.join(kinds)}"
@@ -54,8 +55,16 @@ def read_prompts(options: Mapping[str, Any], kinds: Mapping[str, tuple[str, ...]
     for kind, text in given.items():
         if kind not in kinds:
             raise ValueError(f"options.prompt has {kind!r}; there are {', '.join(kinds)}")
-        if f"{{{QUESTION}}}" not in text:
+        used = _fields(text, kinds)
+        if QUESTION not in used or used - {*kinds[kind]}:
+            listed = ", ".join(f"{{{name}}}" for name in kinds[kind])
             raise ValueError(
-                f"options.prompt, {kind}: {text!r:.80} has no {{{QUESTION}}}, where the row's question stands"
+                f"options.prompt, {kind}: {text!r:.80} must have {{{QUESTION}}}, where the row's question stands, and of the "
+                f"others those of its rows: {listed}"
             )
     return Prompts(texts=given, system=system)
+
+
+def _fields(text: str, kinds: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the fields that a text names, of those that rows of any kind have."""
+    return {name for names in kinds.values() for name in names if f"{{{name}}}" in text}

@@ -29,7 +29,7 @@ class DataConfig:
     columns: dict[str, str] = identity({})
     """Columns under the names that the rows need, as `needed: given`: {question: problem, answer: solution.text}."""
     filter: dict[str, Any] = identity({})
-    """Rows that are used, by given columns: a value, a list of values, or {min: 1, max: 5}; all must hold."""
+    """Rows that are used, by given columns: a value, a list, {min: 1, max: 5}, for dates {min: 2024-08-01}; all must hold."""
     format: str | None = identity(None)
     """Format of the rows; null is that of its owner, or finds it out."""
     on_error: OnError | None = identity(None)

@@ -51,9 +51,17 @@ def _value(row: Row, name: str, setting: str) -> Any:
 
 def _passes(value: Any, rule: Any) -> bool:
     if isinstance(rule, dict):
-        number = _number(value)
-        return number is not None and rule.get("min", number) <= number <= rule.get("max", number)
+        return _within(value, rule.get("min"), rule.get("max"))
     return any(_equal(value, one) for one in (rule if isinstance(rule, list) else [rule]))
+
+
+def _within(value: Any, low: Any, high: Any) -> bool:
+    """Return whether a value lies between two numbers, or between two texts, such as dates; the bounds belong to it."""
+    if isinstance(low, str) or isinstance(high, str):
+        text = str(value)
+        return (low is None or text >= low) and (high is None or text[: len(high)] <= high)
+    number = _number(value)
+    return number is not None and (low is None or low <= number) and (high is None or number <= high)
 
 
 def _equal(value: Any, wanted: Any) -> bool:

@@ -4,10 +4,25 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from envs.presets import mathematics, tool_use
+from envs.presets import coding, mathematics, questions, tool_use
 from envs.presets.preset import Preset
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (mathematics.GSM8K, *tool_use.BFCL)}
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        mathematics.GSM8K,
+        mathematics.MATH500,
+        mathematics.AIME24,
+        mathematics.AIME25,
+        coding.HUMANEVAL,
+        coding.HUMANEVAL_PLUS,
+        coding.MBPP,
+        coding.MBPP_PLUS,
+        coding.LIVECODEBENCH,
+        questions.IFEVAL,
+        *tool_use.BFCL,
+    )
+}
 
 
 def preset_of(name: str) -> Preset:

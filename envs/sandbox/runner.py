@@ -24,7 +24,7 @@ from envs.sandbox import literals
 PROGRAM = "<program>"
 ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once, not in each fork
 MAX_REQUEST_BYTES = 8 * 2**20
-MAX_REPLY_BYTES, MAX_ASK_BYTES = 64 * 2**10, 2**20
+MAX_REPLY_BYTES, MAX_ASK_BYTES = 2**20, 8 * 2**20
 MAX_MESSAGE_CHARACTERS = 200
 
 

@@ -100,9 +100,12 @@ class Sandbox:
             for process in started:
                 process.close()
 
-    def run_main(self, source: str, stdin: str, limits: Limits) -> Reply:
-        """Run a whole program as `__main__`: `VALUE` with its standard output, or why it has none."""
-        with StdinProcess(self.warm(source), limits, stdin=stdin) as process:
+    def run_main(self, source: str, stdin: str, limits: Limits, *, most: int = 0) -> Reply:
+        """Run a whole program as `__main__`: `VALUE` with its standard output, or why it has none.
+
+        It may write `most` bytes, and always 1 MiB.
+        """
+        with StdinProcess(self.warm(source), limits, stdin=stdin, most=most) as process:
             return process.run(source)
 
     def attempt(self, action: Callable[["Sandbox"], T]) -> T:

@@ -51,7 +51,7 @@ class ReplyKind(Enum):
     VALUE = "value"  # a plain value
     RAISED = "raised"  # an exception left the program
     UNFIT = "unfit"  # the result is not plain data
-    OUTPUT = "output"  # the result is longer than 64 KiB
+    OUTPUT = "output"  # the result is longer than 1 MiB, or than 8 MiB for a check
     ASK = "ask"  # it asks something of us, in `converse` only
     TIME = "time"  # over the wall-clock or CPU limit
     MEMORY = "memory"  # over the memory limit

@@ -13,10 +13,11 @@ SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_S
 
 
 class StdinProcess(SealedProcess):
-    """One sealed process that runs a program as `__main__`; what it writes is read up to 64 KiB."""
+    """One sealed process that runs a program as `__main__`; what it writes is read up to 1 MiB, or to `most` bytes."""
 
-    def __init__(self, zygote: Zygote, limits: Limits, *, stdin: str) -> None:
+    def __init__(self, zygote: Zygote, limits: Limits, *, stdin: str, most: int = 0) -> None:
         self.written: list[bytes] = []
+        self.most = max(most, MAX_REPLY_BYTES)
         given = _sealed_file(stdin)
         self.output, theirs = os.pipe()
         try:
@@ -55,8 +56,8 @@ class StdinProcess(SealedProcess):
             part = os.read(self.output, MAX_REPLY_BYTES)
             self.written.append(part)
             length += len(part)
-            if length > MAX_REPLY_BYTES:
-                raise ValueError(f"more than {MAX_REPLY_BYTES} bytes of output")
+            if length > self.most:
+                raise ValueError(f"more than {self.most} bytes of output")
             if not part:
                 poll.unregister(self.output)
 

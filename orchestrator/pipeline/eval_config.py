@@ -6,14 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from learner.models.loading import longest_sequence
 from orchestrator.pipeline.config import KNOWN, SHARED
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.data_option import data_option
 from orchestrator.settings.model_source import ModelSource
-from orchestrator.settings.text import read_text
+from orchestrator.settings.text import parsed, read_text
 from orchestrator.stages.registry import HELP
 from rollout.engines.vllm_settings import ON_CPU
 
@@ -102,15 +100,12 @@ def data_of(text: str) -> Any:
     if not text.lstrip().startswith("{"):
         return text
     data_option(text)  # says what is wrong with it
-    return yaml.safe_load(text)
+    return parsed(text)
 
 
 def _parts_of(text: str) -> Any:
     """Return what is given over the data of a standard set: a path or a name, or a mapping in YAML."""
-    try:
-        return yaml.safe_load(text) if text.lstrip().startswith("{") else text
-    except yaml.YAMLError as error:
-        raise ValueError(f"{text!r} is not YAML: {error}") from error
+    return parsed(text) if text.lstrip().startswith("{") else text
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Given:

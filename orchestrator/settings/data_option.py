@@ -1,9 +1,7 @@
 """Data as an option of a command names it: a path, or all that a configuration may say of it."""
 
-import yaml
-
 from envs.data.config import DataConfig
-from orchestrator.settings.text import typed
+from orchestrator.settings.text import parsed, typed
 
 DATA_OPTION = (
     """rows: a file, a folder, a name on the hub, or YAML as in '{path: openai/gsm8k, config: main, split: test}'"""
@@ -14,10 +12,6 @@ def data_option(text: str) -> DataConfig:
     """Return the data that an option names. Raise `ValueError` where it is neither a path nor such YAML."""
     if not text.lstrip().startswith("{"):
         return DataConfig(path=text)
-    try:
-        given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{text!r} is not YAML: {error}") from error
-    data = typed(DataConfig, given)
+    data = typed(DataConfig, parsed(text))
     assert isinstance(data, DataConfig)
     return data

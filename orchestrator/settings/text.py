@@ -45,6 +45,14 @@ def overridden(given: Any, overrides: list[str]) -> Any:
         raise ValueError(_explain(error, "")) from error
 
 
+def parsed(text: str) -> Any:
+    """Return what YAML text holds, dates in it as text. Raise `ValueError` where it is not YAML."""
+    try:
+        return OmegaConf.to_container(OmegaConf.create(text))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{text!r} is not YAML: {error}") from error
+
+
 def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     """Return the object of a dataclass, or of an instance's class, with what is given over its values.
 

@@ -1,0 +1,131 @@
+"""Inputs and expected outputs as data sets write them, as tests: of a program, or of a function.
+
+LiveCodeBench (Jain et al., 2024, arXiv 2403.07974) packs its private tests: JSON text, pickled, compressed by zlib, in
+base64. They stay packed in a task, whose tests may be a hundred times as large, and are unpacked where they are judged.
+Nothing is unpickled: the pickle is read opcode by opcode, and is refused where it holds anything but one text.
+"""
+
+import ast
+import base64
+import binascii
+import json
+import pickletools
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+Pair = tuple[Any, Any]
+"""An input and the output that is expected."""
+MAX_UNPACKED = 512 * 2**20
+"""Most bytes of unpacked tests."""
+FRAMING = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
+"""Opcodes that only frame or number what a pickle holds."""
+TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+INPUTS, OUTPUTS = ("input", "inputs", "stdin"), ("output", "outputs", "expected_output", "expected", "stdout")
+
+
+def pairs_of(value: Any, name: str) -> list[Pair]:
+    """Return the inputs and outputs of a field, which may be JSON text, a list of pairs, or two lists."""
+    if isinstance(value, str):
+        value = read_json(value, name) if value.strip() else None
+    if not value:
+        return []
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return [(_one(item, INPUTS, name), _one(item, OUTPUTS, name)) for item in value]
+    if isinstance(value, dict):
+        inputs, outputs = _one(value, INPUTS, name), _one(value, OUTPUTS, name)
+        if isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs):
+            return list(zip(inputs, outputs, strict=True))
+    raise ValueError(f"field {name!r} must hold as many inputs as outputs; it is {str(value)[:80]!r}")
+
+
+def _one(pair: dict[str, Any], names: tuple[str, ...], field: str) -> Any:
+    for name in names:
+        if name in pair:
+            return pair[name]
+    raise ValueError(f"field {field!r} has a test without {' or '.join(names)}; it has {sorted(pair)}")
+
+
+def read_json(text: str, name: str) -> Any:
+    """Return what a field holds as JSON text. Raise `ValueError` where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"field {name!r} is no JSON: {error}") from error
+
+
+def program_tests(pairs: Sequence[Pair]) -> list[dict[str, str]]:
+    """Return the tests of a program that reads its input. Raise `ValueError` where a side is no text."""
+    return [{"input": _text(given, "input"), "output": _text(wanted, "output")} for given, wanted in pairs]
+
+
+def function_tests(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Return the tests of a function. Raise `ValueError` where text holds no values."""
+    return [{"args": _arguments(given), "expected": _expected(given, wanted)} for given, wanted in pairs]
+
+
+def _text(value: Any, what: str) -> str:
+    """Return the text of an input or output, which some rows give as a list of lines."""
+    if isinstance(value, list) and all(isinstance(line, str | int | float) for line in value):
+        return "\n".join(map(str, value))
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError(f"a test's {what} must be text, not {type(value).__name__}")
+
+
+def _arguments(given: Any) -> list[Any]:
+    """Return the arguments of a call: a list of them, or a text with one in JSON on each line."""
+    if isinstance(given, str):
+        return [_literal(line) for line in given.splitlines() if line.strip()]
+    return given if isinstance(given, list) else [given]
+
+
+def _expected(given: Any, wanted: Any) -> Any:
+    """Return the expected result, which is text in JSON beside arguments in text."""
+    if isinstance(given, str) and isinstance(wanted, str):
+        return _literal(wanted)
+    return wanted
+
+
+def _literal(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"a test's value is neither JSON nor a Python literal: {text[:80]!r}") from error
+
+
+def is_packed(value: Any) -> bool:
+    """Tell whether a field holds packed tests: text that begins as zlib's does in base64."""
+    return isinstance(value, str) and value.startswith(("eJ", "eA", "eN", "eF", "eH"))
+
+
+def unpacked(text: str) -> list[Pair]:
+    """Return the pairs of packed tests. Raise `ValueError` where they are not packed so, or are too large."""
+    try:
+        inflate = zlib.decompressobj()
+        pickled = inflate.decompress(base64.b64decode(text, validate=True), MAX_UNPACKED)
+    except (binascii.Error, zlib.error) as error:
+        raise ValueError(f"packed tests can't be unpacked: {error}") from error
+    if inflate.unconsumed_tail or not inflate.eof:
+        raise ValueError(f"packed tests are cut off, or larger than {MAX_UNPACKED} bytes")
+    return pairs_of(pickled_text(pickled), "private_test_cases")
+
+
+def pickled_text(pickled: bytes) -> str:
+    """Return the one text that a pickle holds, without unpickling. Raise `ValueError` for any other pickle."""
+    found: list[str] = []
+    try:
+        for opcode, value, _ in pickletools.genops(pickled):
+            if opcode.name in TEXTS:
+                found.append(str(value))
+            elif opcode.name not in FRAMING:
+                raise ValueError(f"it holds {opcode.name}")
+    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"packed tests must be one pickled text and nothing else: {error}") from error
+    if len(found) != 1:
+        raise ValueError(f"packed tests must be one pickled text and nothing else: it holds {len(found)}")
+    return found[0]

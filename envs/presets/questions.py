@@ -1,0 +1,25 @@
+"""Standard sets of questions whose answers can be checked exactly."""
+
+from envs.data.config import DataConfig
+from envs.presets.preset import Preset
+
+IFEVAL = Preset(
+    name="ifeval",
+    title="IFEval",
+    env="instruction_following",
+    data=DataConfig(
+        path="google/IFEval", split="train", revision="966cd89545d6b6acfd7638bc708b98261ca58e84", on_error="skip"
+    ),
+    rows=541,
+    prompt="the row's own, as it is",
+    rule=(
+        "strict accuracy by prompt: the response follows every instruction; parts/loose, parts/instructions_strict and "
+        "parts/instructions_loose over parts/instructions give the other three published figures"
+    ),
+    samples="1, greedy",
+    source="Zhou et al., Instruction-Following Evaluation for Large Language Models, 2023, arXiv 2311.07911",
+    differs=(
+        "510 of the 541 rows are asked: the 31 that want a response in another language need a language detector and are "
+        "skipped, which is said; English in capitals or in small letters is judged by its letters alone"
+    ),
+)
