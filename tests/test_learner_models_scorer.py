@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import llama, nemotron_h, qwen3, qwen3_tied
+from tiny_models import gemma2, llama, nemotron_h, qwen3, qwen3_tied
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, PreTrainedModel
 
 from learner.batches.shared_prefixes import Prompts
 from learner.config import Recomputed
 from learner.models import mamba_scan
-from learner.models.loading import recompute
+from learner.models.loading import read_model, recompute
 from learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from learner.models.scorer import Scorer
 from learner.models.shared_prompt import causal_logits
@@ -194,6 +194,18 @@ def test_a_model_that_scales_its_logits_is_scored_with_all_of_them():
     warm_B = torch.linspace(0.5, 2.0, len(ids_BT))
     warm = Scorer(model, model, tokens=8)(ids_BT, wanted_BT, entropy=True, temperatures_B=warm_B)
     assert torch.equal(warm.logprobs_BT, token_logprobs(logits_BTV / warm_B[:, None, None], ids_BT) * wanted_BT)
+
+
+def test_a_model_that_caps_the_scores_of_attention_is_read_so_that_it_does(tmp_path: Path) -> None:
+    folder, (ids_BT, _, _) = gemma2(tmp_path), a_batch()
+    eager, fused = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=kind)
+        for kind in ("eager", "sdpa")
+    )
+    with torch.no_grad():
+        capped, plain, found = (model(input_ids=ids_BT).logits for model in (eager, fused, read_model(folder)))
+    assert torch.equal(found, capped)
+    assert not torch.allclose(found, plain, atol=1e-4)
 
 
 @pytest.mark.parametrize("shared", [False, True])
