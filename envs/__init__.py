@@ -8,7 +8,8 @@ From the bottom up; each room imports itself and those above it in this list, an
     sandbox       sealed processes for model-written programs
     tools         tools of text that environments share
     task_env      the base class of all below
-    mathematics, coding, tool_use, retail, puzzles, games, questions, remote      the families
+    service       records that an agent changes by tools for one customer: what shops and airlines share
+    mathematics, coding, tool_use, retail, airline, puzzles, games, questions, remote      the families
     catalog       the environments by id
     binding       an environment under the name and with the settings that a run gives to it
     task_rows     rows of data as tasks

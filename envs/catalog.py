@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 
+from envs.airline import env as airline
 from envs.coding import env as coding
 from envs.core.definition import EnvDefinition
 from envs.core.env_ref import EnvRef
@@ -36,6 +37,7 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         coding.ENVIRONMENT,
         tool_use.ENVIRONMENT,
         retail.ENVIRONMENT,
+        airline.ENVIRONMENT,
         puzzles.ENVIRONMENT,
         games.ENVIRONMENT,
         instruction_following.ENVIRONMENT,

@@ -22,8 +22,9 @@ from envs.core.task import Message, Task
 from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from envs.core.turn_text import Call, call_message, parse_turn
 from envs.mathematics import arithmetic
-from envs.retail import gold, rows
-from envs.retail.env import beside
+from envs.retail.domain import DOMAIN
+from envs.service import gold
+from envs.service.env import with_folder
 from envs.tool_use import lookups
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.round_trip import Needs, check_round_trip
@@ -171,7 +172,7 @@ def _play_shop(family: Family) -> None:
 def shop_task() -> Task:
     """The row of the shop that is played."""
     line = (RETAIL / "tasks_train.jsonl").read_text(encoding="utf-8").splitlines()[RETAIL_ROW]
-    return bound(rows.load_from(RETAIL, json.loads(line)), beside(RETAIL))
+    return bound(DOMAIN.load(json.loads(line), folder=RETAIL), with_folder(RETAIL, domain=DOMAIN))
 
 
 def shop_gold() -> list[Message]:

@@ -3,8 +3,13 @@
 import base64
 import json
 import pickle
+import tempfile
 import zlib
+from pathlib import Path
 from typing import Any
+
+from tiny_airline import write_airline
+from tiny_shop import write_shop
 
 from envs.presets import tool_use
 from envs.presets.catalog import PRESETS
@@ -198,6 +203,8 @@ ASKED: dict[str, str] = {
 
 BESIDE: dict[str, dict[str, str]] = {}
 """Further files beside the rows, by name."""
+LATER: dict[str, list[str]] = {}
+"""Turns after the first one."""
 SILENCE = {preset.name for preset in PRESETS.values() if preset.rule == tool_use.NO_CALL}
 """The sets in which no answer is right."""
 
@@ -223,4 +230,20 @@ def add_function_calls() -> None:
             BESIDE[name] = {f"possible_answer/BFCL_v4_{category}.json": json.dumps(answer)}
 
 
+def add_services() -> None:
+    """Add a shop and an airline with their files, which small databases of other tests are."""
+    cancels = {"retail": "cancel_pending_order", "airline": "cancel_reservation"}
+    asked = {"retail": {"order_id": "#W1", "reason": "no longer needed"}, "airline": {"reservation_id": "AAA"}}
+    for domain, write in (("retail", write_shop), ("airline", write_airline)):
+        name, call = f"tau_{domain}", {"name": cancels[domain], "kwargs": asked[domain]}
+        ASKED[name] = "You are Ann Lee. Cancel it."
+        ROWS[name] = [{"user_id": "ann_lee_1", "instruction": ASKED[name], "actions": [call], "outputs": []}]
+        called = json.dumps({"name": call["name"], "arguments": call["kwargs"]})
+        RIGHT[name], WRONG[name] = f"<tool_call>{called}</tool_call>", "I have cancelled it."
+        LATER[name] = ["Done.", "Bye."]
+        with tempfile.TemporaryDirectory() as folder:
+            BESIDE[name] = {file.name: file.read_text() for file in write(Path(folder)).iterdir()}
+
+
 add_function_calls()
+add_services()

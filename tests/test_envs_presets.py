@@ -9,7 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preset_rows import ASKED, BESIDE, BOXED, LEETCODE, MBPP_ROW, RIGHT, ROWS, SILENCE, WRONG, Row, contest, packed
+from preset_rows import (
+    ASKED,
+    BESIDE,
+    BOXED,
+    LATER,
+    LEETCODE,
+    MBPP_ROW,
+    RIGHT,
+    ROWS,
+    SILENCE,
+    WRONG,
+    Row,
+    contest,
+    packed,
+)
 
 from envs.binding import BoundEnv, EnvConfig, bind
 from envs.coding.io_tests import unpacked
@@ -47,7 +61,8 @@ def test_rows_in_the_published_form_are_put_as_published_and_judged(name: str, t
     task = tasks(name, tmp_path, ROWS[name])[0]
     assert task.thinking == OFF
     assert task.messages[-1]["content"] == ASKED[name]
-    judged = [score(task, [said]).verdict.parts["correct"] for said in (RIGHT[name], WRONG[name], "")]
+    later = LATER.get(name, [])
+    judged = [score(task, [said, *later]).verdict.parts["correct"] for said in (RIGHT[name], WRONG[name], "")]
     assert judged == [1.0, 0.0, float(name in SILENCE)]
 
 

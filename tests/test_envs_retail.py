@@ -13,8 +13,10 @@ from envs.core.errors import EnvironmentFault
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.core.turn_text import call_message, turn_text
-from envs.retail import gold, rows
-from envs.retail.env import ENVIRONMENT, USER_REPLY, RetailEnv, beside, configure
+from envs.retail.domain import DOMAIN
+from envs.retail.env import ENVIRONMENT, RetailEnv
+from envs.service import gold
+from envs.service.env import USER_REPLY, with_folder
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
@@ -37,7 +39,9 @@ def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> 
 
 
 def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
-    return bound(dataclasses.replace(rows.load_from(shop, row), thinking=OFF), beside(shop), **settings)
+    return bound(
+        dataclasses.replace(DOMAIN.load(row, folder=shop), thinking=OFF), with_folder(shop, domain=DOMAIN), **settings
+    )
 
 
 def say(content: str, *calls: tuple[str, dict[str, Any]]) -> str:
@@ -168,20 +172,20 @@ def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Pa
 def test_gold_actions_that_are_refused_change_nothing_in_the_gold_either(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, CANCEL))
     assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
-    assert gold.effective_actions(task) == []
+    assert gold.effective_actions(task, DOMAIN) == []
 
 
 def test_the_gold_script_is_right_and_every_corruption_wrong(shop: Path) -> None:
     address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
     task = task_of(shop, row(DETAILS, CANCEL, TRANSFER, address, outputs=("10.1", "Mug")))
     assert play(task, *gold.gold(task))["reward"] == 1.0
-    corruptions = list(gold.corruptions(task))
+    corruptions = list(gold.corruptions(task, domain=DOMAIN))
     assert [name for name, _ in corruptions] == [
         "cancel_pending_order (1) left out",
         "cancel_pending_order (1) with reason 'ordered by mistake'",
         "modify_user_address (3) left out",
         *(f"modify_user_address (3) with {key} {value!r}" for key, value in ALTERED.items()),
-        "one address more",
+        "one change more",
         "output '10.1' unsaid",
         "output 'Mug' unsaid",
     ]
@@ -211,7 +215,7 @@ ALTERED = {
 )
 def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        rows.load_from(shop, row(CANCEL) | change)
+        DOMAIN.load(row(CANCEL) | change, folder=shop)
 
 
 def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_when_they_are_played(
@@ -223,13 +227,14 @@ def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_w
     with pytest.raises(EnvironmentFault, match="gone/users.json"):
         RetailEnv().reset(options={"task": task})
     with pytest.raises(ValueError, match="gone/users.json"):
-        rows.load_from(tmp_path / "gone", row(CANCEL))
+        DOMAIN.load(row(CANCEL), folder=tmp_path / "gone")
 
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:
-    assert configure({}) is ENVIRONMENT
-    assert configure({"database": str(shop)}).options == {"database": str(shop.resolve())}
+    assert ENVIRONMENT.configure is not None
+    assert ENVIRONMENT.configure({}) is ENVIRONMENT
+    assert ENVIRONMENT.configure({"database": str(shop)}).options == {"database": str(shop.resolve())}
     with pytest.raises(ValueError, match="unknown 'databse'; did you mean 'database'"):
-        configure({"databse": str(shop)})
+        ENVIRONMENT.configure({"databse": str(shop)})
     with pytest.raises(ValueError, match="users.json"):
-        configure({"database": str(shop / "gone")})
+        ENVIRONMENT.configure({"database": str(shop / "gone")})

@@ -13,10 +13,11 @@ from bound import bound
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 from envs.core.turn_text import call_message, turn_text
-from envs.retail import gold, rows
-from envs.retail.database import Database
-from envs.retail.env import RetailEnv, beside
-from envs.retail.tools import WRITING, replay
+from envs.retail.domain import DOMAIN
+from envs.retail.env import RetailEnv
+from envs.retail.tools import TOOLS
+from envs.service import gold
+from envs.service.env import with_folder
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "tau_retail"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -53,7 +54,7 @@ def tasks() -> dict[tuple[str, int], Task]:
     for name in ("tasks_train", "tasks_dev"):
         with (DATA / f"{name}.jsonl").open(encoding="utf-8") as file:
             for number, line in enumerate(file):
-                task = bound(rows.load_from(DATA, json.loads(line)), beside(DATA))
+                task = bound(DOMAIN.load(json.loads(line), folder=DATA), with_folder(DATA, domain=DOMAIN))
                 found[name, number] = dataclasses.replace(task, thinking=OFF)
     return found
 
@@ -79,7 +80,7 @@ def writing() -> Iterator[tuple[str, int, int, Task]]:
     """File, row, position and task of every writing action."""
     for (name, number), task in tasks().items():
         for index, action in enumerate(task.spec["actions"]):
-            if action["name"] in WRITING:
+            if action["name"] in TOOLS.writing:
                 yield name, number, index, task
 
 
@@ -97,7 +98,7 @@ def test_gold_actions_are_right_in_one_turn_and_one_by_one() -> None:
 def test_exactly_the_listed_gold_actions_are_refused_and_all_for_want_of_balance() -> None:
     found = set()
     for (name, number), task in tasks().items():
-        for index in replay(Database(rows.shop_of(task)), task.spec["actions"]):
+        for index in TOOLS.replay(DOMAIN.fresh_for(task), task.spec["actions"]):
             found.add((name, number, index))
             assert task.spec["actions"][index]["arguments"]["payment_method_id"].startswith("gift_card")
     assert found == REFUSED
@@ -119,12 +120,12 @@ def test_leaving_out_any_writing_action_is_wrong_unless_it_is_refused_anyway() -
 
 def test_leaving_out_altering_or_adding_a_writing_action_is_wrong_for_every_one_that_is_not_refused() -> None:
     for (name, number), task in tasks().items():
-        positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in WRITING]
+        positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in TOOLS.writing]
         effective = [index for index in positions if (name, number, index) not in REFUSED]
-        corruptions = dict(gold.corruptions(task))
+        corruptions = dict(gold.corruptions(task, domain=DOMAIN))
         for index in effective:
             label = f"{task.spec['actions'][index]['name']} ({index})"
             assert f"{label} left out" in corruptions, (name, number)
             assert any(name.startswith(f"{label} with ") for name in corruptions), (name, number, label)
-        assert "one address more" in corruptions
+        assert "one change more" in corruptions
         assert [name for name, turns in corruptions.items() if correct(task, turns) != 0.0] == [], (name, number)

@@ -9,8 +9,8 @@ from tiny_shop import ADDRESS, NEW_ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
 
 from envs.core.turn_text import BadCall, Call
 from envs.retail.database import Database, open_shop
-from envs.retail.tools import TOOLS, replay, run_tool
-from envs.retail.tools_read import Refusal
+from envs.retail.tools import TOOLS
+from envs.service.tools import Refusal
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def database(tmp_path: Path) -> Database:
 
 def use(database: Database, name: str, **arguments: Any) -> Any:
     """The tool's answer, read as JSON where it is."""
-    text = run_tool(database, Call(name=name, arguments=arguments))
+    text = TOOLS.run(database, Call(name=name, arguments=arguments))
     return json.loads(text) if text.startswith(("{", "[")) else text
 
 
@@ -39,7 +39,7 @@ PAID_1 = payment("payment", 40.4, "gift_card_1")
 
 
 def test_there_are_sixteen_tools() -> None:
-    assert len(TOOLS) == 16
+    assert len(TOOLS.tools) == 16
 
 
 def test_users_are_found_by_email_and_by_name_and_zip_without_regard_to_case(database: Database) -> None:
@@ -58,7 +58,7 @@ def test_records_are_given_as_they_are(database: Database) -> None:
     assert use(database, "get_user_details", user_id="ann_lee_1") == USERS["ann_lee_1"]
     assert use(database, "get_order_details", order_id="#W1") == ORDERS["#W1"]
     assert use(database, "get_product_details", product_id="p1") == PRODUCTS["p1"]
-    assert run_tool(database, Call(name="list_all_product_types", arguments={})) == '{"Lamp": "p2", "Mug": "p1"}'
+    assert TOOLS.run(database, Call(name="list_all_product_types", arguments={})) == '{"Lamp": "p2", "Mug": "p1"}'
 
 
 def test_what_changes_nothing_answers_so(database: Database) -> None:
@@ -260,16 +260,16 @@ def test_a_delivered_order_is_returned_or_exchanged_once_and_a_payment_moved_onc
 
 def test_an_unreadable_call_is_refused(database: Database) -> None:
     with pytest.raises(Refusal, match="^tool call is not JSON$"):
-        run_tool(database, BadCall(error="error: tool call is not JSON"))
+        TOOLS.run(database, BadCall(error="error: tool call is not JSON"))
 
 
 def test_views_of_one_shop_do_not_touch_each_other(database: Database) -> None:
     other = Database(database.shop)
     actions = [{"name": "cancel_pending_order", "arguments": CANCEL}] * 2
-    assert replay(database, actions) == [1]
+    assert TOOLS.replay(database, actions) == [1]
     assert not database.same_state(other)
     assert not other.same_state(database)
-    assert replay(other, actions[:1]) == []
+    assert TOOLS.replay(other, actions[:1]) == []
     assert database.same_state(other)
     assert database.shop.orders == ORDERS
 

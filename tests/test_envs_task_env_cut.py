@@ -14,8 +14,8 @@ from envs.catalog import configured, environment
 from envs.core.task import Task
 from envs.core.turn_text import call_message, turn_text
 from envs.playback import score
-from envs.retail import rows
-from envs.retail.env import beside
+from envs.retail.domain import DOMAIN
+from envs.service.env import with_folder
 from rewards.verdict import Outcome
 from rollout.episodes.episode import EpisodeLimits
 from rollout.trajectory import Stop
@@ -100,7 +100,7 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
         "outputs": [],
     }
     shop = write_shop(tmp_path)
-    task = bound(rows.load_from(shop, row), beside(shop))
+    task = bound(DOMAIN.load(row, folder=shop), with_folder(shop, domain=DOMAIN))
     limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
     thinks = ["so " * 100]
     done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
@@ -112,8 +112,8 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
 
 def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_before(tmp_path: Path) -> None:
     shop = write_shop(tmp_path)
-    task = rows.load_from(shop, {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []})
-    task = weighing(bound(task, beside(shop)), {"correct": 1.0, "tool_errors": -0.2})
+    task = DOMAIN.load({"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, folder=shop)
+    task = weighing(bound(task, with_folder(shop, domain=DOMAIN)), {"correct": 1.0, "tool_errors": -0.2})
     bad = score(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
     assert (bad.reward, bad.verdict.parts["correct"], bad.verdict.parts["format"], bad.verdict.outcome) == (
         -0.2,

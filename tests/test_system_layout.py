@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")
-FAMILIES = ("mathematics", "coding", "tool_use", "retail", "puzzles", "games", "questions", "remote")
+FAMILIES = ("mathematics", "coding", "tool_use", "retail", "airline", "puzzles", "games", "questions", "remote")
 """Families of environments: none knows another."""
 ROOMS = {
     "envs": (
@@ -19,6 +19,7 @@ ROOMS = {
         "sandbox",
         "tools",
         "task_env",
+        "service",
         FAMILIES,
         "catalog",
         "binding",

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from envs.presets import coding, mathematics, questions, tool_use
+from envs.presets import coding, mathematics, questions, service, tool_use
 from envs.presets.preset import Preset
 
 PRESETS: dict[str, Preset] = {
@@ -21,6 +21,8 @@ PRESETS: dict[str, Preset] = {
         coding.LIVECODEBENCH,
         questions.IFEVAL,
         *tool_use.BFCL,
+        service.RETAIL,
+        service.AIRLINE,
     )
 }
 

@@ -3,11 +3,7 @@
 import json
 
 from envs.retail.database import Database
-from envs.tools.calculator import calculate as value_of
-
-
-class Refusal(Exception):
-    """A call that a tool does not carry out; nothing was changed."""
+from envs.service.tools import Refusal
 
 
 def find_user_id_by_email(database: Database, *, email: str) -> str:
@@ -55,21 +51,3 @@ def list_all_product_types(database: Database) -> str:
     """Return the product ids by name, in the order of the names, as JSON."""
     products = database.shop.products.values()
     return json.dumps(dict(sorted((product["name"], product["product_id"]) for product in products)))
-
-
-def calculate(database: Database, *, expression: str) -> str:
-    """Return the value rounded to cents, always with a decimal point."""
-    try:
-        return str(round(float(value_of(expression)), 2))
-    except ValueError as error:
-        raise Refusal(str(error)) from None
-
-
-def think(database: Database, *, thought: str) -> str:
-    """Return nothing: the thought stays in the dialogue."""
-    return ""
-
-
-def transfer_to_human_agents(database: Database, *, summary: str) -> str:
-    """End the dialogue, which the environment sees to."""
-    return "Transfer successful"

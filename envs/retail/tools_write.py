@@ -7,8 +7,9 @@ may come in any order.
 import json
 from collections import Counter
 
-from envs.retail.database import GIFT_CARD, Database, Record
-from envs.retail.tools_read import Refusal
+from envs.retail.database import GIFT_CARD, Database
+from envs.service.records import Record
+from envs.service.tools import Refusal
 
 REASONS = ("no longer needed", "ordered by mistake")
 ITEMS_MODIFIED = "pending (item modified)"

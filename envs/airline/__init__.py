@@ -1,0 +1,1 @@
+"""An airline with a database, fourteen tools and one customer (tau-bench, airline)."""

@@ -1,0 +1,74 @@
+"""The airline's database: users, flights and reservations, as tau-bench's airline domain has them."""
+
+import functools
+from pathlib import Path
+
+from envs.service import records as service
+from envs.service.records import Record, Records, Table, check_each, read_records
+
+TABLES = ("users", "flights", "reservations")
+AVAILABLE = "available"
+CREDIT_CARD, GIFT_CARD, CERTIFICATE = "credit_card", "gift_card", "certificate"
+
+
+class Database(service.Database[Records]):
+    """One episode's view of an airline."""
+
+    @property
+    def flights(self) -> Table:
+        """All flights by number, which no tool changes."""
+        return self.records.tables["flights"]
+
+    def user(self, user_id: str) -> Record | None:
+        """Return the user as it is now, to read only."""
+        return self.find("users", user_id)
+
+    def reservation(self, reservation_id: str) -> Record | None:
+        """Return the reservation as it is now, to read only."""
+        return self.find("reservations", reservation_id)
+
+    def edit_user(self, user_id: str) -> Record:
+        """Return the user, which is there, to change."""
+        return self.edit("users", user_id)
+
+    def edit_reservation(self, reservation_id: str) -> Record:
+        """Return the reservation, which is there, to change."""
+        return self.edit("reservations", reservation_id)
+
+
+@functools.lru_cache(maxsize=8)
+def open_airline(folder: Path) -> Records:
+    """Return the airline of a folder. Raise `ValueError` that names the file where one is missing or broken."""
+    read = read_records(folder, TABLES)
+    check_each(folder / "users.json", read.tables["users"], _check_user)
+    check_each(folder / "flights.json", read.tables["flights"], _check_flight)
+    check = functools.partial(_check_reservation, users=read.tables["users"])
+    check_each(folder / "reservations.json", read.tables["reservations"], check)
+    return read
+
+
+def fresh(folder: Path) -> Database:
+    """Return the database of a folder, unchanged. Raise `ValueError` as `open_airline`."""
+    return Database(open_airline(folder))
+
+
+def _check_user(user: Record) -> None:
+    _ = [*user["reservations"]]
+    for method in user["payment_methods"].values():
+        _ = 0.0 if method["source"] == CREDIT_CARD else method["amount"] + 0.0
+
+
+def _check_flight(flight: Record) -> None:
+    _ = flight["flight_number"] + flight["origin"] + flight["destination"]
+    _ = flight["scheduled_departure_time_est"] + flight["scheduled_arrival_time_est"]
+    for day in flight["dates"].values():
+        if day["status"] == AVAILABLE:
+            _ = [seats + 0 for seats in day["available_seats"].values()], [it + 0.0 for it in day["prices"].values()]
+
+
+def _check_reservation(reservation: Record, *, users: Table) -> None:
+    _ = users[reservation["user_id"]], reservation["cabin"], reservation["nonfree_baggages"] + 0
+    _ = len(reservation["passengers"]), [flight["price"] + 0.0 for flight in reservation["flights"]]
+    _ = [flight["flight_number"] + flight["date"] for flight in reservation["flights"]]
+    _ = [entry["payment_id"] + "" for entry in reservation["payment_history"]]
+    _ = [entry["amount"] + 0.0 for entry in reservation["payment_history"]]

@@ -1,0 +1,68 @@
+"""One kind of service, and its tasks: what a customer wants, and the calls that do it.
+
+The database lies in a folder of its own, which is named once; what a task carries is its path, among the options of its
+environment.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from envs.core.row_format import Row, field
+from envs.core.task import Task
+from envs.service.records import Database
+from envs.service.tools import Action, ToolSet
+
+USER_REPLIES = 1
+MAX_TURNS = 30
+D = TypeVar("D", bound=Database[Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain(Generic[D]):
+    """What makes one service differ from another."""
+
+    id: str
+    entry_point: str
+    """Its environment, as `module:Class`."""
+    tables: tuple[str, ...]
+    """The names of its tables, one of them `users`."""
+    tools: ToolSet
+    fresh: Callable[[Path], D]
+    """A database of the records of a folder, which nothing has changed; `ValueError` where it can't be read."""
+    alterations: Callable[[D, Action], Iterator[tuple[str, Action]]]
+    """A writing action that leaves another database, for each of its arguments, by what was changed."""
+    further: Callable[[D, str], Action]
+    """An action that changes the database as it is now, for this user."""
+
+    def load(self, row: Row, *, folder: Path) -> Task:
+        """Make a task of a row: `user_id`, `instruction`, `actions` (`name`, `kwargs`) and `outputs`, which must be said."""
+        records = self.fresh(folder.resolve()).records
+        user_id, outputs = field(row, "user_id", str), field(row, "outputs", list)
+        if user_id not in records.tables["users"]:
+            raise ValueError(f"field 'user_id' is {user_id!r}, whom {folder.resolve() / 'users.json'} does not have")
+        if not all(isinstance(output, str) for output in outputs):
+            raise ValueError(f"field 'outputs' must hold texts, not {outputs!r:.80}")
+        actions = [self._action(action) for action in field(row, "actions", list)]
+        asked = {"role": "user", "content": field(row, "instruction", str)}
+        spec = {"user_id": user_id, "actions": actions, "outputs": outputs}
+        return Task(messages=({"role": "system", "content": records.policy}, asked), spec=spec, tools=records.tools)
+
+    def _action(self, action: Any) -> Action:
+        match action:
+            case {"name": str(name), "kwargs": dict(arguments)} if name in self.tools.tools:
+                return {"name": name, "arguments": arguments}
+        raise ValueError(
+            f"field 'actions' must hold calls with 'name' and 'kwargs', not {action!r:.120}; "
+            f"the tools are {', '.join(self.tools.tools)}"
+        )
+
+    def fresh_for(self, task: Task) -> D:
+        """Return the database in which a task plays, as it is before. Raise `ValueError` where its folder can't be read."""
+        return self.fresh(Path(task.env.options["database"]))
+
+
+def says(text: str, output: str) -> bool:
+    """Tell whether a text holds an output, commas and letter case ignored."""
+    return output.replace(",", "").lower() in text.replace(",", "").lower()

@@ -1,0 +1,134 @@
+"""A service: an agent serves one customer with tools, and is judged by what it leaves in the database."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from envs.core.bounds import only_known
+from envs.core.definition import PARTS, EnvDefinition
+from envs.core.errors import EnvironmentFault
+from envs.core.row_format import RowFormat, has_fields
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import BadCall, Call, ParsedTurn
+from envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, says
+from envs.service.gold import corruptions, gold
+from envs.service.records import companions
+from envs.service.tools import TRANSFER, Refusal
+from envs.task_env import TaskEnv
+from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
+
+MAX_CALLS = 64
+MAX_RESULT_CHARACTERS = 16_384
+USER_REPLY = "Yes, please go ahead. I have nothing to add."
+STATE, OUTPUTS = "state", "outputs"
+
+
+class ServiceEnv(TaskEnv):
+    """Turns with calls are answered by one tool message a call; a turn without, by a user who agrees to everything.
+
+    The user's first message is the task's whole instruction; after it the user answers once, or where turns are given to
+    all of them. The next turn without calls ends the episode. So does a transfer to a human, and `max_turns` turns (30); the
+    calls of the last turn are carried out.
+
+    Right is an episode that leaves the database as the gold actions leave a fresh one, and in which the agent's text
+    (its answers, without thoughts and calls) holds every output, commas and letter case ignored. Parts: `state` (0 or
+    1), `outputs` (the share that was said), `tool_errors` (the share of calls that were refused), `format` (0 where a
+    call could not be read).
+    """
+
+    domain: ClassVar[Domain[Any]]
+    """Which service it is, of a subclass."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Open the task's database. Raise `EnvironmentFault` where it can't be read."""
+        observation = super().reset(seed=seed, options=options)
+        assert self.task is not None
+        try:
+            self.database = self.domain.fresh_for(self.task)
+        except ValueError as error:
+            raise EnvironmentFault(str(error)) from error
+        settings = self.task.env.settings
+        self.replies = (settings.max_turns or 0) if settings.scripted else USER_REPLIES
+        self.said: list[str] = []
+        self.transferred = False
+        self.calls = self.refused = self.unreadable = 0
+        return observation
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        self.said.append(parsed.said)
+        calls = parsed.calls
+        results = [self._answer(call) for call in calls[:MAX_CALLS]]
+        if len(calls) > MAX_CALLS:
+            results.append(f"Error: more than {MAX_CALLS} calls in a turn; the others were not carried out")
+        if self.transferred or (not calls and self.replies <= 0):
+            return self.end(self.standing(task))
+        if self.is_last(task):
+            return self.cut(f"after {self.turns} turns")
+        if calls:
+            messages: list[Message] = [{"role": "tool", "content": it[:MAX_RESULT_CHARACTERS]} for it in results]
+            return self.go_on(messages)
+        self.replies -= 1
+        return self.go_on([{"role": "user", "content": USER_REPLY}])
+
+    def _answer(self, call: Call | BadCall) -> str:
+        self.calls += 1
+        self.unreadable += isinstance(call, BadCall)
+        try:
+            result = self.domain.tools.run(self.database, call)
+        except Refusal as refusal:
+            self.refused += 1
+            return f"Error: {refusal}"
+        self.transferred |= isinstance(call, Call) and call.name == TRANSFER
+        return result
+
+    def standing(self, task: Task) -> Verdict:
+        """Judge the database as it is now, and what has been said."""
+        wanted = self.domain.fresh_for(task)
+        self.domain.tools.replay(wanted, task.spec["actions"])
+        same = self.database.same_state(wanted)
+        text, outputs = "\n".join(self.said), task.spec["outputs"]
+        said = sum(says(text, output) for output in outputs)
+        judged = verdict(
+            same and said == len(outputs),
+            well_formed=self.unreadable == 0,
+            detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs said",
+        )
+        judged.parts[STATE] = float(same)
+        judged.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0
+        judged.parts[TOOL_ERRORS] = share_of(self.refused, self.calls)
+        return judged
+
+
+@cache
+def definition(domain: Domain[Any]) -> EnvDefinition:
+    """Return the environment of a service, whose rows find the database beside them or where its option says."""
+    return EnvDefinition(
+        id=domain.id,
+        entry_point=domain.entry_point,
+        gold=gold,
+        corruptions=partial(corruptions, domain=domain),
+        configure=partial(_configure, domain=domain),
+        beside=partial(with_folder, domain=domain),
+        companions=companions(domain.tables),
+        parts=(*PARTS, STATE, OUTPUTS, TOOL_ERRORS),
+        max_turns=MAX_TURNS,
+    )
+
+
+def with_folder(folder: Path, *, domain: Domain[Any]) -> EnvDefinition:
+    """Return the environment whose rows find the database in this folder. Raise `ValueError` where it can't be read."""
+    domain.fresh(folder.resolve())
+    tau = RowFormat(
+        name="tau", matches=has_fields("instruction", "actions"), load=partial(domain.load, folder=folder.resolve())
+    )
+    return replace(definition(domain), formats=(tau,), beside=None, options={"database": str(folder.resolve())})
+
+
+def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:
+    """Return the environment with the database that the option `database` names; without it that beside the rows."""
+    only_known(options, ("database",), "options")
+    folder = options.get("database")
+    return definition(domain) if folder is None else with_folder(Path(str(folder)), domain=domain)

@@ -1,0 +1,91 @@
+"""Makes the folder of a service out of the files that tau-bench publishes (github.com/sierra-research/tau-bench).
+
+    python -m envs.service.published tau-bench/tau_bench/envs/airline FOLDER
+
+reads the tables, `wiki.md`, the schemas in `tools/*.py` and the tasks in `tasks_*.py`, and writes them as `users.json` and the
+other tables, `policy.md`, `tools.json`, and `tasks_test.jsonl` and the like. Python files are read as text, never run.
+"""
+
+import argparse
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from envs.service.records import POLICY, TOOLS
+
+
+def convert(source: Path, folder: Path) -> list[str]:
+    """Write a domain of tau-bench as a folder of a service; return what was written. Raise `ValueError` where it is none."""
+    tables = sorted((source / "data").glob("*.json"))
+    if not tables or not (source / "wiki.md").is_file():
+        raise ValueError(f"{source} is no domain of tau-bench; give a folder such as tau-bench/tau_bench/envs/airline")
+    made = {table.name: table.read_text(encoding="utf-8") for table in tables}
+    made[POLICY] = (source / "wiki.md").read_text(encoding="utf-8")
+    made[TOOLS] = json.dumps([_schema(source / "tools" / f"{name}.py") for name in _tool_files(source)], indent=1)
+    for file in sorted(source.glob("tasks_*.py")):
+        made[f"{file.stem}.jsonl"] = "".join(json.dumps(row) + "\n" for row in _tasks(file))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in made.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return list(made)
+
+
+def _tool_files(source: Path) -> list[str]:
+    """Return the names of the modules of tools, in the order in which they are listed."""
+    tree = _parsed(source / "tools" / "__init__.py")
+    return [node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
+
+
+def _schema(file: Path) -> Any:
+    """Return what the function `get_info` of a tool returns."""
+    for node in ast.walk(_parsed(file)):
+        if isinstance(node, ast.FunctionDef) and node.name == "get_info" and isinstance(node.body[-1], ast.Return):
+            return _literal(node.body[-1].value, file)
+    raise ValueError(f"{file} has no function get_info that returns a schema")
+
+
+def _tasks(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the tasks of a file: `Task(user_id=..., instruction=..., actions=[Action(...)], outputs=[...])`."""
+    for node in _parsed(file).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            for task in node.value.elts:
+                yield _keywords(task, file)
+
+
+def _keywords(node: ast.expr, file: Path) -> dict[str, Any]:
+    if not isinstance(node, ast.Call):
+        raise ValueError(f"{file}:{node.lineno}: {ast.unparse(node):.80} is no task and no action")
+    return {word.arg: _value(word.value, file) for word in node.keywords if word.arg not in (None, "annotator")}
+
+
+def _value(node: ast.expr, file: Path) -> Any:
+    """Return a literal, or a list of what calls name."""
+    if isinstance(node, ast.List) and any(isinstance(item, ast.Call) for item in node.elts):
+        return [_keywords(item, file) for item in node.elts]
+    return _literal(node, file)
+
+
+def _literal(node: ast.expr | None, file: Path) -> Any:
+    try:
+        return ast.literal_eval(node) if node is not None else None
+    except ValueError as error:
+        raise ValueError(f"{file}: a value is no literal: {error}") from error
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{file} can't be read: {error}") from error
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "source", type=Path, help="a domain of tau-bench: tau-bench/tau_bench/envs/retail or .../airline"
+    )
+    parser.add_argument("folder", type=Path, help="where to write")
+    given = parser.parse_args()
+    print(f"{given.folder}: {', '.join(convert(given.source, given.folder))}")

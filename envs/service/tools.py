@@ -1,0 +1,93 @@
+"""The tools of a service by name, and how a call is carried out."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from envs.core.turn_text import BadCall, Call
+from envs.tools.calculator import calculate as value_of
+
+Action = dict[str, Any]
+"""A call as `{"name", "arguments"}`."""
+TRANSFER = "transfer_to_human_agents"
+KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
+    str: ("a string", lambda value: isinstance(value, str)),
+    int: ("a whole number", lambda value: type(value) is int),
+    float: ("a number", lambda value: type(value) in (int, float)),
+    list[str]: (
+        "a list of strings",
+        lambda value: isinstance(value, list) and all(isinstance(it, str) for it in value),
+    ),
+    list[dict[str, Any]]: (
+        "a list of objects",
+        lambda value: isinstance(value, list) and all(isinstance(it, dict) for it in value),
+    ),
+}
+"""What an argument must be, by the type that its tool declares, and how that is seen."""
+
+
+class Refusal(Exception):
+    """A call that a tool does not carry out, with what the model is told; nothing was changed."""
+
+
+class ToolSet:
+    """The tools of one service: functions of its database and keyword arguments, all of them needed."""
+
+    def __init__(self, *, reading: Iterable[Callable[..., str]], writing: Iterable[Callable[..., str]]) -> None:
+        """`writing` are those that change the database, `reading` all others."""
+        self.writing = {tool.__name__: tool for tool in writing}
+        self.tools = self.writing | {tool.__name__: tool for tool in reading}
+        self._parameters = {
+            name: {
+                key: known.annotation for key, known in inspect.signature(tool).parameters.items() if key != "database"
+            }
+            for name, tool in self.tools.items()
+        }
+
+    def run(self, database: Any, call: Call | BadCall) -> str:
+        """Return what the tool answers. Raise `Refusal`, with nothing changed, for an unreadable or refused call."""
+        if isinstance(call, BadCall):
+            raise Refusal(call.error.removeprefix("error: "))
+        if call.name not in self.tools:
+            raise Refusal("unknown tool")
+        _check_arguments(self._parameters[call.name], call.arguments)
+        return self.tools[call.name](database, **call.arguments)
+
+    def replay(self, database: Any, actions: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Carry out actions (`name`, `arguments`) in order; return the indices of those that were refused."""
+        refused = []
+        for index, action in enumerate(actions):
+            try:
+                self.run(database, Call(name=action["name"], arguments=action["arguments"]))
+            except Refusal:
+                refused.append(index)
+        return refused
+
+
+def _check_arguments(parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    for key, kind in parameters.items():
+        if key not in arguments:
+            raise Refusal(f"missing argument {key}")
+        said, fits = KINDS[kind]
+        if not fits(arguments[key]):
+            raise Refusal(f"{key} must be {said}")
+    if len(arguments) > len(parameters):
+        raise Refusal(f"unknown argument; there are {', '.join(parameters) or 'none'}")
+
+
+def calculate(database: Any, *, expression: str) -> str:
+    """Return the value rounded to cents, always with a decimal point."""
+    try:
+        return str(round(float(value_of(expression)), 2))
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+
+
+def think(database: Any, *, thought: str) -> str:
+    """Return nothing: the thought stays in the dialogue."""
+    return ""
+
+
+def transfer_to_human_agents(database: Any, *, summary: str) -> str:
+    """End the dialogue, which the environment sees to."""
+    return "Transfer successful"
