@@ -221,6 +221,14 @@ BAGS = (
     "update_reservation_baggages",
     {"reservation_id": "BBB", "total_baggages": 3, "nonfree_baggages": 2, "payment_id": "credit_card_1"},
 )
+UPGRADE = (
+    "update_reservation_flights",
+    {"reservation_id": "AAA", "cabin": "business", "flights": legs(("HAT1", DAY)), "payment_id": "credit_card_1"},
+)
+FREE_BAGS = (
+    "update_reservation_baggages",
+    {"reservation_id": "AAA", "total_baggages": 2, "nonfree_baggages": 1, "payment_id": "credit_card_1"},
+)
 PEOPLE = ("update_reservation_passengers", {"reservation_id": "AAA", "passengers": [BOB]})
 CERTIFICATE = ("send_certificate", {"user_id": "ann_lee_1", "amount": 100})
 
@@ -235,12 +243,14 @@ def test_the_state_of_the_database_and_what_was_said_decide(tmp_path: Path) -> N
 
 
 def test_the_gold_script_is_right_and_every_corruption_wrong(tmp_path: Path) -> None:
-    task = task_of(write_airline(tmp_path), row(BOOK, BAGS, PEOPLE, CANCEL, CERTIFICATE, outputs=("280",)))
+    task = task_of(
+        write_airline(tmp_path), row(BOOK, UPGRADE, BAGS, FREE_BAGS, PEOPLE, CANCEL, CERTIFICATE, outputs=("280",))
+    )
     assert score(task, gold.gold(task)).reward == 1.0
     corruptions = dict(gold.corruptions(task, domain=DOMAIN))
     for name in (
         "book_reservation (0) left out",
-        "cancel_reservation (3) left out",
+        "cancel_reservation (5) left out",
         "one change more",
         "output '280' unsaid",
     ):

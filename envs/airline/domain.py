@@ -38,7 +38,7 @@ def _other_methods(database: Database, action: Action) -> Iterator[str]:
     """Yield a method that does not exist and, of an action for which money changes hands, another one of the user's."""
     yield NO_METHOD
     reservation_id, payment_id = action["arguments"]["reservation_id"], action["arguments"]["payment_id"]
-    before, after = database.reservation(reservation_id), Database(database.records)
+    before, after = database.reservation(reservation_id), database.copy()
     TOOLS.replay(after, [action])
     paid = after.reservation(reservation_id)
     if before is None or paid is None or paid["payment_history"] == before["payment_history"]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from envs.core.task import Tool
 
@@ -52,6 +52,12 @@ class Database(Generic[R]):
         """Add a record under an id that is free."""
         assert self.find(table, key) is None
         self._own[table][key] = record
+
+    def copy(self) -> Self:
+        """Return a view of its own that begins as this one is now."""
+        made = type(self)(self.records)
+        made._own = copy.deepcopy(self._own)
+        return made
 
     def same_state(self, other: "Database[R]") -> bool:
         """Tell whether all records of two views of the same ones are equal; only those that either touched can differ."""
