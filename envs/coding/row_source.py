@@ -6,6 +6,7 @@ Only text of data rows is parsed here, never what a model wrote.
 import ast
 import builtins
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
 from envs.core.row_format import Row, field
@@ -32,10 +33,22 @@ def is_completed_by(source: str, body: str) -> bool:
     return True
 
 
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree, outer ones first, without the constants in lists, of which tests may have a million."""
+    todo = deque([tree])
+    while todo:
+        node = todo.popleft()
+        yield node
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            todo.extend(item for item in node.elts if not isinstance(item, ast.Constant))
+        else:
+            todo.extend(ast.iter_child_nodes(node))
+
+
 def defined(tree: ast.AST) -> list[str]:
     """Return the names that a tree binds anywhere, in the order of the text: definitions, imports, targets, arguments."""
     names: list[str] = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -64,14 +77,14 @@ def wanted(tree: ast.AST) -> list[str]:
     """Return the names that a tree uses and neither defines nor finds among the built-in ones, each once, in order."""
     known = {*defined(tree), *dir(builtins), "__name__"}
     used = sorted(
-        (node for node in ast.walk(tree) if isinstance(node, ast.Name)), key=lambda node: (node.lineno, node.col_offset)
+        (node for node in nodes(tree) if isinstance(node, ast.Name)), key=lambda node: (node.lineno, node.col_offset)
     )
     return list(dict.fromkeys(node.id for node in used if node.id not in known))
 
 
 def called(tree: ast.AST) -> list[str]:
     """Return the names that a tree calls, the outermost first."""
-    return [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return [node.func.id for node in nodes(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
 
 
 def imports_for(names: Sequence[str]) -> str:
@@ -106,7 +119,7 @@ def check_of(tree: ast.Module) -> ast.FunctionDef | None:
 
 def uses(tree: ast.AST, names: Collection[str]) -> bool:
     """Tell whether a tree mentions one of these names."""
-    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree))
+    return any(isinstance(node, ast.Name) and node.id in names for node in nodes(tree))
 
 
 def whole(test: str, entry_point: str, names: Collection[str]) -> str:
@@ -123,7 +136,7 @@ def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
     """
     tree = ast.parse(test)
     check = check_of(tree)
-    if check is None or any(isinstance(node, ast.Return | ast.Nonlocal | ast.Global) for node in ast.walk(check)):
+    if check is None or any(isinstance(node, ast.Return | ast.Nonlocal | ast.Global) for node in nodes(check)):
         return []
     candidate = check.args.args[0].arg
     head = ast.unparse(ast.Module([node for node in tree.body if node is not check], []))
@@ -141,7 +154,7 @@ def _statements(check: ast.FunctionDef, touched: set[str]) -> Iterator[tuple[ast
     """Yield the statements of a check that set something up or judge what came from the program, which has these names."""
     for statement in check.body:
         touches = uses(statement, touched)
-        asserts = any(isinstance(node, ast.Assert) for node in ast.walk(statement))
+        asserts = any(isinstance(node, ast.Assert) for node in nodes(statement))
         calls = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
         if touches and (asserts or calls) and not isinstance(statement, ast.FunctionDef):
             yield statement, True
