@@ -1,11 +1,12 @@
 """The tokenizer of a model directory, and what a run declares of its turns.
 
 What is declared stands in the tokenizer's own files once a run has written its model (`orchestrator/run/declared_model.py`):
-`chat_template.jinja`, and `eos_token`, `end_of_turn` and `thought_tags` of `tokenizer_config.json`. So whoever loads the
-tokenizer has it.
+`chat_template.jinja`, and `eos_token`, `end_of_turn`, `thought_tags` and `tool_calls` of `tokenizer_config.json`. So whoever
+loads the tokenizer has it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -19,13 +20,15 @@ class DeclaredTurns:
     """The text of the template."""
     end_of_turn: tuple[str, ...] = ()
     thought_tags: tuple[str, ...] = ()
+    tool_calls: Mapping[str, object] = field(default_factory=dict)
 
     def config(self) -> dict[str, object]:
         """Return the entries of `tokenizer_config.json` that say it."""
         entries: dict[str, object] = {}
         if self.end_of_turn:
             entries |= {"eos_token": self.end_of_turn[0], "end_of_turn": list(self.end_of_turn)}
-        return entries | ({"thought_tags": list(self.thought_tags)} if self.thought_tags else {})
+        entries |= {"thought_tags": list(self.thought_tags)} if self.thought_tags else {}
+        return entries | ({"tool_calls": dict(self.tool_calls)} if self.tool_calls else {})
 
 
 AS_IT_IS = DeclaredTurns()

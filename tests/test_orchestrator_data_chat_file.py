@@ -219,20 +219,27 @@ def test_rows_of_a_user_are_altered_only_where_that_is_asked_for(tmp_path: Path)
 
     def batch(config: SftConfig) -> set[str]:
         data = SftData(
-            file.dialogue, TOKENS, config.modes, batch_size=200, max_tokens=None, on_error="raise", seed=1
+            file.dialogue,
+            TOKENS,
+            config.modes(left_out=True),
+            batch_size=200,
+            max_tokens=None,
+            on_error="raise",
+            seed=1,
         ).batch(1)
         return {TOKENIZER.decode(sequence.ids) for sequence in data}
 
     assert batch(SftConfig(data=DataConfig(path="chats.jsonl"))) == {text(parse_chat(row, 0))}
     asked = SftDataConfig(thinking=ThinkingMix(no_thought=0.5))
     assert len(batch(SftConfig(data=DataConfig(path="chats.jsonl"), thoughts=asked))) == 2
-    assert SftConfig().modes.thinking == ThinkingMix(budget=0.03, no_thought=0.1)
+    assert SftConfig().modes(left_out=True).thinking == ThinkingMix(budget=0.03, no_thought=0.1)
+    assert SftConfig().modes(left_out=False).thinking == ThinkingMix(budget=0.03)
 
 
 def test_modes_are_read_from_a_configuration_that_names_some_and_a_limit_must_be_one() -> None:
     demo = Path("configs/demo.yaml")
     named: Config = load_config(demo, ["sft.data=x.jsonl", "sft.thoughts.thinking={no_thought: 0.2}"])
-    assert named.section(SftConfig).modes.thinking == ThinkingMix(budget=0.45, no_thought=0.2)
+    assert named.section(SftConfig).modes(left_out=False).thinking == ThinkingMix(budget=0.45, no_thought=0.2)
     for stage in ("sft", "self_sft", "dpo"):
         with pytest.raises(ValueError, match=f"{stage}.max_tokens=0 must be at least 1, or null"):
             load_config(demo, [f"{stage}.max_tokens=0"])

@@ -7,9 +7,11 @@ import tiny_models
 
 from envs.core.thinking_mode import ThinkingMix
 from learner.models.fresh import byte_tokenizer
+from orchestrator.data.sft import SftDataConfig
 from orchestrator.pipeline.config import Config, load_config, usual_sections
 from orchestrator.pipeline.start_checks import check_model
 from orchestrator.settings.loop import RlConfig
+from orchestrator.stages.sft import SftConfig
 from rollout.budget.config import ThoughtConfig
 from rollout.episodes.worker import RolloutConfig
 
@@ -27,8 +29,14 @@ def saved_template(directory: Path, template: str) -> Path:
 def test_a_template_that_ignores_the_mode_is_refused_where_a_stage_switches_thinking_off(tmp_path: Path) -> None:
     template = str(byte_tokenizer().chat_template)
     model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), template.replace("if thinking else", "if true else"))
+    bare = SftConfig(thoughts=SftDataConfig(thinking=ThinkingMix(no_thought=0.1)))
     with pytest.raises(ValueError, match="can't switch thinking off"):
-        check_model(model, Config(name="x", envs=ENVS, stages=["init", "sft"]))
+        check_model(
+            model, Config(name="x", envs=ENVS, stages=["init", "sft"], sections=usual_sections() | {"sft": bare})
+        )
+    check_model(
+        model, Config(name="x", envs=ENVS, stages=["init", "sft"])
+    )  # by default each sample has its thought then
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
 
 

@@ -45,6 +45,7 @@ FAMILIES = [
     ("gptoss", "channels", "<|channel|>analysis<|message|>", ("<|return|>", "<|call|>")),
     ("gemma4_v5", "gemma", "<|channel>thought", ("<turn|>", "<|tool_response>")),
     ("mistral", "mistral", None, ("</s>",)),
+    ("lfm2_v2", "pythonic", None, ("<|im_end|>",)),
 ]
 CALLLESS = [
     ("gemma", ("<end_of_turn>",)),
@@ -130,6 +131,12 @@ MALFORMED = [
     ("gemma", "<|tool_call>get{}<tool_call|>", "no name"),
     ("gemma", "<|tool_call>call:get{key:<tool_call|>", "not JSON"),
     ("mistral", '[TOOL_CALLS] [{"name": "get"', "not JSON"),
+    ("pythonic", "<|tool_call_start|>[get(key='a')", "not closed"),
+    ("pythonic", "<|tool_call_start|>get(key='a')<|tool_call_end|>", "can't be read"),
+    ("pythonic", "<|tool_call_start|>[get('a')]<|tool_call_end|>", "can't be read"),
+    ("pythonic", "<|tool_call_start|>[get(key=open('x'))]<|tool_call_end|>", "can't be read"),
+    ("pythonic", "<|tool_call_start|>[get(key=1, **{})]<|tool_call_end|>", "can't be read"),
+    ("pythonic", "<|tool_call_start|>[get(key=" + "(" * 300 + ")]<|tool_call_end|>", "can't be read"),
 ]
 
 
@@ -140,6 +147,17 @@ def test_what_begins_like_a_call_and_can_not_be_read_is_told_to_the_model(name: 
     assert len(calls) == 1
     assert isinstance(calls[0], BadCall)
     assert error in calls[0].error
+
+
+def test_pythonic_calls_have_literals_and_the_words_of_json() -> None:
+    (syntax,) = (one for one in CALL_SYNTAXES if one.name == "pythonic")
+    text = """<|tool_call_start|>[get(key="it's", n=-1.5, on=true), a.b(x=[None, {'y': False}])]<|tool_call_end|> so"""
+    calls, said = syntax.read(text, ())
+    assert calls == (
+        Call(name="get", arguments={"key": "it's", "n": -1.5, "on": True}),
+        Call(name="a.b", arguments={"x": [None, {"y": False}]}),
+    )
+    assert said == " so"
 
 
 def test_the_types_of_untyped_arguments_are_those_of_the_tools_schema() -> None:

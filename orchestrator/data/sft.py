@@ -27,7 +27,7 @@ class SftDataConfig:
     thinking: ThinkingMix | None = scheduled(None)
     """Shares of samples: the thought cut at a budget with the answer kept, with little effort, without a thought.
     Without `budgets` or `budget_range` a thought is cut anywhere. Null: 0.03 of the demonstrations are cut and 0.1 have no
-    thought, while the rows of `sft.data` stay as they are."""
+    thought (none where the chat template can't leave it out), while the rows of `sft.data` stay as they are."""
     train_closing: bool = identity(False)
     """Whether the closing of a thought that was cut is trained too: the model then learns to stop early by itself."""
     cut_to_answer: bool = identity(False)

@@ -1,6 +1,7 @@
 """A model as a run declares it: the files of another directory, and its own words of how the model writes its turns.
 
-The run's checkpoints begin from it and keep its tokenizer's files, so that engines, servers and later runs read the same.
+The run's checkpoints begin from it and keep its tokenizer's files, so that engines, servers and later runs read the same; its
+`generation_config.json` names the ids that end a turn, so that other programs which generate with them stop there too.
 """
 
 import json
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rollout.formats.find import find_format
+from rollout.formats.generation_file import GENERATION, generation_text
 from rollout.tokenizer import DeclaredTurns, load_tokenizer
 
-TEMPLATE, TOKENIZER, GENERATION = "chat_template.jinja", "tokenizer_config.json", "generation_config.json"
+TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 
 
 def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> None:
@@ -29,9 +31,13 @@ def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> No
         tokenizer.pop("chat_template", None)
     if template:
         (directory / TEMPLATE).write_text(template, encoding="utf-8")
-    generation = _json(source / GENERATION) | ({"eos_token_id": list(ends)} if declared.end_of_turn else {})
-    for name, entries in ((TOKENIZER, tokenizer), (GENERATION, generation)):
-        (directory / name).write_text(json.dumps(entries, indent=1), encoding="utf-8")
+    (directory / TOKENIZER).write_text(json.dumps(tokenizer, indent=1), encoding="utf-8")
+    (directory / GENERATION).write_text(generation_text(source, ends), encoding="utf-8")
+
+
+def generation_file(model: Path) -> dict[str, str]:
+    """Return by its name the file that tells by what the turns of a model end, to be kept with those made from it."""
+    return {GENERATION: generation_text(model, find_format(load_tokenizer(model)).end_ids)}
 
 
 def _text(path: Path) -> str:

@@ -15,6 +15,7 @@ from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import StopRequested, in_thread, within
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
+from orchestrator.run.declared_model import generation_file
 from orchestrator.run.retention import Retention
 from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
 from orchestrator.session.context import RunContext
@@ -40,6 +41,7 @@ class Trainer:
         """How often the ranks died and others took over."""
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
         self._unscored: set[str] = set()
+        self._turn_ends: dict[str, str] = {}
 
     def members(self) -> list[MemberNow]:
         """Return what each rank does; nothing before they have started."""
@@ -101,6 +103,7 @@ class Trainer:
         await in_thread(self._run.folder.verified, base)
         if checkpoint is not None and (config.lora.rank or (loss.needs_reference and teacher is None)):
             await in_thread(self._run.folder.verified, self._began_with(name))
+        self._turn_ends = await in_thread(generation_file, self._run.model_dir)
         await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, name)
         if checkpoint is not None:
             await self._read(learner.restore(checkpoint), checkpoint, name)
@@ -151,7 +154,7 @@ class Trainer:
             self._run.progress.note(
                 f"{name}: main memory has no room for a copy of step {step}; it was written meanwhile"
             )
-        writing = self._write(self.learner, directory, files, needed=needed, name=name)
+        writing = self._write(self.learner, directory, self._turn_ends | files, needed=needed, name=name)
         waiting = within(limit, writing, stage=name, waiting_for=lambda: f"{what} to be written")
         self._writer.start(waiting, what=what, needed=needed)
 

@@ -34,13 +34,16 @@ class ModelConfig:
     """Tokens that end a turn; empty: what the chat template writes behind one, and the tokenizer's end of a sequence."""
     thought_tags: list[str] = identity([])
     """What opens and what closes a thought; empty: as the chat template writes one, if it does."""
+    tool_calls: dict[str, Any] = identity({})
+    """How tool calls are written: `format`, the name of a known format, or a declaration of one in the notation of
+    transformers' response templates. Empty: as the chat template writes one, if a known format reads that."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
 
     def __post_init__(self) -> None:
         if self.declares and self.path is None:
             raise ValueError(
-                "model.chat_template, model.end_of_turn and model.thought_tags are for the model of model.path; "
-                "without a path leave them out"
+                "model.chat_template, model.end_of_turn, model.thought_tags and model.tool_calls are for the model of "
+                "model.path; without a path leave them out"
             )
         if self.thought_tags and len(self.thought_tags) != 2:
             raise ValueError(f"model.thought_tags={self.thought_tags}: give what opens a thought, and what closes it")
@@ -48,7 +51,7 @@ class ModelConfig:
     @property
     def declares(self) -> bool:
         """Whether it says how the model writes its turns."""
-        return bool(self.chat_template or self.end_of_turn or self.thought_tags)
+        return bool(self.chat_template or self.end_of_turn or self.thought_tags or self.tool_calls)
 
     def declared(self) -> DeclaredTurns:
         """Return what it says of the model's turns. Raise `FileNotFoundError` where the template's file is not there."""
@@ -61,7 +64,7 @@ class ModelConfig:
                 )
             template = file.read_text(encoding="utf-8")
         tags, ends = tuple(self.thought_tags), tuple(self.end_of_turn)
-        return DeclaredTurns(chat_template=template, end_of_turn=ends, thought_tags=tags)
+        return DeclaredTurns(chat_template=template, end_of_turn=ends, thought_tags=tags, tool_calls=self.tool_calls)
 
     @property
     def source(self) -> ModelSource | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from learner.models.fresh import make_model
 from orchestrator.deadline import in_thread
 from orchestrator.run.checkpoint import begin, commit
-from orchestrator.run.declared_model import write_declared
+from orchestrator.run.declared_model import generation_file, write_declared
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance
 from rollout.weights.weight_files import require_whole
@@ -20,7 +20,7 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
         return await _declared(run, model, instance) if run.config.model.declares else model
     directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
     count = await in_thread(partial(make_model, directory, run.config.model.fresh, seed=run.config.seed))
-    target = await in_thread(commit, directory)
+    target = await in_thread(partial(commit, directory, texts=generation_file(directory)))
     run.progress.note(f"{instance.name}: a fresh hybrid of {count:,} parameters")
     return target
 

@@ -20,6 +20,7 @@ from orchestrator.settings.fitting import fit_supervised, lengths, require_at_le
 from orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from rollout.budget.config import ThoughtConfig
+from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
 
 
@@ -48,12 +49,11 @@ class SftConfig:
     def __post_init__(self) -> None:
         require_at_least_1("sft", lengths(self))
 
-    @property
-    def modes(self) -> SftDataConfig:
-        """What is done to the thoughts of the stage's samples."""
+    def modes(self, *, left_out: bool) -> SftDataConfig:
+        """Return what is done to the thoughts of the stage's samples; `left_out` says whether the model can leave them out."""
         if self.data is not None or self.thoughts.thinking is not None:
             return self.thoughts
-        return replace(self.thoughts, thinking=DEMONSTRATED)
+        return replace(self.thoughts, thinking=DEMONSTRATED if left_out else replace(DEMONSTRATED, no_thought=0.0))
 
 
 async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
@@ -92,10 +92,15 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
         chats = read_chats(config, name, tokenizer, thought, max_tokens=max_tokens, seed=seed)
         tell_data(run, name, config.data.name, chats.counts, drawn=config.steps * config.batch_size)
         source = chats.dialogue
+    left_out = Renderer(tokenizer).leaves_thoughts_out
+    if config.data is None and config.thoughts.thinking is None and not left_out:
+        run.progress.note(
+            f"{name}: the chat template can't leave thoughts out, so no demonstration is without its thought"
+        )
     return SftData(
         source,
         DialogueTokenizer.of(tokenizer, thought, train_closing=config.thoughts.train_closing),
-        config.modes,
+        config.modes(left_out=left_out),
         name=name,
         batch_size=config.batch_size,
         max_tokens=max_tokens,
@@ -106,7 +111,7 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
 
 
 def _leaves_thoughts_out(config: SftConfig) -> bool:
-    mix = config.modes.thinking
+    mix = config.thoughts.thinking  # without one there are such samples only where the model can
     return mix is not None and mix.no_thought > 0
 
 

@@ -185,15 +185,18 @@ class Renderer:
         begun = "" if opened else f"{tags.opening}\n"
         return begun + self._escaper.text(thought) + self.format.closing + said.lstrip()
 
+    @property
+    def leaves_thoughts_out(self) -> bool:
+        """Whether turns can be without a thought: the model has none, or its chat template then opens them otherwise."""
+        return self.format.tags is None or self._render([ASKED], thinks=True) != self._render([ASKED], thinks=False)
+
     def check_modes(self) -> None:
         """Raise `ValueError` where a model thinks and its chat template opens a turn alike with and without thinking."""
-        if self.format.tags is None:  # no thought that could be left out
-            return
-        if self._render([ASKED], thinks=True) == self._render([ASKED], thinks=False):
+        if not self.leaves_thoughts_out:
             raise ValueError(
                 "the chat template can't switch thinking off: with enable_thinking, thinking and /no_think turns begin as "
-                "without; set rl.thinking.no_thought=0, eval.no_thought=false and envs.*.thinking=true, or give the model a "
-                "template that can"
+                "without; set no_thought=0 (rl.thinking, sft.thoughts.thinking), eval.no_thought=false and "
+                "envs.*.thinking=true, or give the model a template that can"
             )
 
     def text(self, ids: Sequence[int]) -> str:

@@ -19,7 +19,7 @@ from rollout.formats.messages import THOUGHT, one_call_a_turn
 from rollout.formats.probe import PROBE_CALLS, PROBE_TOOLS
 
 OTHER_TEMPLATE = "give the model another template with model.chat_template"
-KNOWN = "the formats of tool calls are listed in docs/models.md; the tokenizer may bring one of its own as `response_template`"
+KNOWN = "the formats of tool calls are listed in docs/models.md; another one is declared with model.tool_calls"
 
 
 def _calls() -> list[dict[str, Any]]:

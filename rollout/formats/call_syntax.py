@@ -7,7 +7,7 @@ and the readers of contents are theirs, and the walk over the text is here.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,19 +24,23 @@ CLOSING_TAGS = regex.compile(r"(?:</[\w-]+>|\s)*")
 """What may stand in a call beside its arguments."""
 NOT_CLOSED = "error: tool call not closed"
 NOT_READ = "error: tool call has no name, or none where it should be"
+NOT_JSON = "error: tool call is not JSON"
+UNREADABLE = "error: tool call can't be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
     """One way to write tool calls: `mark` finds where each begins, `region` reads one of them, or a list of them.
 
-    `bare` calls have no mark of their own: an answer that begins like one is one, where tools are offered.
+    `bare` calls have no mark of their own: an answer that begins like one is one, where tools are offered. `as_json` makes
+    JSON of what stands between opening and closing, where that is not; it raises `ValueError` for what it can't read.
     """
 
     name: str
     mark: Any
     region: ResponseTemplateField
     bare: bool = False
+    as_json: Callable[[str], str] | None = None
 
     def read(self, answer: str, tools: Sequence[Tool]) -> tuple[tuple[Call | BadCall, ...], str]:
         """Return the calls of an answer in order, unreadable ones as `BadCall`, and the answer without them."""
@@ -68,9 +72,9 @@ class CallSyntax:
 
     def _calls(self, body: str, captures: dict[str, str], tools: Sequence[Tool]) -> list[Call | BadCall]:
         try:
-            bodies = self._bodies(body)
+            bodies = self._bodies(body if self.as_json is None else self.as_json(body))
         except (ValueError, RecursionError):
-            return [BadCall(error="error: tool call is not JSON")]
+            return [BadCall(error=NOT_JSON if self.as_json is None else UNREADABLE)]
         return [self._call(one, captures, tools) for one in bodies]
 
     def _bodies(self, body: str) -> list[str]:
@@ -91,9 +95,7 @@ class CallSyntax:
             return BadCall(error="error: tool call has no name or no arguments")
         except (ValueError, RecursionError) as error:
             missing = "placeholder" in str(error) or "transform_each" in str(error)
-            return BadCall(
-                error="error: tool call has no name or no arguments" if missing else "error: tool call is not JSON"
-            )
+            return BadCall(error="error: tool call has no name or no arguments" if missing else NOT_JSON)
         return _checked(made[0] if isinstance(made, list) else made, tools, untyped=untyped)
 
     def _holds_arguments_only(self, body: str) -> bool:
@@ -117,7 +119,14 @@ def _checked(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCa
     return Call(name=name, arguments=arguments, id=given if isinstance(given, str) else "")
 
 
-def declared(name: str, field: Field, *, mark: str = "", bare: bool = False) -> CallSyntax:
+def declared(
+    name: str,
+    field: Field,
+    *,
+    mark: str = "",
+    bare: bool = False,
+    as_json: Callable[[str], str] | None = None,
+) -> CallSyntax:
     """Return a syntax that is declared in the notation of response templates.
 
     `mark` is a pattern of what a call begins with, however it goes on; without one only what opens a call whole is one.
@@ -127,4 +136,5 @@ def declared(name: str, field: Field, *, mark: str = "", bare: bool = False) -> 
     region = template.fields["tool_calls"]
     if region.open_re is None or region.close_re is None:
         raise ValueError(f"the tool calls of {name!r} need `open` and `close`, or `open_pattern` and `close_pattern`")
-    return CallSyntax(name=name, mark=regex.compile(mark) if mark else region.open_re, region=region, bare=bare)
+    found = regex.compile(mark) if mark else region.open_re
+    return CallSyntax(name=name, mark=found, region=region, bare=bare, as_json=as_json)

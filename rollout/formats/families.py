@@ -7,6 +7,7 @@ from typing import Any
 
 from envs.core.turn_text import OWN_TAGS, Tags
 from rollout.formats.call_syntax import CallSyntax, declared
+from rollout.formats.pythonic import calls_as_json
 
 WIDE_BAR, WIDE_SPACE = "\uff5c", "\u2581"
 """What DeepSeek's tags have in place of `|` and a space."""
@@ -128,6 +129,19 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
             "transform": NAMED,
         },
         mark=rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}",
+    ),
+    # LFM 2: <|tool_call_start|>[NAME(key='text', ...), ...]<|tool_call_end|>
+    declared(
+        "pythonic",
+        {
+            "open": "<|tool_call_start|>",
+            "close": "<|tool_call_end|>",
+            "content": "json",
+            "transform": LISTED,
+            "transform_each": True,
+        },
+        mark=r"<\|tool_call_start\|>",
+        as_json=calls_as_json,
     ),
     # Mistral until Small 3.1: [TOOL_CALLS] [{"name": ..., "arguments": {...}, "id": ...}, ...] up to the end of the turn
     declared(

@@ -1,15 +1,16 @@
 """The format of a tokenizer's family, found out by what its chat template renders.
 
-In this order: what the tokenizer's configuration declares (`end_of_turn`, `thought_tags`; a run writes `model.end_of_turn`
-and `model.thought_tags` there), its own `response_template`, then the entry of `rollout/formats/families.py` that reads the
-calls which the template rendered as they were given. vLLM's parsers are not asked: they forgive what a model in training must
-be told, and take as long to load as an engine.
+In this order: what the tokenizer's configuration declares (`end_of_turn`, `thought_tags`, `tool_calls`; a run writes
+`model.end_of_turn`, `model.thought_tags` and `model.tool_calls` there), its own `response_template`, then the entry of
+`rollout/formats/families.py` that reads the calls which the template rendered as they were given. vLLM's parsers are not asked:
+they forgive what a model in training must be told, and take as long to load as an engine.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import regex
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.task import Message
@@ -161,17 +162,35 @@ def _calls(
         return None, "the chat template can't render tool calls", ""
     if PROBE_CALLS[0][0] not in text:
         return None, "the chat template leaves tool calls out", ""
-    for syntax in (*_own_syntax(tokenizer.response_template), *CALL_SYNTAXES):
+    given = tokenizer.init_kwargs.get("tool_calls")
+    known = (*_own_syntax(tokenizer.response_template), *CALL_SYNTAXES) if given is None else (named_syntax(given),)
+    for syntax in known:
         rest = _reads(tokenizer, syntax, tags, 1, as_text=as_text)
         if rest is not None:
             return syntax, "", rest
-    return None, f"the chat template writes a tool call as {text[:120]!r}, which no known format reads", ""
+    readers = "no known format reads" if given is None else "model.tool_calls does not read"
+    return None, f"the chat template writes a tool call as {text[:120]!r}, which {readers}", ""
 
 
 def _own_syntax(template: Any) -> Sequence[CallSyntax]:
     """Return the syntax of the calls that a tokenizer's own response template declares, where it does."""
     field = (template.get("fields") or {}).get("tool_calls") if isinstance(template, Mapping) else None
     return [declared("response_template", field)] if field is not None else []
+
+
+def named_syntax(given: Any) -> CallSyntax:
+    """Return the syntax that `model.tool_calls` names, or declares. Raise `ValueError` for what does neither."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"model.tool_calls={given!r}: give a format, or a declaration of one")
+    if "format" not in given:
+        try:
+            return declared("declared", given)
+        except (ValueError, TypeError, KeyError, regex.error) as error:
+            raise ValueError(f"model.tool_calls={dict(given)!r} declares no format of tool calls: {error}") from error
+    by_name = {syntax.name: syntax for syntax in CALL_SYNTAXES}
+    if given["format"] not in by_name or len(given) > 1:
+        raise ValueError(f"model.tool_calls={dict(given)!r}: a format is named alone, one of {', '.join(by_name)}")
+    return by_name[given["format"]]
 
 
 def _call_text(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, count: int, *, as_text: bool) -> str | None:
