@@ -6,10 +6,9 @@ from model_families import tokenizer_of
 
 from rollout.episodes.renderer import Renderer
 
+TABLE = PAGE.read_text(encoding="utf-8").partition(f"| {' | '.join(HEAD)} |")
 LINES = {
-    line.split(" | ")[0].removeprefix("| "): line
-    for line in PAGE.read_text(encoding="utf-8").splitlines()
-    if line[:2] == "| "
+    line.split(" | ")[0].removeprefix("| "): line for line in (TABLE[1] + TABLE[2].partition("\n\n")[0]).splitlines()
 }
 
 
