@@ -28,6 +28,7 @@ class Blocks(Generic[T]):
         self._reading: Iterator[T] = iter(())
         self._next = 0
         self._count: int | None = None
+        self._shuffled: tuple[tuple[int, int], list[T]] = ((-1, -1), [])
         self.empty = not self._block(0)
 
     def item(self, index: int) -> T:
@@ -44,7 +45,10 @@ class Blocks(Generic[T]):
     def _order(self, block: list[T], epoch: int, number: int) -> list[T]:
         if self._seed is None:
             return block
-        return random.Random(f"{self._seed}/{epoch}/{number}").sample(block, len(block))
+        if self._shuffled[0] != (epoch, number):
+            order = random.Random(f"{self._seed}/{epoch}/{number}").sample(block, len(block))
+            self._shuffled = (epoch, number), order
+        return self._shuffled[1]
 
     def _block(self, number: int) -> list[T]:
         """Return a block, the last one shorter and those behind it empty."""
