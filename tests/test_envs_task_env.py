@@ -161,7 +161,7 @@ def test_tools_take_exactly_their_argument() -> None:
         ("def f(x):\n    return bytearray(1 << 40)", "policy_fault"),
         ("import os\nos._exit(0)", "policy_fault"),
         ("import os\ndef f(x):\n    return os.fork()", "policy_fault"),
-        ("def f(x):\n    return 'a' * 10**6", "policy_fault"),
+        ("def f(x):\n    return 'a' * 2**21", "policy_fault"),
     ],
 )
 def test_a_programs_faults_have_an_outcome_and_no_reward(source: str, outcome: str) -> None:
