@@ -129,10 +129,8 @@ def _check_overlap(key: str, config: EnvConfig) -> None:
     said = f"{key}.drop_overlap={config.drop_overlap}"
     if config.data is None:
         raise ValueError(f"{said} leaves out rows of {key}.data, which is not given")
-    if config.data.streaming and (config.drop_overlap == "ngrams" or config.eval_data is None):
-        raise ValueError(
-            f"{said}: with {key}.data.streaming give {key}.eval_data, and take exact: ngrams needs all rows"
-        )
+    if config.data.streaming and config.eval_data is None:
+        raise ValueError(f"{said}: with {key}.data.streaming give {key}.eval_data, whose rows are all read")
 
 
 def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:

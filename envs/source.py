@@ -14,7 +14,7 @@ from envs.binding import BoundEnv
 from envs.core.failure import in_words
 from envs.core.task import Task, TaskSource
 from envs.data.config import DataConfig
-from envs.data.overlap import prompt_words
+from envs.data.overlap import prompt_text
 from envs.data.rows import Tally
 from envs.data.split import SPLITS, split_of
 from envs.streamed import StreamedSource
@@ -73,10 +73,10 @@ class GeneratedSource:
 class RowSource:
     """The tasks of all rows of data that fall into a split, over and over.
 
-    Training rows, and held-out ones that a hash chose, are shuffled by the seed, and of rows with one key only one stays;
-    `duplicates` counts the others. Rows that a file or a column holds out are a set to be quoted: they stay in order, each of
-    them once, and one that repeats a key has a key of its own. `skipped` counts bad rows, `overlapping` the training rows
-    that `drop_overlap` leaves out.
+    Training rows, and held-out ones that a hash chose, are shuffled by the seed, and of equal rows only one stays; `duplicates`
+    counts the others. Rows that a file or a column holds out are a set to be quoted: they stay in order, each of them once.
+    A row that has the key of another one gets a key of its own. `skipped` counts bad rows, `overlapping` the training rows that
+    `drop_overlap` leaves out.
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
@@ -86,12 +86,13 @@ class RowSource:
         self.skipped = tally.skipped
         self.overlapping = 0
         whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
-        unique = {task.key: task for task in rows}
-        self.duplicates = len(rows) - len(unique)
+        kept = rows if whole else _without_equals(rows)
+        self.duplicates = len(rows) - len(kept)
         if self.duplicates:
-            said = "have keys of their own" if whole else "are left out"
-            LOG.warning("%s: %d rows repeat the key of another row and %s", data.name, self.duplicates, said)
-        self.tasks = _named_apart(rows) if whole else list(unique.values())
+            LOG.warning("%s: %d rows repeat another row and are left out", data.name, self.duplicates)
+        if named := len(kept) - len({task.key for task in kept}):
+            LOG.warning("%s: %d rows have the key of another row and are given their own", data.name, named)
+        self.tasks = _named_apart(kept)
         if not heldout and env.config.drop_overlap != "none":
             self._drop_overlap(env)
         if not self.tasks:
@@ -110,10 +111,7 @@ class RowSource:
 
     def _drop_overlap(self, env: BoundEnv) -> None:
         index, by = evaluation_index(env), env.config.drop_overlap
-        words = [prompt_words(task.messages) for task in self.tasks]
-        for each in words:
-            index.compare(each)
-        kept = [task for task, each in zip(self.tasks, words, strict=True) if not index.overlaps(each, by)]
+        kept = [task for task in self.tasks if not index.overlaps(prompt_text(task.messages), by)]
         self.overlapping = len(self.tasks) - len(kept)
         self.tasks = kept
 
@@ -151,11 +149,24 @@ def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
     return RowSource(env, data, split=split, seed=seed)
 
 
+def _without_equals(tasks: list[Task]) -> list[Task]:
+    """Return one of all tasks with the same key and the same content."""
+    times = Counter(task.key for task in tasks)
+    unique = {(task.key, content_key(task) if times[task.key] > 1 else ""): task for task in tasks}
+    return list(unique.values())
+
+
 def _named_apart(tasks: list[Task]) -> list[Task]:
-    """Return all tasks in their order, those that repeat a key with its number after it."""
+    """Return all tasks in their order, those that repeat a key with a number after it that makes it no other's."""
+    taken = {task.key for task in tasks}
     times: Counter[str] = Counter()
     named = []
     for task in tasks:
         times[task.key] += 1
-        named.append(task if times[task.key] == 1 else replace(task, key=f"{task.key}#{times[task.key]}"))
+        key = task.key
+        if times[task.key] > 1:
+            while (key := f"{task.key}#{times[task.key]}") in taken:
+                times[task.key] += 1
+            taken.add(key)
+        named.append(replace(task, key=key))
     return named

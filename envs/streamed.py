@@ -6,7 +6,7 @@ from envs.binding import BoundEnv
 from envs.core.task import Task
 from envs.data.blocks import Blocks
 from envs.data.config import DataConfig
-from envs.data.overlap import prompt_words
+from envs.data.overlap import prompt_text
 from envs.task_rows import evaluation_index, row_tasks
 
 
@@ -41,4 +41,6 @@ class StreamedSource:
                 yield each.task
 
     def _overlaps(self, task: Task) -> bool:
-        return self._index is not None and self._index.overlaps(prompt_words(task.messages), "exact")
+        return self._index is not None and self._index.overlaps(
+            prompt_text(task.messages), self._env.config.drop_overlap
+        )

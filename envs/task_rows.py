@@ -8,7 +8,7 @@ from envs.binding import BoundEnv
 from envs.core.row_format import Row, load_row, own_id
 from envs.core.task import Task
 from envs.data.config import DataConfig
-from envs.data.overlap import OverlapIndex, prompt_words
+from envs.data.overlap import OverlapIndex, prompt_text
 from envs.data.rows import Tally, data_files, usable_rows
 from envs.data.split import digest, split_of
 
@@ -60,7 +60,7 @@ def evaluation_index(env: BoundEnv) -> OverlapIndex:
     data = holds(env, "heldout")
     assert data is not None
     heldout = (each.task for each in row_tasks(env, data) if each.heldout)
-    return OverlapIndex((task.key, prompt_words(task.messages)) for task in heldout)
+    return OverlapIndex((task.key, prompt_text(task.messages)) for task in heldout)
 
 
 def _heldout(row: Row, env: BoundEnv, data: DataConfig) -> bool | None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,55 @@ def test_a_filter_leaves_rows_out_by_values_and_ranges(ending: str, rule: Any, l
 
 def test_a_filter_that_can_not_hold_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "rows.jsonl", ROWS)
-    with pytest.raises(ValueError, match=r"filter names the column 'difficulty'; the row has \['answer'"):
-        rows_of(path, filter={"difficulty": 1})
+    with pytest.raises(ValueError, match=r"filter names the column 'difficulty', which no row has"):
+        rows_of(path, filter={"level": 1, "difficulty": 1})
     with pytest.raises(ValueError, match=r"no usable rows \(0 skipped, others filtered out\)"):
         rows_of(path, filter={"level": 9})
     with pytest.raises(ValueError, match="a value, a list of values, or min and max, not {'above': 3}"):
         DataConfig(path=path, filter={"level": {"above": 3}})
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_row_in_which_a_column_is_null_does_not_pass_a_filter(ending: str, tmp_path: Path) -> None:
+    path = save(tmp_path / f"rows.{ending}", [{"question": "?", "level": None}, *ROWS])
+    for rule, left in (({"min": 3}, [3, 4]), ([0, 1], [0, 1])):
+        assert [row["level"] for row in rows_of(path, filter={"level": rule})] == left
+
+
+def test_a_filter_knows_a_number_however_it_is_written(tmp_path: Path) -> None:
+    path = save(tmp_path / "rows.csv", [{"level": text} for text in ("1.0", "1", "1.50", "one", "10")])
+    assert [row["level"] for row in rows_of(path, filter={"level": 1})] == ["1.0", "1"]
+    assert [row["level"] for row in rows_of(path, filter={"level": [1.5, "one"]})] == ["1.50", "one"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("rows.csv", "question,answer\nq1,a1,\nq2,a2,\n", "line 2 has 3 fields, the header has 2"),
+        ("rows.csv", "question,answer\nq1\n", "line 2 has 1 fields, the header has 2"),
+        ("rows.csv", "question,question\na,b\n", "the header names 'question' twice"),
+        ("rows.csv", 'question,answer\n"q"1,a\n', "line 2: .*expected after"),
+        ("rows.tsv", 'question\tanswer\n"q\ta\nq2\ta2\n', "unexpected end of data"),
+        ("rows.tsv", 'question\tanswer\nq1\t"a\nq2\ta"\n', "line 3 ends a field of several lines with tabs"),
+    ],
+)
+def test_fields_that_do_not_stand_under_the_header_are_refused(name: str, text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=rf"{re.escape(name)} can't be read: .*{said}"):
+        rows_of(str(tmp_path / name))
+
+
+def test_a_csv_file_may_have_line_breaks_quotes_and_long_fields(tmp_path: Path) -> None:
+    rows = [{"question": 'a "b", c\nd', "answer": "x" * 300_000}, {"question": "\u00e4", "answer": ""}]
+    assert rows_of(save(tmp_path / "rows.csv", rows)) == rows
+    (tmp_path / "short.csv").write_bytes(b"\xef\xbb\xbfquestion,answer\r\nq,a\r\n\r\nr,b\r\n")
+    assert [row["question"] for row in rows_of(str(tmp_path / "short.csv"))] == ["q", "r"]
+
+
+def test_decimal_numbers_of_a_table_are_texts_with_all_their_places(tmp_path: Path) -> None:
+    path = save(tmp_path / "rows.parquet", [{"answer": Decimal("12.50")}, {"answer": Decimal("-1000.00")}])
+    assert rows_of(path) == [{"answer": "12.50"}, {"answer": "-1000.00"}]
+    assert rows_of(path, filter={"answer": 12.5}) == [{"answer": "12.50"}]
 
 
 def test_an_option_of_a_command_names_data_by_its_path_or_in_full() -> None:

@@ -10,6 +10,7 @@ from envs.binding import BoundEnv, EnvConfig, bind
 from envs.core.setting import Kind, kind_of
 from envs.data.blocks import BLOCK
 from envs.data.config import DataConfig
+from envs.data.overlap import DropOverlap, OverlapIndex, PromptText, prompt_text
 from envs.data.split import SplitConfig
 from envs.source import RowSource, distinct, open_source
 from envs.streamed import StreamedSource
@@ -44,8 +45,33 @@ def test_evaluation_data_is_held_out_whole_in_order_each_row_once(tmp_path: Path
     assert sorted(asked(env, "train")) == sorted(numbered(100, 50))  # all of them, though a hash would hold some out
     held = open_source(env, split="heldout", seed=1)
     assert isinstance(held, RowSource)
-    assert (held.size, held.duplicates, len({task.key for task in held.tasks})) == (32, 2, 32)
+    assert (held.size, held.duplicates, len({task.key for task in held.tasks})) == (32, 0, 32)
     assert held.tasks[30].key == f"{held.tasks[3].key}#2"
+
+
+def test_no_row_of_a_set_is_lost_for_its_id(tmp_path: Path) -> None:
+    test = tmp_path / "test.jsonl"
+    rows = [
+        {"id": name, "question": f"What is {n}+1?", "answer": "#### 1"} for n, name in enumerate(["a", "a", "a#2", "b"])
+    ]
+    test.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    env = bind(
+        "math", EnvConfig(data=save(tmp_path / "train.jsonl", numbered(9, 3)), eval_data=DataConfig(path=str(test)))
+    )
+    tasks = distinct(open_source(env, split="heldout", seed=1), None)
+    assert [task.key for task in tasks] == ["a", "a#3", "a#2", "b"]
+
+
+def test_of_rows_with_one_id_only_equal_ones_are_left_out(tmp_path: Path) -> None:
+    for shard in range(2):
+        rows = [{"id": n, "question": f"What is {n}+{n % 50 and shard}?", "answer": "#### 1"} for n in range(100)]
+        (tmp_path / f"train-{shard}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    env = bind("math", EnvConfig(data=DataConfig(path=str(tmp_path))))
+    train, held = (open_source(env, split=split, seed=1) for split in ("train", "heldout"))
+    assert isinstance(train, RowSource)
+    assert isinstance(held, RowSource)
+    assert (len(train.tasks) + len(held.tasks), train.duplicates + held.duplicates) == (198, 2)
+    assert len({task.key for task in train.tasks}) == len(train.tasks)
 
 
 def test_generated_tasks_may_have_evaluation_data(tmp_path: Path) -> None:
@@ -96,8 +122,8 @@ def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
             "envs.math.drop_overlap=exact leaves out rows of envs.math.data, which is not",
         ),
         (
-            EnvConfig(data=streamed, eval_data=data, drop_overlap="ngrams"),
-            "envs.math.drop_overlap=ngrams: with envs.math.data",
+            EnvConfig(data=streamed, drop_overlap="ngrams"),
+            "envs.math.drop_overlap=ngrams: with envs.math.data.streaming give envs.math.eval_data",
         ),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
@@ -132,9 +158,58 @@ def test_training_rows_that_overlap_with_evaluation_are_left_out(tmp_path: Path)
         for by in ("none", "exact", "ngrams")
     }
     assert (len(left["none"]), len(left["exact"]), left["ngrams"]) == (7, 6, numbered(0, 5))
-    streamed = EnvConfig(data=DataConfig(path=data.path, streaming=True), eval_data=held, drop_overlap="exact")
-    source = open_source(bind("math", streamed), split="train", seed=1)
-    assert {source.task(index).key for index in range(6)} == {source.task(index).key for index in range(60)}
+    counts: dict[DropOverlap, int] = {"exact": 6, "ngrams": 5}
+    for by, count in counts.items():
+        streamed = EnvConfig(data=DataConfig(path=data.path, streaming=True), eval_data=held, drop_overlap=by)
+        source = open_source(bind("math", streamed), split="train", seed=1)
+        assert len({source.task(index).key for index in range(60)}) == count
+
+
+def test_every_setting_that_names_data_is_compared_also_where_two_name_the_same_file(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    save(rows, numbered(0, 10), source="a")
+    save(rows, numbered(10, 10), source="b")
+    held = save(tmp_path / "test.jsonl", numbered(0, 4))
+    envs = [
+        f"envs.{name}={{kind: math, eval_data: {held.path}, data: {{path: {rows}, filter: {{source: {name}}}}}}}"
+        for name in ("a", "b")
+    ]
+    found = {one.env: one for one in find_overlaps(load_config(Path("configs/demo.yaml"), envs))}
+    assert {(len(found[env].found.exact), found[env].found.training) for env in ("a", "b")} == {(4, 20)}
+    assert found["a"].training == (f"envs.a.data={rows}", f"envs.b.data={rows}")
+
+
+def test_prompts_are_equal_with_their_signs_and_not_for_having_no_words() -> None:
+    def user(content: object) -> PromptText:
+        return prompt_text([{"role": "user", "content": content}])
+
+    held = [user("What is 3 + 4?"), user("x^2+1"), user([{"type": "text", "text": "In parts"}]), user([]), user(" ")]
+    index = OverlapIndex((str(number), text) for number, text in enumerate(held))
+    near = ("What is 3 - 4?", "what is 3 4", "x^2-1", "x^2 1", "", [{"type": "image"}])
+    for other in map(user, near):
+        index.compare(other)
+        assert not index.overlaps(other, "ngrams")
+    assert index.result().exact == ()
+    for same in ("what  is\n3 + 4?", "in parts"):
+        index.compare(user(same))
+        assert index.overlaps(user(same), "exact")
+    assert index.result().exact == ("0", "2")
+    assert (index.result().prompts, index.result().silent) == (5, 2)
+
+
+def test_what_is_trained_on_in_many_wordings_is_an_overlap_and_what_many_evaluation_prompts_say_is_not() -> None:
+    def texts(questions: list[str]) -> list[PromptText]:
+        return [prompt_text([{"role": "user", "content": said}]) for said in questions]
+
+    rule = "Answer with one letter of those that stand before the choices, and say nothing else at all, please."
+    held = texts([LONG.format(n=12), *(f"{question} {rule}" for question in numbered(0, 3))])
+    index = OverlapIndex(("same id", text) for text in held)
+    trained = texts([*(f"Case {n}: {LONG.format(n=12)}" for n in range(16)), *(f"{n}? {rule}" for n in range(16))])
+    for each in trained:
+        index.compare(each)
+    found = index.result()
+    assert (found.prompts, found.long, found.shared, found.mean_share) == (4, 4, ("same id",), 0.25)
+    assert [index.overlaps(each, "ngrams") for each in trained] == [True] * 16 + [False] * 16
 
 
 def test_the_overlap_with_all_training_prompts_is_counted(tmp_path: Path) -> None:

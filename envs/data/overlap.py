@@ -1,8 +1,8 @@
 """What evaluation prompts have in common with what is trained on: whole prompts, and runs of words.
 
-Words are lower-cased and without punctuation, and the runs have 13 of them, as in Brown et al., "Language Models are Few-Shot
-Learners", 2020, appendix C. Runs that more than `COMMON` prompts of either side have are the wording of a template and do not
-count.
+Runs are of 13 words, lower-cased and without punctuation, as in Brown et al., "Language Models are Few-Shot Learners", 2020,
+appendix C. There a run that many training documents have does not count; here it does, since many answers to one question, or
+the question in many wordings, are what a model is trained on. What many evaluation prompts have is the wording of a template.
 """
 
 import re
@@ -17,18 +17,28 @@ DropOverlap = Literal["none", "exact", "ngrams"]
 """Which training prompts are left out: none, those that are an evaluation prompt, or those too that share a run of words."""
 NGRAM = 13
 COMMON = 10
+"""Runs that more evaluation prompts have, or more than half of them, are the wording of a template and do not count."""
 WORD = re.compile(r"\w+")
 
 
-def prompt_words(messages: Iterable[Message]) -> list[str]:
-    """Return the words of what the user says in a prompt, normalised."""
-    said = (message.get("content") for message in messages if message.get("role") == "user")
-    return [word for text in said if isinstance(text, str) for word in WORD.findall(text.lower())]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptText:
+    """What the user says in a prompt, as prompts are compared."""
+
+    whole: str
+    """In lower case, with single spaces; empty where the user says nothing in words, and then equal to nothing."""
+    words: int
+    runs: frozenset[int]
+    """The runs of `NGRAM` words as hashes, which hold in this process only."""
 
 
-def ngrams(words: list[str]) -> set[int]:
-    """Return the runs of `NGRAM` words as hashes, which hold in this process only."""
-    return {hash(tuple(words[start : start + NGRAM])) for start in range(len(words) - NGRAM + 1)}
+def prompt_text(messages: Iterable[Message]) -> PromptText:
+    """Return what the user says in a prompt, normalised."""
+    contents = (message.get("content") for message in messages if message.get("role") == "user")
+    whole = " ".join(" ".join(text for content in contents for text in _texts(content)).lower().split())
+    words = WORD.findall(whole)
+    runs = (hash(tuple(words[start : start + NGRAM])) for start in range(len(words) - NGRAM + 1))
+    return PromptText(whole=whole, words=len(words), runs=frozenset(runs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,52 +59,56 @@ class Overlap:
     """Keys of those that share a run of words with a training prompt."""
     mean_share: float
     """Mean share of a prompt's runs that stand in training prompts, over the long ones."""
+    silent: int = 0
+    """Evaluation prompts in which the user says nothing in words: they can't be compared."""
 
 
 class OverlapIndex:
     """Evaluation prompts, to which training prompts are compared one after the other."""
 
-    def __init__(self, prompts: Iterable[tuple[str, list[str]]]) -> None:
-        """Take the key and the words of each evaluation prompt."""
-        self._exact: dict[int, list[str]] = {}
-        self._runs: dict[str, set[int]] = {}
-        had: Counter[int] = Counter()
-        for key, words in prompts:
-            self._exact.setdefault(hash(tuple(words)), []).append(key)
-            self._runs[key] = ngrams(words)
-            had.update(self._runs[key])
-        self._known = {run for run, count in had.items() if count <= COMMON}
-        self._seen: Counter[int] = Counter()
-        self._met: set[int] = set()
+    def __init__(self, prompts: Iterable[tuple[str, PromptText]]) -> None:
+        """Take the key and the text of each evaluation prompt."""
+        self._prompts = list(prompts)
+        self._wholes = {prompt.whole for _, prompt in self._prompts if prompt.whole}
+        had = Counter(run for _, prompt in self._prompts for run in prompt.runs)
+        most = max(1, min(COMMON, len(self._prompts) // 2))
+        self._runs = {run for run, count in had.items() if count <= most}
+        self._met_wholes: set[str] = set()
+        self._met_runs: set[int] = set()
         self._training = 0
 
-    def compare(self, words: list[str]) -> None:
-        """Count what a training prompt has in common with the evaluation prompts."""
+    def compare(self, prompt: PromptText) -> None:
+        """Note what a training prompt has in common with the evaluation prompts."""
         self._training += 1
-        self._seen.update(ngrams(words) & self._known)
-        if (whole := hash(tuple(words))) in self._exact:
-            self._met.add(whole)
+        self._met_runs |= prompt.runs & self._runs
+        if prompt.whole in self._wholes:
+            self._met_wholes.add(prompt.whole)
 
     def result(self, *, all_compared: bool = True) -> Overlap:
         """Return what was found in the training prompts compared so far."""
-        counted = {run for run, count in self._seen.items() if count <= COMMON}
-        own = {key: runs & self._known for key, runs in self._runs.items()}
-        shares = {key: len(runs & counted) / len(runs) for key, runs in own.items() if runs}
+        runs = [(key, prompt.runs & self._runs) for key, prompt in self._prompts]
+        shares = [(key, len(own & self._met_runs) / len(own)) for key, own in runs if own]
         return Overlap(
-            prompts=len(self._runs),
-            long=sum(bool(runs) for runs in self._runs.values()),
+            prompts=len(self._prompts),
+            long=sum(bool(prompt.runs) for _, prompt in self._prompts),
             training=self._training,
             all_compared=all_compared,
-            exact=tuple(key for whole in self._exact if whole in self._met for key in self._exact[whole]),
-            shared=tuple(key for key, share in shares.items() if share),
-            mean_share=sum(shares.values()) / len(shares) if shares else 0.0,
+            exact=tuple(key for key, prompt in self._prompts if prompt.whole in self._met_wholes),
+            shared=tuple(key for key, share in shares if share),
+            mean_share=sum(share for _, share in shares) / len(shares) if shares else 0.0,
+            silent=sum(not prompt.whole for _, prompt in self._prompts),
         )
 
-    def overlaps(self, words: list[str], by: DropOverlap) -> bool:
-        """Return whether a training prompt is to be left out; by ngrams, once all were compared."""
+    def overlaps(self, prompt: PromptText, by: DropOverlap) -> bool:
+        """Return whether a training prompt is to be left out."""
         if by == "none":
             return False
-        if hash(tuple(words)) in self._exact:
-            return True
-        counted = (run for run in ngrams(words) & self._known if self._seen[run] <= COMMON)
-        return by == "ngrams" and any(True for _ in counted)
+        return prompt.whole in self._wholes or (by == "ngrams" and not prompt.runs.isdisjoint(self._runs))
+
+
+def _texts(content: object) -> list[str]:
+    """Return the texts of a message's content: itself, or those of its parts."""
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list | tuple) else ()
+    return [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]

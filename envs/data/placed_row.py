@@ -1,6 +1,7 @@
 """A row of data, and the columns and rows of it that are wanted."""
 
 from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from envs.core.row_format import Row
@@ -20,11 +21,11 @@ class PlacedRow:
 
 
 def wanted(placed: PlacedRow, data: DataConfig) -> PlacedRow | None:
-    """Return the row under the names that are wanted; None for one that the filter leaves out."""
+    """Return the row under the names that are wanted; None for one that the filter leaves out, as one without its column."""
     if placed.row is None or not (data.filter or data.columns):
         return placed
     try:
-        if not all(_passes(_value(placed.row, name, "filter"), rule) for name, rule in data.filter.items()):
+        if not all(_passes(_found(placed.row, name), rule) for name, rule in data.filter.items()):
             return None
         return replace(placed, row=_renamed(placed.row, data.columns))
     except ValueError as error:
@@ -37,19 +38,31 @@ def _renamed(row: Row, columns: dict[str, str]) -> Row:
     return {name: value for name, value in row.items() if name not in moved} | given
 
 
+def has_column(row: Row, name: str) -> bool:
+    """Return whether a row has a column; what is null in a table is absent from its row."""
+    return _found(row, name) is not ABSENT
+
+
 def _value(row: Row, name: str, setting: str) -> Any:
+    value = _found(row, name)
+    if value is ABSENT:
+        raise ValueError(f"{setting} names the column {name!r}; the row has {sorted(row)}")
+    return value
+
+
+def _found(row: Row, name: str) -> Any:
     """Return the value of a column; `a.b` is the entry `b` of the column `a` where no column has the whole name."""
     if name in row:
         return row[name]
     value: Any = row
     for part in name.split("."):
         value = value.get(part, ABSENT) if isinstance(value, dict) else ABSENT
-    if value is ABSENT:
-        raise ValueError(f"{setting} names the column {name!r}; the row has {sorted(row)}")
     return value
 
 
 def _passes(value: Any, rule: Any) -> bool:
+    if value is ABSENT:
+        return False
     if isinstance(rule, dict):
         return _within(value, rule.get("min"), rule.get("max"))
     return any(_equal(value, one) for one in (rule if isinstance(rule, list) else [rule]))
@@ -68,7 +81,16 @@ def _equal(value: Any, wanted: Any) -> bool:
     """Return whether two values are one; a number may be a text, as in every column of a CSV file."""
     if isinstance(value, bool) or isinstance(wanted, bool):
         return str(value).lower() == str(wanted).lower()
-    return bool(value == wanted) or (not isinstance(value, dict | list) and str(value) == str(wanted))
+    if value == wanted or isinstance(value, dict | list):
+        return bool(value == wanted)
+    return str(value) == str(wanted) or (isinstance(wanted, int | float) and _decimal(value) == _decimal(wanted))
+
+
+def _decimal(value: Any) -> Decimal | None:
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        return None
 
 
 def _number(value: Any) -> float | None:

@@ -10,7 +10,7 @@ from envs.core.row_format import Row
 from envs.data.config import DataConfig, OnError
 from envs.data.hub_name import HUB_NAME
 from envs.data.jsonl import jsonl_rows
-from envs.data.placed_row import PlacedRow, wanted
+from envs.data.placed_row import PlacedRow, has_column, wanted
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -78,7 +78,10 @@ def usable_rows(
     """
     tally = Tally() if tally is None else tally
     on_error = data.on_error or on_error
+    unmet = list(data.filter)
     for number, given in enumerate(open_rows(data)):
+        if unmet and given.row is not None:
+            unmet = [name for name in unmet if not has_column(given.row, name)]
         placed = wanted(given, data)
         if placed is None:
             continue
@@ -98,6 +101,8 @@ def usable_rows(
         LOG.warning("%s: skipped %d of %d rows as unusable", data.name, tally.skipped, tally.read)
     if tally.read == tally.skipped:
         left = f"{tally.skipped} skipped" + (", others filtered out" if data.filter else "")
+        if unmet:
+            left += f"; filter names the column {', '.join(map(repr, unmet))}, which no row has"
         raise ValueError(f"{data.name} has no usable rows ({left}); give data with rows of a known format")
 
 

@@ -2,8 +2,10 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from envs.core.row_format import Row
 from envs.data.config import DataConfig
 from envs.data.folder import patterns, split_files
 from envs.data.hub import CARD, card_of, snapshot
+from envs.data.jsonl import MAX_LINE_BYTES
 
 datasets.disable_progress_bars()
+csv.field_size_limit(MAX_LINE_BYTES)
 PLAIN = (str, int, float, bool)
 
 
@@ -24,7 +28,10 @@ def table_rows(path: Path) -> Iterator[Row]:
         yield from _listed(path)
         return
     try:
-        for row in _opened(path):
+        if path.suffix.lower() != ".parquet":
+            yield from _separated(path)
+            return
+        for row in datasets.IterableDataset.from_parquet(str(path)):
             yield _plain(row)
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
         raise ValueError(f"{path} can't be read: {error}") from error
@@ -45,14 +52,26 @@ def hub_folder(data: DataConfig) -> Path:
     return snapshot(data.path, kind="dataset", revision=card.commit, patterns=needed).folder
 
 
-def _opened(path: Path) -> datasets.IterableDataset:
-    if path.suffix.lower() == ".parquet":
-        return datasets.IterableDataset.from_parquet(str(path))
-    separator = "\t" if path.suffix.lower() == ".tsv" else ","
+def _separated(path: Path) -> Iterator[Row]:
+    """Yield the rows of a CSV or TSV file. Raise `ValueError` where a field does not stand under the header's name for it."""
+    tabs = path.suffix.lower() == ".tsv"
     with path.open(newline="", encoding="utf-8-sig") as file:
-        names = next(csv.reader(file, delimiter=separator), [])
-    features = datasets.Features({name: datasets.Value("string") for name in names})
-    return datasets.IterableDataset.from_csv(str(path), features=features, sep=separator, keep_default_na=False)
+        lines = csv.reader(file, delimiter="\t" if tabs else ",", strict=True)
+        try:
+            names = next(lines, [])
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ValueError(f"the header names {twice[0]!r} twice")
+            for fields in lines:
+                if fields and len(fields) != len(names):
+                    raise ValueError(f"line {lines.line_num} has {len(fields)} fields, the header has {len(names)}")
+                if tabs and any("\t" in text and "\n" in text for text in fields):
+                    raise ValueError(
+                        f"line {lines.line_num} ends a field of several lines with tabs; a quote may be missing"
+                    )
+                if fields:
+                    yield dict(zip(names, fields, strict=True))
+        except csv.Error as error:
+            raise ValueError(f"line {lines.line_num}: {error}") from error
 
 
 def _listed(path: Path) -> Iterator[Row]:
@@ -67,7 +86,10 @@ def _listed(path: Path) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: what is null in a column is absent from its row, and bytes, as of images, are left out."""
+    """Return a value as JSON has it: what is null in a column is absent from its row, and bytes, as of images, are left out.
+
+    A decimal number is a text, which has all its places.
+    """
     if isinstance(value, dict):
         plain = {key: _plain(inner) for key, inner in value.items()}
         return {key: inner for key, inner in plain.items() if inner is not None}
@@ -75,4 +97,6 @@ def _plain(value: Any) -> Any:
         return [_plain(inner) for inner in value]
     if isinstance(value, datetime | date):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     return value if isinstance(value, PLAIN) else None

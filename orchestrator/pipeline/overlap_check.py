@@ -1,10 +1,12 @@
 """Compares the evaluation prompts that rows of data give with everything that a run trains on."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from envs.data.overlap import OverlapIndex, prompt_words
+from envs.binding import BoundEnv
+from envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from envs.data.rows import usable_rows
-from envs.source import RowSource, open_source
 from envs.task_rows import evaluation_index, holds, row_tasks
 from orchestrator.data.chat_messages import checked_messages
 from orchestrator.pipeline.config import Config
@@ -12,58 +14,62 @@ from orchestrator.reporting.overlaps import EvaluationOverlap
 
 MOST_WORDS = 100_000_000
 """Words of training prompts after which no more are compared, a minute or so."""
-Prompts = Iterator[list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Training:
+    """Training prompts of one setting: two of them may name the same file and want other rows of it."""
+
+    name: str
+    prompts: Iterator[PromptText]
+    env: BoundEnv | None = None
+    """The environment whose rows they are."""
 
 
 def find_overlaps(config: Config) -> list[EvaluationOverlap]:
     """Return the overlap of each environment's evaluation prompts with all training prompts, where both are rows of data."""
-    training = dict(_training(config))
+    training = list(_training(config))
     held = {name: env for name, env in config.environments.items() if holds(env, "heldout") is not None}
     if not (training and held):
         return []
     indices = {name: evaluation_index(env) for name, env in held.items()}
-    complete = _compare(training, indices)
+    left_out: Counter[str] = Counter()
+    complete = _compare(training, indices, left_out)
     return [
         EvaluationOverlap(
             env=name,
-            training=tuple(training),
+            training=tuple(one.name for one in training),
             found=index.result(all_compared=complete),
-            left_out=_left_out(config, name),
+            left_out=left_out[name],
         )
         for name, index in indices.items()
     ]
 
 
-def _compare(training: dict[str, Prompts], indices: dict[str, OverlapIndex]) -> bool:
-    """Compare every training prompt with every index; returns whether all were."""
+def _compare(training: Sequence[_Training], indices: Mapping[str, OverlapIndex], left_out: Counter[str]) -> bool:
+    """Compare every training prompt with every index; returns whether all were. Count by environment those it leaves out."""
     left = MOST_WORDS
-    for prompts in training.values():
-        for words in prompts:
+    for one in training:
+        for prompt in one.prompts:
             if left <= 0:
                 return False
-            left -= len(words)
+            left -= prompt.words
             for index in indices.values():
-                index.compare(words)
+                index.compare(prompt)
+            if one.env is not None:
+                left_out[one.env.name] += indices[one.env.name].overlaps(prompt, one.env.config.drop_overlap)
     return True
 
 
-def _training(config: Config) -> Iterator[tuple[str, Prompts]]:
-    """Yield the training prompts of each environment and stage that has rows of data, by the name of the data."""
-    for env in config.environments.values():
-        if env.config.data is not None:
-            rows = row_tasks(env, env.config.data)
-            yield env.config.data.name, (prompt_words(each.task.messages) for each in rows if not each.heldout)
+def _training(config: Config) -> Iterator[_Training]:
+    """Yield the training prompts of each environment and stage that has rows of data."""
+    for name, env in config.environments.items():
+        if (data := env.config.data) is not None:
+            rows = (prompt_text(each.task.messages) for each in row_tasks(env, data) if not each.heldout)
+            yield _Training(name=f"envs.{name}.data={data.name}", prompts=rows, env=env)
     for one in config.instances:
         settings = config.settings(one)
         if settings is None or (data := one.stage.data(settings)) is None:
             continue
-        chats = usable_rows(data, parse=lambda row, number: prompt_words(checked_messages(row)), on_error="skip")
-        yield data.name, chats
-
-
-def _left_out(config: Config, name: str) -> int:
-    env = config.environments[name]
-    if env.config.drop_overlap == "none":
-        return 0
-    source = open_source(env, split="train", seed=config.seed)
-    return source.overlapping if isinstance(source, RowSource) else 0
+        chats = usable_rows(data, parse=lambda row, number: prompt_text(checked_messages(row)), on_error="skip")
+        yield _Training(name=f"{one.name}.data={data.name}", prompts=chats)

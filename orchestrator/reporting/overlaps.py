@@ -21,7 +21,7 @@ class EvaluationOverlap:
     """The training data that they were compared with."""
     found: Overlap
     left_out: int = 0
-    """Training rows of the environment that its `drop_overlap` leaves out."""
+    """Training rows of the environment, of those compared, that its `drop_overlap` leaves out."""
 
     @property
     def note(self) -> str:
@@ -31,6 +31,7 @@ class EvaluationOverlap:
         return (
             f"evaluation of {self.env}: {len(found.exact)} of {found.prompts} prompts are among {compared}, "
             f"{len(found.shared)} of the {found.long} with {NGRAM} words or more share {NGRAM} words in a row with one"
+            + (f"; {found.silent} without a text of the user are not compared" if found.silent else "")
             + (f"; {self.left_out} training rows are left out for it" if self.left_out else "")
         )
 
