@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.turn_text import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT
+from envs.core.turn_text import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, writable
 
 BREAK = "\u200b"
 """A zero-width space."""
@@ -51,6 +51,7 @@ class Escaper:
         return self._safe(text, self._turns, self._turn_ids)
 
     def _safe(self, text: str, tags: re.Pattern[str], ids: frozenset[int]) -> str:
+        text = writable(text)
         broken = _broken(text, tags)
         if ids.isdisjoint(self._encoded(broken)):
             return broken

@@ -1,5 +1,6 @@
 """An OpenAI-compatible server on this machine that says what it is told, or goes wrong as it is told."""
 
+import asyncio
 import json
 import threading
 import time
@@ -7,10 +8,22 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from bound import bound
+
+from envs.core.task import Task
+from rollout.episodes.episode import EpisodeLimits
+from rollout.remote.client import ChatClient
+from rollout.remote.episodes import RemoteEpisodes
+from rollout.remote.server import ChatServer
+from rollout.sampling import PLAIN
+from rollout.trajectory import Group, Ticket, WeightVersion
+
 Body = dict[str, Any]
 Say = Callable[[Body], dict[str, Any]]
 HANG_S = 3.0
 KEY = "a-key-that-nobody-writes"
+MATH = bound(Task(key="1", messages=({"role": "user", "content": "2+2=?"},), spec={"answer": "4"}), "math")
+CALL = {"id": "x1", "type": "function", "function": {"name": "get", "arguments": '{"key": "a"}'}}
 
 
 def told(content: str | None, *, reason: str = "stop", **message: Any) -> dict[str, Any]:
@@ -77,12 +90,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(int(fault), {"error": {"message": "as told"}})
         elif fault == "rubbish":
             self._answer(200, {"choices": [{"message": "hello"}]})
+        elif fault == "broken off":
+            self._send(200, b'{"choices": [{"mess')
+        elif fault == "overloaded":
+            self._answer(200, {"error": {"message": "overloaded"}})
         else:
             usage = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
             self._answer(200, {"choices": [self.server.say(body)], "usage": usage})
 
     def _answer(self, status: int, data: Any) -> None:
-        content = json.dumps(data).encode()
+        self._send(status, json.dumps(data).encode())
+
+    def _send(self, status: int, content: bytes) -> None:
         try:
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
@@ -93,3 +112,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         return
+
+
+def asked(server: ChatServerDouble, task: Task, *, samples: int = 1, **settings: Any) -> Group:
+    """The group of answers of a server to a task."""
+    known = {"concurrency", "timeout_s", "retries", "key"} & settings.keys()
+    given = {"backoff_s": 0.01, "timeout_s": 20.0} | {name: settings.pop(name) for name in known}
+
+    async def run() -> Group:
+        async with ChatClient(ChatServer(url=server.url, **given)) as client:
+            sampling = settings.pop("sampling", PLAIN)
+            episodes = RemoteEpisodes(
+                client,
+                "tiny",
+                limits=EpisodeLimits(**settings.pop("limits", {})),
+                seed=1,
+                retries=settings.pop("again", 0),
+            )
+            ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0), sampling=sampling)
+            return await episodes.run_group(ticket, samples)
+
+    return asyncio.run(run())

@@ -182,6 +182,9 @@ def test_the_types_of_untyped_arguments_are_those_of_the_tools_schema() -> None:
         ('["a"]', {"type": "array"}, ["a"]),
         ("false", {}, False),
         ("[1", None, "[1"),
+        ("9" * 4301, {"type": "integer"}, "9" * 4301),
+        ("9" * 4301, {"type": "number"}, "9" * 4301),
+        ("\u0667", {"type": ["integer", "number"]}, "\u0667"),
     ],
 )
 def test_a_text_is_the_first_type_of_its_schema_that_it_can_be(text: str, schema: Any, value: Any) -> None:
@@ -243,6 +246,7 @@ CHANNELS = [
         "<|channel|>analysis<|message|>a<|end|><|channel|>analysis<|message|>b<|end|><|channel|>final<|message|>1",
         ("a\nb", "1", True, False),
     ),
+    ("<|channel|>final<|message|>1<|start|>assistant<|channel|>final<|message|>2", ("", "", False, False)),
 ]
 
 

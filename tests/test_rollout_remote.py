@@ -7,46 +7,21 @@ from typing import Any
 
 import pytest
 from bound import bound
-from chat_server import HANG_S, KEY, Body, ChatServerDouble, Say, told
+from chat_server import CALL, HANG_S, KEY, MATH, Body, ChatServerDouble, Say, asked, told
 
 from envs.catalog import environment
 from envs.core.failure import FailureKind
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, up_to
 from envs.core.turn_text import BadCall, Call
-from rollout.episodes.episode import EpisodeLimits
 from rollout.remote.chat_messages import read_turn, request_body, to_openai
 from rollout.remote.client import ChatClient, Refused, ServerFault
-from rollout.remote.episodes import RemoteEpisodes
 from rollout.remote.server import ChatServer
 from rollout.sampling import PLAIN, Sampling
-from rollout.trajectory import Closed, Group, Stop, Ticket, TurnFault, WeightVersion
+from rollout.trajectory import Closed, Stop, TurnFault
 
-MATH = bound(Task(key="1", messages=({"role": "user", "content": "2+2=?"},), spec={"answer": "4"}), "math")
 RIGHT = told("\\boxed{4}", reasoning_content="two and two")
 GET = {"type": "function", "function": {"name": "get", "arguments": {"key": "a"}}}
-CALL = {"id": "x1", "type": "function", "function": {"name": "get", "arguments": '{"key": "a"}'}}
-
-
-def asked(server: ChatServerDouble, task: Task, *, samples: int = 1, **settings: Any) -> Group:
-    """The group of answers of a server to a task."""
-    known = {"concurrency", "timeout_s", "retries", "key"} & settings.keys()
-    given = {"backoff_s": 0.01, "timeout_s": 20.0} | {name: settings.pop(name) for name in known}
-
-    async def run() -> Group:
-        async with ChatClient(ChatServer(url=server.url, **given)) as client:
-            sampling = settings.pop("sampling", PLAIN)
-            episodes = RemoteEpisodes(
-                client,
-                "tiny",
-                limits=EpisodeLimits(**settings.pop("limits", {})),
-                seed=1,
-                retries=settings.pop("again", 0),
-            )
-            ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0), sampling=sampling)
-            return await episodes.run_group(ticket, samples)
-
-    return asyncio.run(run())
 
 
 def expert(task: Task) -> Say:
@@ -167,10 +142,20 @@ def test_an_answer_that_is_cut_off_is_cut_and_a_thought_that_never_ended_is_no_a
 
 
 def test_a_server_that_is_busy_or_stumbles_is_asked_again() -> None:
-    with ChatServerDouble(lambda body: RIGHT, faults=["429", "503", "500"]) as server:
+    with ChatServerDouble(lambda body: RIGHT, faults=["429", "503", "529", "520"]) as server:
         group = asked(server, MATH)
     assert [one.reward for one in group.trajectories] == [1.0]
-    assert len(server.bodies) == 4
+    assert len(server.bodies) == 5
+
+
+def test_a_reply_that_is_no_answer_is_asked_for_again() -> None:
+    with ChatServerDouble(lambda body: RIGHT, faults=["broken off", "overloaded"]) as server:
+        group = asked(server, MATH)
+    assert [one.reward for one in group.trajectories] == [1.0]
+    with ChatServerDouble(lambda body: RIGHT, faults=["overloaded"] * 2) as server:
+        (lost,) = asked(server, MATH, retries=1).failed
+    assert lost.failure is not None
+    assert (lost.failure.kind, "overloaded" in lost.failure.message) == (FailureKind.ENGINE, True)
 
 
 @pytest.mark.parametrize(

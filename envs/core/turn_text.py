@@ -5,6 +5,7 @@ A turn reads `thought </think> answer`; with thinking off it is the bare answer.
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
 BLANK_LINES = re.compile(r"\A(?:[ \t\r]*\n)+")
 CALL_BLOCK = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
+HALVES = re.compile("[\ud800-\udfff]")
+"""Halves of surrogate pairs: JSON can name one alone, UTF-8 can't write it."""
+DEEPEST = 64
+"""Levels of lists and objects in the arguments of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +136,38 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
     return call_of(call.get("name"), call.get("arguments", {})) if isinstance(call, dict) else call_of(None, {})
 
 
-def call_of(name: Any, arguments: Any) -> Call | BadCall:
-    """Return the call of what was read as its name and its arguments."""
-    if not isinstance(name, str):
+def call_of(name: Any, arguments: Any, *, named: Any = "") -> Call | BadCall:
+    """Return the call of what was read as its name, its arguments and, where the model named it, its id.
+
+    Its texts can be written and its numbers are finite, so that whoever it is handed on to can do with it what JSON allows.
+    """
+    if not isinstance(name, str) or not name.strip():
         return BadCall(error="error: tool call has no name")
     if not isinstance(arguments, dict):
         return BadCall(error="error: arguments must be an object")
-    return Call(name=name, arguments=arguments)
+    try:
+        given = writable(arguments)
+    except ValueError as error:
+        return BadCall(error=f"error: {error}")
+    return Call(name=writable(name.strip()), arguments=given, id=writable(named) if isinstance(named, str) else "")
+
+
+def writable(value: Any, *, levels: int = DEEPEST) -> Any:
+    """Return JSON data whose texts can be written as UTF-8, U+FFFD in the place of half a surrogate pair.
+
+    Raises `ValueError` for data that is nested deeper than `levels`, and for numbers that are not finite.
+    """
+    if isinstance(value, str):
+        return HALVES.sub("\ufffd", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"the number {value} is not finite")
+    if not isinstance(value, dict | list):
+        return value
+    if levels == 0:
+        raise ValueError("lists and objects are nested too deeply")
+    if isinstance(value, list):
+        return [writable(inner, levels=levels - 1) for inner in value]
+    return {writable(key): writable(inner, levels=levels - 1) for key, inner in value.items()}
 
 
 def call_from_text(name: Any, arguments: str) -> Call | BadCall:

@@ -20,6 +20,8 @@ from rollout.formats.turn_format import TurnFormat, opens_thought
 
 MARK = "temper-mark"
 """Stands for the text of the assistant where only what follows it is wanted."""
+UNNAMED = BadCall(error="")
+"""A call without a name or an id of the model's own."""
 
 
 def _calling(name: str) -> Message:
@@ -81,10 +83,10 @@ class Renderer:
         `calls` are those of the turn, which the messages of tools answer one after the other. `after` are the ids of that
         turn: where another end than the template's is the last of them, or none, as behind a stop string, its end comes first.
         """
-        said: Message = {"role": "assistant", "content": MARK}
         if any(message.get("role") == "tool" for message in messages) and self.format.reads_calls:
-            said = {"role": "assistant", "content": "", "tool_calls": self._called(calls)}
-        text = self._render([ASKED, said, *messages], thinks=thinks)
+            text = self._answered_calls(calls, messages, thinks=thinks)
+        else:
+            text = self._render([ASKED, {"role": "assistant", "content": MARK}, *messages], thinks=thinks)
         tail = text[text.index(MARK) + len(MARK) :]
         found = [(tail.index(end), -len(end), end) for end in self.format.parted_by if end in tail]
         if not found:
@@ -96,18 +98,23 @@ class Renderer:
         ended = not after or after[-1] == ends.get(end) or (end not in ends and after[-1] in self._end_ids)
         return self.encode(tail[start + len(end) :] if ended else tail[start:])
 
-    def _called(self, calls: Sequence[Call | BadCall]) -> list[dict[str, object]]:
-        """Return calls of these names, the mark in the last one's arguments; one where the family makes no more."""
-        names = [(call.name, call.id) if isinstance(call, Call) else ("unknown", "") for call in calls] or [
-            ("unknown", "")
-        ]
+    def _answered_calls(self, calls: Sequence[Call | BadCall], messages: Sequence[Message], *, thinks: bool) -> str:
+        """Return a turn of calls and their answers. A template that refuses the model's names or ids is given ours."""
+        try:
+            return self._render([ASKED, self._called(calls), *messages], thinks=thinks)
+        except ValueError:
+            return self._render([ASKED, self._called([UNNAMED] * len(calls)), *messages], thinks=thinks)
+
+    def _called(self, calls: Sequence[Call | BadCall]) -> Message:
+        """Return a turn of calls of these names, the mark in the last one's arguments; one where the family makes no more."""
+        names = [(call.name, call.id) if isinstance(call, Call) else ("unknown", "") for call in calls or [UNNAMED]]
         kept = names if self.format.parallel else names[:1]
         made: list[dict[str, object]] = []
         for number, (name, given) in enumerate(kept):
             arguments = {"key": MARK} if number == len(kept) - 1 else {}
             call: dict[str, object] = {"type": "function", "function": {"name": name, "arguments": arguments}}
             made.append(call | ({"id": given} if given else {}))
-        return made
+        return {"role": "assistant", "content": "", "tool_calls": made}
 
     def parse(self, text: str, task: Task, context_ids: Sequence[int]) -> ParsedTurn:
         """Read a turn of a task that followed these ids, in the format of the model's family."""

@@ -16,7 +16,7 @@ from transformers.utils.chat_parsing.content_parsers import parse_content, proce
 from transformers.utils.chat_parsing.response_templates import ResponseTemplateField, load_response_template
 
 from envs.core.task import Tool
-from envs.core.turn_text import BadCall, Call
+from envs.core.turn_text import BadCall, Call, call_of
 from rollout.formats.typed import properties_of, typed
 
 Field = Mapping[str, Any]
@@ -83,7 +83,8 @@ class CallSyntax:
             return [body]
         listed = parse_content(body, self.region.content, self.region.content_args)
         items = listed if isinstance(listed, list) else [listed]
-        return [json.dumps([item], ensure_ascii=False) for item in items]
+        named = [{"id": "", **item} if isinstance(item, dict) else item for item in items]  # models may give none
+        return [json.dumps([item], ensure_ascii=False) for item in named]
 
     def _call(self, body: str, captures: dict[str, str], tools: Sequence[Tool]) -> Call | BadCall:
         untyped = self.region.content == "xml-inline"
@@ -106,17 +107,13 @@ class CallSyntax:
 def _checked(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCall:
     function = made.get("function") if isinstance(made, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(function, dict) or not isinstance(name, str) or not name.strip():
-        return BadCall(error="error: tool call has no name")
+    if not isinstance(function, dict) or not isinstance(name, str):
+        return call_of(None, {})
     arguments = function.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return BadCall(error="error: arguments must be an object")
-    name = name.strip()
     if untyped:
-        schemas = properties_of(tools, name)
+        schemas = properties_of(tools, name.strip())
         arguments = {key: typed(str(value), schemas.get(key)) for key, value in arguments.items()}
-    given = made.get("id", function.get("id"))
-    return Call(name=name, arguments=arguments, id=given if isinstance(given, str) else "")
+    return call_of(name, arguments, named=made.get("id", function.get("id")))
 
 
 def declared(

@@ -19,6 +19,8 @@ NEXT_MESSAGE = f"{END}{START}assistant"
 """What closes a thought: the model then chooses between an answer and a call."""
 TURN_ENDS = (RETURN, CALL)
 HEAD = re.compile(r"(?:<\|start\|>assistant)?(?P<head>.*?)<\|message\|>(?P<body>.*)", re.DOTALL)
+HEAD_TAG = re.compile(r"<\|(?:start|channel|message)\|>")
+"""None stands in an answer: it would be another message, to which nothing led over."""
 NAME = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 ON_CHANNEL = re.compile(r"<\|channel\|>(\w+)")
 
@@ -50,8 +52,8 @@ def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
             over = True
         else:
             well_formed = False
-    readable = bool(answers or calls) and (thinks or not thoughts)
     said = answer_text("\n".join([*beside, *answers]))
+    readable = bool(answers or calls) and (thinks or not thoughts) and HEAD_TAG.search(said) is None
     return ParsedTurn(
         text=text,
         thought="\n".join(thoughts) if thinks else None,

@@ -8,7 +8,8 @@ from typing import Any
 
 from envs.core.task import Tool
 
-WHOLE_NUMBER = re.compile(r"-?\d+")
+WHOLE_NUMBER = re.compile(r"-?[0-9]{1,4300}")
+"""As long as Python reads one, here and in JSON."""
 WORDS = {"true": True, "false": False, "True": True, "False": False, "null": None, "None": None}
 """As templates write them: JSON's words and Python's."""
 UNREAD = object()
@@ -74,7 +75,7 @@ def _number(text: str) -> Any:
         value = float(text)
     except ValueError:
         return UNREAD
-    return value if math.isfinite(value) else UNREAD
+    return value if text.isascii() and math.isfinite(value) else UNREAD
 
 
 def _container(text: str, kind: type) -> Any:

@@ -14,16 +14,19 @@ from envs.core.thinking_mode import Mode, Thinking
 from envs.core.turn_text import (
     CALL_BLOCK,
     CLOSE_THOUGHT,
-    OPEN_THOUGHT,
+    OWN_TAGS,
     BadCall,
     Call,
     ParsedTurn,
+    TurnParts,
+    answer_text,
     call_from_text,
     call_message,
     call_of,
     parse_calls,
-    parse_turn,
+    split_turn,
     turn_text,
+    writable,
 )
 from rollout.budget.request_args import BUDGET
 from rollout.remote.client import Refused, ServerFault
@@ -32,6 +35,9 @@ from rollout.trajectory import Closed, Thought
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """Where servers put a thought."""
+ENDED = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence", "eos")
+CUT = ("length", "max_tokens", "max_output_tokens", "model_length")
+"""What servers call the end of a whole answer, and of one that a limit on tokens cut off; of other ends neither is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,7 @@ def request_body(
     """
     body: dict[str, Any] = {
         "model": model,
-        "messages": to_openai(messages),
+        "messages": writable(to_openai(messages)),
         "temperature": sampling.temperature,
         "seed": seed % 2**31,
     }
@@ -121,7 +127,8 @@ def _call(call: dict[str, Any], name: str) -> dict[str, Any]:
 def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> ChatTurn:
     """Return the turn in a server's answer. Raises `ServerFault` for what is none, `Refused` for what was filtered out.
 
-    A thought or calls that the server left in the text are read there, in this project's own notation.
+    An answer that ended for an unknown reason, such as a server that gave it up, is none. A thought or calls that the server
+    left in the text are read there, in this project's own notation.
     """
     try:
         choice = reply["choices"][0]
@@ -135,14 +142,14 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
         raise ServerFault(f"the reply has a message that is no text: {json.dumps(message)[:300]}")
     if reason == "content_filter":
         raise Refused("the server filtered the answer out")
-    content = sampling.before_stop(content)
-    parsed = _parsed(content, thought, given, thinks=thinks, finished=reason != "length")
-    return ChatTurn(
-        parsed=parsed,
-        message=_message(parsed),
-        thought=_thought(reply, parsed),
-        finished=reason != "length",
-    )
+    ended = str(reason).lower()
+    if ended not in (*ENDED, *CUT):
+        raise ServerFault(
+            f"finish_reason is {reason!r}: whether the answer is whole is told by {ENDED} and {CUT} alone"
+        )
+    content, cut = sampling.before_stop(writable(content)), ended in CUT
+    parsed = _parsed(content, writable(thought), given, thinks=thinks, cut=cut)
+    return ChatTurn(parsed=parsed, message=_message(parsed), thought=_thought(reply, parsed), finished=not cut)
 
 
 def _given(function: dict[str, Any]) -> Call | BadCall:
@@ -152,22 +159,31 @@ def _given(function: dict[str, Any]) -> Call | BadCall:
 
 
 def _parsed(
-    content: str, thought: str | None, calls: Sequence[Call | BadCall], *, thinks: bool, finished: bool
+    content: str, thought: str | None, given: Sequence[Call | BadCall], *, thinks: bool, cut: bool
 ) -> ParsedTurn:
-    if thought is None and (CLOSE_THOUGHT in content or content.lstrip().startswith(OPEN_THOUGHT)):
-        return parse_turn(content, thinks=True)
-    found = tuple(calls or parse_calls(content))
-    message = {"content": content, "reasoning_content": thought, "tool_calls": [_shown(call) for call in calls]}
-    readable = finished or bool(content or calls)  # else a thought that never came to its end
+    """Return a turn; calls that the server does not give are read in the answer."""
+    parts = _parts(content, thought, called=bool(given), thinks=thinks, cut=cut)
+    calls = {"tool_calls": [_shown(call) for call in given]}
     return ParsedTurn(
-        text=turn_text(message, thinks=thought is not None),
-        thought=(thought or "") if thinks else thought,
-        answer=content if readable else "",
-        said=CALL_BLOCK.sub("", content) if readable else "",
-        readable=readable,
-        well_formed=readable,
-        calls=found if readable else (),
+        text=turn_text({"content": content, "reasoning_content": thought, **calls}, thinks=thought is not None),
+        thought=parts.thought,
+        answer=turn_text({"content": parts.answer, **calls}, thinks=False) if parts.readable else "",
+        said=CALL_BLOCK.sub("", parts.answer),
+        readable=parts.readable,
+        well_formed=parts.well_formed,
+        calls=tuple(given or parse_calls(parts.answer)) if parts.readable else (),
     )
+
+
+def _parts(content: str, thought: str | None, *, called: bool, thinks: bool, cut: bool) -> TurnParts:
+    """Tell thought from answer: as the server does, else by the tags that it left in the text.
+
+    A text without tags is an answer if it came to its end; one that was cut off may be a thought that the template opened.
+    """
+    if thought is None:
+        return split_turn(content, OWN_TAGS, thinks=thinks, opened=cut or CLOSE_THOUGHT in content)
+    readable = called or bool(content) or not cut  # else the thought never came to its end
+    return TurnParts(thought=thought, answer=answer_text(content), readable=readable, well_formed=readable)
 
 
 def _shown(call: Call | BadCall) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import httpx
 from envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
 from rollout.remote.server import ChatServer
 
-REPEATED = (408, 429, 500, 502, 503, 504)
-"""Statuses after which the same request may be answered."""
+REPEATED = (408, 429)
+"""Statuses after which the same request may be answered, beside those of a fault of the server (5xx)."""
 LONGEST_PAUSE_S = 60.0
 TOO_LONG = ("context length", "context_length", "maximum context", "max_model_len", "prompt is too long")
 """What servers say of a conversation that has no room for an answer."""
@@ -31,6 +31,14 @@ class Refused(EnvError):
     """The server understands the request and will not answer it."""
 
     kind = "refused"
+
+
+class _Passing(Exception):
+    """What the same request may not meet again; `pause_s` is how long the server asks to be left alone, where it does."""
+
+    def __init__(self, problem: str, pause_s: float | None = None) -> None:
+        super().__init__(problem)
+        self.pause_s = pause_s
 
 
 class ChatClient:
@@ -71,15 +79,13 @@ class ChatClient:
         for attempt in range(server.retries + 1):
             try:
                 async with asyncio.timeout(server.timeout_s):
-                    reply, content = await self._once(method, url, body)
+                    return _answer(f"{method} {url}", *await self._once(method, url, body))
             except (TimeoutError, httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout) as error:
                 raise EpisodeTimeout(f"{method} {url}: no answer in {server.timeout_s:g} s (--timeout)") from error
             except httpx.HTTPError as error:
                 problem, pause = f"{type(error).__name__}: {error}", None
-            else:
-                if reply.status_code not in REPEATED:
-                    return _answer(f"{method} {url}", reply.status_code, content)
-                problem, pause = f"status {reply.status_code}: {_shown(content)}", _asked_for(reply)
+            except _Passing as error:
+                problem, pause = str(error), error.pause_s
             if attempt < server.retries:
                 usual = server.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
                 await asyncio.sleep(min(LONGEST_PAUSE_S, max(usual, pause or 0.0)))
@@ -96,8 +102,11 @@ class ChatClient:
         return reply, bytes(received)
 
 
-def _answer(asked: str, status: int, content: bytes) -> dict[str, Any]:
+def _answer(asked: str, reply: httpx.Response, content: bytes) -> dict[str, Any]:
     """Return the object in a reply of status 2xx; raise what any other reply means."""
+    status = reply.status_code
+    if status in REPEATED or status >= 500:
+        raise _Passing(f"status {status}: {_shown(content)}", _asked_for(reply))
     if 300 <= status < 400:
         raise ServerFault(f"{asked}: status {status}: redirects are not followed; give the address that it names")
     if not 200 <= status < 300:
@@ -108,9 +117,9 @@ def _answer(asked: str, status: int, content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ServerFault(f"{asked}: the reply is not JSON: {_shown(content)!r}") from error
-    if not isinstance(found, dict):
-        raise ServerFault(f"{asked}: the reply is no object: {_shown(content)!r}")
+        raise _Passing(f"the reply is not JSON: {_shown(content)!r}") from error
+    if not isinstance(found, dict) or found.get("error"):
+        raise _Passing(f"the reply is no answer: {_shown(content)!r}")
     return found
 
 

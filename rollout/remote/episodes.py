@@ -160,6 +160,8 @@ def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Tu
         versions_T=(),
         forced_T=(),
         text=said.parsed.text,
+        thought_text=said.parsed.thought,
+        answer=said.parsed.answer,
         observation=result.messages,
         thought=said.thought,
         faults=tuple(fault for fault, there in faults.items() if there),

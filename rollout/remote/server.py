@@ -21,7 +21,7 @@ class ChatServer:
     timeout_s: float = 600.0
     """Deadline of one request, in seconds."""
     retries: int = 4
-    """Repetitions of a request that did not reach the server, was turned away (429) or met a fault of it (5xx)."""
+    """Repetitions of a request that did not reach the server, was turned away (429) or met a fault of it (5xx, no answer)."""
     backoff_s: float = 0.5
     """Pause before the first repetition, in seconds; each further one is twice as long, or what the server asks for."""
     max_bytes: int = 2**24
