@@ -38,7 +38,7 @@ def _value(node: ast.expr) -> Any:
         return [_value(one) for one in node.elts]
     if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
         return {str(ast.literal_eval(key)): _value(one) for key, one in zip(node.keys, node.values, strict=True) if key}
-    value = ast.literal_eval(node)
+    value = ast.literal_eval(node) if isinstance(node, ast.Constant | ast.UnaryOp) else node
     if not isinstance(value, str | int | float | None):
-        raise ValueError(f"{ast.unparse(node)} is no value of JSON")
+        raise ValueError("a value is none of JSON's")
     return value
