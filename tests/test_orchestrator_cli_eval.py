@@ -190,6 +190,14 @@ def test_a_model_behind_a_server_is_evaluated_without_any_configuration(
     assert KEY not in shown.out + shown.err
 
 
+def test_a_server_that_is_slow_is_waited_for_as_long_as_it_answers(tmp_path: Path) -> None:
+    with ChatServerDouble(sums, seconds=0.3) as server:
+        assert evaluated(server, tmp_path, "--concurrency", "1", "eval.timeout_s=1.5")[0] == 0
+        assert len(server.bodies) == 8
+        server.seconds = 3.0
+        assert evaluated(server, tmp_path / "silent", "eval.timeout_s=1.5")[0] == 3
+
+
 def test_a_server_that_does_not_answer_as_it_should_is_no_score_of_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

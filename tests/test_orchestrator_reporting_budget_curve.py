@@ -233,8 +233,7 @@ def test_an_impossible_budget_is_named(setting: dict[str, Any], words: str) -> N
 
 def test_passes_go_by_kind_and_put_every_budget_of_an_environment_at_once() -> None:
     config = EvalConfig(budgets=[4], budget_shares=[0.5, 1.0], no_thought=True, low_effort=True)
-    off, low, budgets = further_passes(config, {"code": 8.0, "math": 40.0})
-    assert [one.points for one in (off, low, budgets)] == [1, 1, 3]
+    off, _, budgets = further_passes(config, {"code": 8.0, "math": 40.0})
     assert budgets.name == "budgets in tokens: code 4, 4, 8; math 4, 20, 40"
     plain = [task_under(UNLIMITED, key) for key in ("a", "b")]
     assert [task.thinking for task in off.tasks(plain)] == [OFF, OFF]

@@ -69,6 +69,25 @@ def test_answers_are_waited_for_anew_while_workers_are_replaced(tmp_path: Path, 
     assert ended(tmp_path / "healed", time.monotonic).exists()
 
 
+class OneByOne(RolloutPool):
+    """Answers one group after the other, the last of them long after the deadline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = asyncio.Lock()
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        async with self.place:
+            await asyncio.sleep(0.3)
+            return await super().run_group(ticket, samples)
+
+
+def test_an_evaluation_waits_as_long_as_answers_come(tmp_path: Path) -> None:
+    pool = OneByOne()
+    path, _ = done(tmp_path, evaluation, "eval.timeout_s=1.0", "eval.tasks=4", pool=pool)
+    assert (path.exists(), len(pool.tickets) >= 8) == (True, True)
+
+
 def test_the_answers_that_a_stage_trains_on_are_drawn_as_it_says(tmp_path: Path) -> None:
     pool = RolloutPool()
 

@@ -13,7 +13,7 @@ from orchestrator.cli.run_commands import reported
 from orchestrator.evaluation.remote import evaluate_server
 from orchestrator.evaluation.table import result_lines
 from orchestrator.pipeline.config import Config, make_config
-from orchestrator.pipeline.eval_config import Given, asked_for, fresh_name, label_of, merged, of_model, of_run, slug
+from orchestrator.pipeline.eval_config import PATIENT, Given, asked_for, fresh_name, label_of, merged, of_model, of_run, slug
 from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.model_source import ModelSource
@@ -36,7 +36,7 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
             raise ValueError(
                 f"{given.what} beside --url must be a YAML file, whose tasks are asked; the model is --model"
             )
-        return _of_server(given, {} if file is None else read_text(file, []), told=told, envs=envs, presets=presets)
+        return _of_server(given, PATIENT if file is None else read_text(file, []), told=told, envs=envs, presets=presets)
     if file is None:
         return _through_pipeline(config_of(given, told=told, envs=envs, presets=presets))
     if envs or presets:

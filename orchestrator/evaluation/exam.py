@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
+from time import monotonic
 from typing import TypeVar
 
 from envs.core.bounds import fraction
@@ -45,8 +46,8 @@ class EvalConfig:
     """Answers to each task, the k of avg@k and pass@k."""
     sampling: Sampling = field(default_factory=Sampling)
     """How the answers are drawn."""
-    timeout_s: float = running(600.0)
-    """Deadline of answering the tasks once, in seconds; where they are answered under n budgets at once, n times that."""
+    timeout_s: float = running(3600.0)
+    """Longest wait for the next task to be answered, in seconds; a process that hangs is found long before."""
     max_failures: float = running(0.5)
     """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     budgets: list[int] = scheduled([])
@@ -83,11 +84,6 @@ class Pass:
 
     name: str
     conditions: dict[str, list[Condition]]
-
-    @property
-    def points(self) -> int:
-        """Most points of one environment."""
-        return max((len(conditions) for conditions in self.conditions.values()), default=0)
 
     def tasks(self, plain: Iterable[Task]) -> list[Task]:
         """Return the tasks under this pass's modes; conditions that share a mode share its answers."""
@@ -149,25 +145,29 @@ class Exam:
                 run.progress.note(f"eval-{self.label}: {env} has {found} held-out tasks, {wanted} were asked for")
         return tasks
 
-    async def answers(self, tasks: list[Task], *, points: int = 1) -> list[Group]:
+    async def answers(self, tasks: list[Task]) -> list[Group]:
         """Return the groups of answers to the tasks.
 
-        Raise `StuckError` after `points` times the deadline of an evaluation, which begins anew where a worker takes the
-        place of another one; `TooManyFailures` where too many fail.
+        Raise `StuckError` once none has come for as long as the deadline of an evaluation, which begins anew where a worker
+        takes the place of another one; `TooManyFailures` where too many fail.
         """
         run, config = self._run, self._config
         tickets = [
             Ticket(number=next(self._numbers), task=task, admitted=run.version, sampling=config.sampling)
             for task in tasks
         ]
+        last = 0.0
         with run.supervision.evaluating(self.label, tasks=len(tasks)) as view:
 
             async def answered(ticket: Ticket) -> Group:
+                nonlocal last
                 group = await self._watch.on(self._pool.run_group(ticket, config.samples))
                 view.answered += 1
+                last = monotonic()
                 return group
 
-            waiting = self._in_time(together(map(answered, tickets)), points=points, waiting_for="held-out answers")
+            answering = together(map(answered, tickets))
+            waiting = self._in_time(answering, waiting_for="held-out answers", last_sign=lambda: last)
             groups = await run.stop.wait_or(waiting)
         self._watch.conclude()
         return groups
@@ -182,9 +182,13 @@ class Exam:
             self._run.progress.note(f"eval-{self.label}: {void_in_words(env, answers, groups, self._version)}")
         return sound
 
-    async def _in_time(self, work: Awaitable[T], *, waiting_for: str, points: int = 1) -> T:
-        limit = Deadline(seconds=points * self._config.timeout_s, setting="eval.timeout_s")
-        return await self._run.engines.in_time(limit, work, stage=f"eval of {self.label}", waiting_for=waiting_for)
+    async def _in_time(
+        self, work: Awaitable[T], *, waiting_for: str, last_sign: Callable[[], float] = lambda: 0.0
+    ) -> T:
+        limit = Deadline(seconds=self._config.timeout_s, setting="eval.timeout_s")
+        return await self._run.engines.in_time(
+            limit, work, stage=f"eval of {self.label}", waiting_for=waiting_for, last_sign=last_sign
+        )
 
 
 async def thinking_passes(
@@ -202,7 +206,7 @@ async def thinking_passes(
     further: list[Group] = []
     for one in passes:
         run.progress.note(f"eval-{exam.label}: {one.name}")
-        further += await exam.answers(one.tasks(tasks), points=one.points)
+        further += await exam.answers(one.tasks(tasks))
     sound = exam.attested(further)
     conditions = {env: [FREE, *(condition for one in passes for condition in one.conditions[env])] for env in known}
     groups = [*free, *sound]

@@ -141,8 +141,13 @@ async def _answers(
         return group
 
     limit = Deadline(seconds=settings.timeout_s, setting="eval.timeout_s")
-    answering = together(map(answered, tickets))
-    groups = await within(limit, answering, stage=f"eval of {label}", waiting_for=lambda: "held-out answers")
+    groups = await within(
+        limit,
+        together(map(answered, tickets)),
+        stage=f"eval of {label}",
+        waiting_for=lambda: "held-out answers",
+        last_sign=lambda: episodes.heard,
+    )
     watch.conclude()
     return groups
 

@@ -22,26 +22,16 @@ Named = Mapping[str, str | None]
 LONGEST = 8192
 """Most tokens of an episode where nobody says otherwise, in a model that takes as many."""
 EPISODE_S = 900.0
-PASS_S = 86400.0
-"""Deadline of an evaluation where nobody says otherwise: a hung process is found long before."""
+PATIENT: Given = {"rollout": {"limits": {"timeout_s": EPISODE_S}}, "supervision": {"stalled_s": EPISODE_S + 60}}
+"""How long an episode may take where no configuration says so."""
 
 
 def of_model(source: ModelSource) -> Given:
     """Return what a model alone says: how long its episodes may be, and how its engine runs. Raises as `ModelSource.folder`."""
     longest = min(longest_sequence(source.folder) or LONGEST, LONGEST)
-    return {
-        "model": {"path": source.path},
-        "rollout": {
-            "limits": {"turn_tokens": longest, "total_tokens": longest, "timeout_s": EPISODE_S},
-            "engine": {
-                "max_model_len": longest,
-                "dtype": "float32" if ON_CPU else "auto",
-                "gpu_memory_utilization": 0.9,
-            },
-        },
-        "supervision": {"stalled_s": EPISODE_S + 60},
-        "eval": {"timeout_s": PASS_S},
-    }
+    limits = {"turn_tokens": longest, "total_tokens": longest}
+    engine = {"max_model_len": longest, "dtype": "float32" if ON_CPU else "auto", "gpu_memory_utilization": 0.9}
+    return merged(PATIENT, {"model": {"path": source.path}, "rollout": {"limits": limits, "engine": engine}})
 
 
 def of_run(folder: Path, model: Path) -> Given:

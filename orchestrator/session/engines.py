@@ -79,9 +79,25 @@ class Engines:
         """Return when a worker took the place of another one last, on the monotonic clock; see `RolloutPool.healed`."""
         return 0.0 if self.pool is None else self.pool.healed()
 
-    async def in_time(self, limit: Deadline, answers: Awaitable[T], *, stage: str, waiting_for: str) -> T:
-        """Wait for answers of the workers: as long again where one takes the place of another one, `StuckError` after it."""
-        return await within(limit, answers, stage=stage, waiting_for=lambda: waiting_for, last_sign=self.healed)
+    async def in_time(
+        self,
+        limit: Deadline,
+        answers: Awaitable[T],
+        *,
+        stage: str,
+        waiting_for: str,
+        last_sign: Callable[[], float] = lambda: 0.0,
+    ) -> T:
+        """Wait for answers of the workers: as long again after a sign, as `within` has it, and where a worker takes the place of
+        another one, `StuckError` after it.
+        """
+        return await within(
+            limit,
+            answers,
+            stage=stage,
+            waiting_for=lambda: waiting_for,
+            last_sign=lambda: max(self.healed(), last_sign()),
+        )
 
     def resize(self, workers: int) -> bool:
         """Have so many workers from now on; returns False where there are none yet."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 
 from envs.catalog import make_env
@@ -67,6 +68,8 @@ class RemoteEpisodes:
         self._make_env = make_env
         self._places = asyncio.Semaphore(client.server.concurrency)
         self._threads = EnvThreads()
+        self.heard = 0.0
+        """When a request has ended last, on the monotonic clock."""
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
         """Return `samples` answers to the ticket's task; those that failed are tried again."""
@@ -132,8 +135,11 @@ class RemoteEpisodes:
         seed = episode.seed + len(episode.turns)
         body: dict[str, Any] = request_body(self._model, messages, task.tools, task.thinking, sampling, seed=seed)
         async with episode.watch.place(self._places):
-            with episode.watch.running("generate_s"):
-                return read_turn(await self._client.complete(body), thinks=task.thinks, sampling=sampling)
+            try:
+                with episode.watch.running("generate_s"):
+                    return read_turn(await self._client.complete(body), thinks=task.thinks, sampling=sampling)
+            finally:
+                self.heard = monotonic()
 
     def _stop(self, said: ChatTurn, *, turns: int) -> Stop:
         if not said.finished:
