@@ -230,6 +230,27 @@ def test_a_configuration_asks_a_server_in_its_environments(tmp_path: Path) -> No
     assert server.bodies[0]["temperature"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["models/mine", "--env", "math", "--model", "other", "--timeout", "9"], "--model, --timeout without --url"),
+        (["models/mine", "--env", "math", "--key-variable", "KEY"], "--key-variable without --url"),
+        ([str(DEMO), "--runs-dir", "elsewhere"], "give runs_dir=DIR"),
+        (["--url", "http://127.0.0.1:9/v1", "--env", "math", "rollout.limits.turn_tokens=9"], "--max-tokens"),
+        (
+            ["--url", "http://127.0.0.1:9/v1", "--env", "math", "rollout.thought.grace=9"],
+            "rollout.thought.grace=9 beside",
+        ),
+        (["--url", "http://127.0.0.1:9/v1", "--env", "math", "--samples", "0"], "eval.samples=0"),
+    ],
+)
+def test_what_a_way_of_evaluating_does_not_read_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["eval", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_what_is_wrong_with_a_command_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--env", "math"]) == 2
     assert "name what is to be evaluated" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from pathlib import Path
 from typing import Any
 
 DESCRIPTION = """evaluate a model on tasks with known answers
@@ -45,6 +46,13 @@ SERVER: dict[str, tuple[type, str, str]] = {
 }
 """Those of `ChatServer`, likewise."""
 KEY_VARIABLE = "OPENAI_API_KEY"
+OF_SERVERS = ("model", *SERVER, "key_variable")
+"""Options that only an evaluation of a server reads."""
+ASKED_OF_SERVERS = (
+    *("envs", "eval", "seed", "sandbox", "name", "runs_dir"),
+    *("rollout.limits.turns", "rollout.limits.timeout_s", "rollout.retries", "rollout.programs"),
+)
+"""Settings that it reads; the others are of engines of our own."""
 SETTING = re.compile(r"[\w-]+(\.[\w*-]+)*=")
 """How an argument begins that is a setting."""
 
@@ -82,16 +90,13 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     )
     results = command.add_argument_group("results")
     results.add_argument("--name", help="of the folder; made of the model's name and the time")
-    results.add_argument(
-        "--runs-dir", default="runs", metavar="DIR", help="where it, and runs that are named, lie; runs"
-    )
+    results.add_argument("--runs-dir", metavar="DIR", help="where it, and runs that are named, lie; runs")
     server = command.add_argument_group("a model behind a server")
     server.add_argument("--url", help="up to and with the version, such as http://127.0.0.1:8000/v1")
     server.add_argument("--model", metavar="NAME", help="what the server calls it, where it has several")
     _add(server, SERVER)
     server.add_argument(
         "--key-variable",
-        default=KEY_VARIABLE,
         metavar="NAME",
         help=f"environment variable with the server's key; {KEY_VARIABLE}",
     )
@@ -113,7 +118,8 @@ def told(given: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--greedy with --temperature {given.temperature}: give one of them")
     if given.stop is not None:
         sampling["stop"] = [read_escapes(text) for text in given.stop]
-    samples = given.samples or (1 if sampling.get("temperature") == 0 else None)
+    greedy = sampling.get("temperature") == 0
+    samples = 1 if greedy and given.samples is None else given.samples
     counts = {"tasks": given.tasks, "samples": samples}
     evaluation = {name: value for name, value in counts.items() if value is not None}
     evaluation |= {"sampling": sampling} if sampling else {}
@@ -160,11 +166,38 @@ def _named(option: str, texts: list[str]) -> dict[str, str | None]:
     return found
 
 
+def is_file(what: str | None) -> bool:
+    """Return whether what is to be evaluated is named by a YAML file."""
+    return what is not None and Path(what).suffix in (".yaml", ".yml")
+
+
+def require_read(given: argparse.Namespace) -> None:
+    """Raise `ValueError` for an option or a setting that this way of evaluating would not read."""
+    if given.url is None:
+        if unread := [f"--{name.replace('_', '-')}" for name in OF_SERVERS if vars(given)[name] is not None]:
+            raise ValueError(f"{', '.join(unread)} without --url: only a model behind a server is asked so")
+        if is_file(given.what) and given.runs_dir is not None:
+            raise ValueError(
+                f"--runs-dir beside {given.what}, which says where its run lies; give runs_dir=DIR for another"
+            )
+        return
+    if unread := [text for text in given.overrides if not _is_asked_of_servers(text.partition("=")[0])]:
+        raise ValueError(
+            f"{', '.join(unread)} beside --url: a server is asked with the settings {', '.join(ASKED_OF_SERVERS)} alone; "
+            f"the length of a turn is --max-tokens, and all else is the server's own affair"
+        )
+
+
+def _is_asked_of_servers(key: str) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in ASKED_OF_SERVERS)
+
+
 def _execute(given: argparse.Namespace) -> int:
     if given.what is not None and SETTING.match(given.what):  # a server needs no WHAT
         given.overrides, given.what = [given.what, *given.overrides], None
     if given.what is None and given.url is None:
         raise ValueError("name what is to be evaluated: a YAML file, a model or a run; or a server with --url")
+    require_read(given)
     # Imported here: Ray, MLflow and transformers take 10 s to import, and --help needs none of them.
     from orchestrator.cli.run_eval import run_eval
 

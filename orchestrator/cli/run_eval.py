@@ -8,18 +8,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.eval_command import KEY_VARIABLE, is_file
 from orchestrator.cli.named_model import newest_model, run_folder
 from orchestrator.cli.run_commands import reported
 from orchestrator.evaluation.remote import evaluate_server
 from orchestrator.evaluation.table import result_lines
 from orchestrator.pipeline.config import Config, make_config
-from orchestrator.pipeline.eval_config import PATIENT, Given, asked_for, fresh_name, label_of, merged, of_model, of_run, slug
+from orchestrator.pipeline.eval_config import (
+    PATIENT,
+    Given,
+    asked_for,
+    fresh_name,
+    label_of,
+    merged,
+    of_model,
+    of_run,
+    slug,
+)
 from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.text import overridden, read_text
 from rollout.remote.server import ChatServer
 
+RUNS = "runs"
+"""Where runs lie that no configuration places."""
 Envs = Mapping[str, str | None]
 
 
@@ -30,13 +43,15 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
 
     Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
     """
-    file = Path(given.what) if given.what is not None and Path(given.what).suffix in (".yaml", ".yml") else None
+    file = Path(given.what) if is_file(given.what) else None
     if given.url is not None:
         if given.what is not None and file is None:
             raise ValueError(
                 f"{given.what} beside --url must be a YAML file, whose tasks are asked; the model is --model"
             )
-        return _of_server(given, PATIENT if file is None else read_text(file, []), told=told, envs=envs, presets=presets)
+        return _of_server(
+            given, PATIENT if file is None else read_text(file, []), told=told, envs=envs, presets=presets
+        )
     if file is None:
         return _through_pipeline(config_of(given, told=told, envs=envs, presets=presets))
     if envs or presets:
@@ -51,19 +66,20 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
 
 def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Config:
     """Return the configuration of an evaluation of a model or a run."""
-    folder = run_folder(given.what, given.runs_dir)
+    runs_dir = given.runs_dir or RUNS
+    folder = run_folder(given.what, runs_dir)
     if folder is not None and not (Path(given.what) / "config.json").is_file():
         base, label = of_run(folder, newest_model(folder).resolve()), label_of(folder)
     else:
         source = ModelSource(path=given.what)
         if not (source.on_hub or (source.folder / "config.json").is_file()):
             raise FileNotFoundError(
-                f"{given.what} is no YAML file, no model directory (it has no config.json), no run in {given.runs_dir} and no "
+                f"{given.what} is no YAML file, no model directory (it has no config.json), no run in {runs_dir} and no "
                 f"name on the hub"
             )
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
     found = asked_for(base, told, label=label, envs=envs, presets=presets)
-    found |= {"name": given.name or fresh_name(label), "runs_dir": given.runs_dir}
+    found |= {"name": given.name or fresh_name(label), "runs_dir": runs_dir}
     return make_config(overridden(found, given.overrides))
 
 
@@ -80,11 +96,13 @@ def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any
     """Evaluate a model behind a server; `base` is a configuration whose environments and settings it is asked with."""
     label = slug(given.model or given.url.split("://")[-1].split("/")[0])
     found = asked_for(base, told, label=label, envs=envs, presets=presets)
-    found |= {"name": given.name or fresh_name(label), "runs_dir": given.runs_dir}
+    found |= {"name": given.name or fresh_name(label)} | (
+        {} if given.runs_dir is None else {"runs_dir": given.runs_dir}
+    )
     options = {"concurrency": given.concurrency, "timeout_s": given.timeout, "retries": given.retries}
     server = ChatServer(
         url=given.url,
-        key=os.environ.get(given.key_variable, ""),
+        key=os.environ.get(given.key_variable or KEY_VARIABLE, ""),
         **{name: value for name, value in options.items() if value is not None},
     )
     config = make_config(overridden(found, given.overrides))

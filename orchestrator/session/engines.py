@@ -88,8 +88,8 @@ class Engines:
         waiting_for: str,
         last_sign: Callable[[], float] = lambda: 0.0,
     ) -> T:
-        """Wait for answers of the workers: as long again after a sign, as `within` has it, and where a worker takes the place of
-        another one, `StuckError` after it.
+        """Wait for answers of the workers: as long again after a sign of `last_sign`, as after the healing of a worker;
+        `StuckError` after it.
         """
         return await within(
             limit,
