@@ -100,8 +100,15 @@ class CallSyntax:
         return _checked(made[0] if isinstance(made, list) else made, tools, untyped=untyped)
 
     def _holds_arguments_only(self, body: str) -> bool:
-        rest = regex.sub(self.region.content_args["tag_pattern"], "", body, flags=regex.DOTALL)
-        return CLOSING_TAGS.fullmatch(rest) is not None
+        """Walk from argument to argument: a search for them all takes the square of a text that opens them and closes none."""
+        argument = regex.compile(self.region.content_args["tag_pattern"], flags=regex.DOTALL)
+        at = 0
+        while (at := CLOSING_TAGS.match(body, at).end()) < len(body):
+            found = argument.match(body, at)
+            if found is None or found.end() == at:
+                return False
+            at = found.end()
+        return True
 
 
 def _checked(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCall:
