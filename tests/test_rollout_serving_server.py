@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import tiny_models
+from chat_server import ChatServerDouble
 from openai import BadRequestError, OpenAI
 
 from learner.models.fresh import byte_tokenizer
@@ -100,10 +103,29 @@ NEVER_CLOSING = NO_TAGS | {str(LINE_END_ID): -100}
 """The model closes no thought and ends no line by itself; what is inserted is inserted all the same."""
 
 
+ENDS = ["<|im_end|>", "<|pad|>"]
+"""Of the served model's turns; a tokenizer has one end of a sequence, the first."""
+ASKING = '<tool_call>{"name": "get", "arguments": {"key": "a"}}</tool_call>'
+GET: Any = {
+    "type": "function",
+    "function": {"name": "get", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}},
+}
+
+
+def forced(text: str) -> dict[str, Any]:
+    """What makes the model say a text, without a thought."""
+    return {"thinking": False, "structured_outputs": {"regex": re.escape(text).replace('\\"', '"').replace("\\ ", " ")}}
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     run = tmp_path_factory.mktemp("served")
     model = tiny_models.nemotron_h(run / "model")
+    two_ends = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8")) | {"end_of_turn": ENDS}
+    (model / "tokenizer_config.json").write_text(json.dumps(two_ends), encoding="utf-8")
+    (model / "generation_config.json").write_text(
+        '{"eos_token_id": 3}', encoding="ascii"
+    )  # not what the template writes
     RunDir(run).store(RunState(model="model"))
     (run / "config.yaml").write_text("rollout: {thought: {announce: true, grace: 7}}", encoding="ascii")
     with socket.socket() as free:
@@ -151,6 +173,50 @@ def test_it_is_evaluated_like_any_other_server(served: Served, tmp_path: Path) -
     found = result["envs"]["math"]
     assert (found["samples"], found["failures"]) == (3, 0)
     assert 0 < found["tokens"] <= 24
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_turn_ends_at_each_end_that_its_family_has(served: Served, end: str) -> None:
+    token = str(byte_tokenizer().get_vocab()[end])
+    answer = served.ask(thinking=False, ignore_eos=False, logit_bias={token: 100})
+    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("stop", 1)
+    assert not answer.choices[0].message.content
+
+
+def test_calls_are_read_by_the_format_of_the_family_whole_and_in_a_stream(served: Served) -> None:
+    said: Any = {"ignore_eos": False, "max_tokens": 200, "tools": [GET]}
+    message = served.ask(**said, **forced(f"so {ASKING}{ASKING}")).choices[0].message
+    assert message.content == "so "
+    assert [(one.function.name, json.loads(one.function.arguments)) for one in message.tool_calls] == [
+        ("get", {"key": "a"})
+    ] * 2
+    calls: list[Any] = []
+    text = ""
+    for chunk in served.ask(**said, **forced(f"so {ASKING}"), stream=True):
+        for choice in chunk.choices:
+            calls += choice.delta.tool_calls or []
+            text += choice.delta.content or ""
+    assert (text, [(one.function.name, one.function.arguments) for one in calls]) == ("so ", [("get", '{"key": "a"}')])
+    unread = served.ask(**said, **forced('<tool_call>{"name": 3}</tool_call>')).choices[0].message
+    assert (unread.content, unread.tool_calls or []) == ('<tool_call>{"name": 3}</tool_call>', [])
+
+
+def test_tasks_with_tools_get_calls_from_it(served: Served, tmp_path: Path) -> None:
+    def say(body: dict[str, Any]) -> dict[str, Any]:
+        sent = body | forced(ASKING) | {"model": served.model}
+        reply = httpx.post(f"{served.client.base_url}chat/completions", json=sent, timeout=60)
+        assert reply.status_code == 200, reply.text
+        answered: dict[str, Any] = reply.json()["choices"][0]
+        return answered
+
+    with ChatServerDouble(say) as server:
+        command = ["eval", "--url", server.url, "--env", "tool_use", "--tasks", "1", "--model", "tiny"]
+        assert main([*command, "--max-tokens", "100", "--runs-dir", str(tmp_path), "--name", "it"]) == 0
+    (path,) = (tmp_path / "it" / "trajectories").glob("eval-*.jsonl")
+    turns = [turn for line in path.read_text(encoding="utf-8").splitlines() for turn in json.loads(line)["turns"]]
+    assert len(turns) > 1  # each but the last was answered by the tool
+    assert [turn["faults"] for turn in turns] == [[]] * len(turns)
+    assert {message["role"] for turn in turns[:-1] for message in turn["observation"]} == {"tool"}
 
 
 def test_a_request_may_bring_its_own_grace(served: Served) -> None:

@@ -109,6 +109,7 @@ HOMES = {
         "rollout/engines/vllm_worker.py",
         "rollout/engines/expert_recorder.py",
         "rollout/engines/thought_processor.py",
+        "rollout/serving/family_parser.py",
         "rollout/serving/server.py",
     ),
     "peft": ("learner/models/adapters.py",),

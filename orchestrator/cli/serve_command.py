@@ -21,8 +21,12 @@ OPTIONS: dict[str, tuple[type, str, str]] = {
     "threads": (int, "N", "CPU threads of the engine; 1"),
     "memory_gib": (int, "GIB", "size of the key-value cache on a CPU; 1"),
     "gpu_memory_utilization": (float, "SHARE", "share of a GPU's memory that the engine may take; 0.9"),
-    "reasoning_parser": (str, "NAME", "vLLM's parser that tells thought from answer; qwen3"),
-    "tool_call_parser": (str, "NAME", "vLLM's parser of tool calls, such as hermes; none, calls stay in the text"),
+    "reasoning_parser": (
+        str,
+        "NAME",
+        "vLLM's parser that tells thought from answer; that of the model's thinking tags",
+    ),
+    "tool_call_parser": (str, "NAME", "vLLM's parser of tool calls, such as hermes; the format of the model's family"),
 }
 """Settings of `ServerConfig`: type, what stands for the value, and help with the default."""
 THOUGHT_OPTIONS: dict[str, tuple[type, str, str]] = {

@@ -39,6 +39,8 @@ class ThinkingRules:
     """Why budgets are not available, "" where they are."""
     no_switch: str = ""
     """Why thinking can't be switched off, "" where it can."""
+    no_calls: str = ""
+    """Why tool calls are not understood, "" where they are."""
     think: str = ""
     no_think: str = ""
     """What the system message has to say in either mode, "" where the chat template opens the turn so without."""
@@ -64,6 +66,7 @@ def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -
         closing=closing,
         no_budget=no_budget,
         no_switch=no_switch,
+        no_calls="" if form.reads_calls else form.no_calls,
         think=form.think,
         no_think=form.no_think,
     )
@@ -79,6 +82,11 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
 
     Raises `RefusedRequest` for a value that means nothing, and for what the model can't do.
     """
+    if rules.no_calls and body.get("tools") and body.get("tool_choice") != "none":
+        raise RefusedRequest(
+            f"tools are given, but {rules.no_calls}; leave them out, or have the server started with a --tool-call-parser",
+            parameter="tools",
+        )
     thinks = _mode(body, rules)
     if not (thinks is None or isinstance(thinks, bool) or thinks == LOW):
         raise RefusedRequest(f'{THINKING} is {shown(thinks)}; it must be true, false or "{LOW}"', parameter=THINKING)

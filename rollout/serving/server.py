@@ -5,7 +5,7 @@ import signal
 import socket
 from argparse import Namespace
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -25,6 +25,10 @@ from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
 from rollout.engines.vllm_worker import WorkerExtension
 from rollout.escaping import Escaper
+from rollout.formats.find import find_format
+from rollout.formats.generation_file import GENERATION, generation_text
+from rollout.formats.turn_format import TurnFormat
+from rollout.serving.family_parser import reasoning_parser, tool_parser
 from rollout.serving.middleware import ThinkingMiddleware
 from rollout.serving.request import ThinkingRules, thinking_rules
 from rollout.serving.served_requests import CHAT
@@ -54,10 +58,10 @@ class ServerConfig:
     """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
     gpu_memory_utilization: float = 0.9
     """Share of a GPU's memory that the engine may take; ignored on a CPU."""
-    reasoning_parser: str = "qwen3"
-    """vLLM's parser that tells thought from answer; unused for a model without thinking tags."""
+    reasoning_parser: str | None = None
+    """vLLM's parser that tells thought from answer; null takes that of the model's tags."""
     tool_call_parser: str | None = None
-    """vLLM's parser of tool calls; null leaves them in the text."""
+    """vLLM's parser of tool calls; null reads them by the format of the model's family."""
     raw_prompts: bool = False
     """Whether prompts that are one text, or token ids, are answered too; whoever writes them can forge any turn."""
     thought: ThoughtConfig = field(default_factory=ThoughtConfig)
@@ -69,26 +73,39 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
     Raises `FileNotFoundError` and `ValueError` for what can't be served, `RuntimeError` where the engine does not start.
     """
     tokenizer = load_tokenizer(model)
+    form = find_format(tokenizer)
     rules = thinking_rules(tokenizer, config.thought)
-    for what, why in (("thinking budgets", rules.no_budget), ("thinking=false", rules.no_switch)):
+    if config.tool_call_parser is not None:
+        rules = replace(rules, no_calls="")
+    missing = (("thinking budgets", rules.no_budget), ("thinking=false", rules.no_switch), ("tools", rules.no_calls))
+    for what, why in missing:
         if why:
             print(f"not available: {what}; {why}", flush=True)
     limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
-    arguments = _arguments(model, config, rules, name=name)
+    with closing(ScratchFolder()) as scratch, scratch.used():
+        (scratch.path / GENERATION).write_text(generation_text(model, form.end_ids), encoding="utf-8")
+        arguments = _arguments(model, config, rules, form, name=name, generation=scratch.path)
+        return _listen(arguments, config, rules, Escaper(tokenizer), name=name)
+
+
+def _listen(arguments: Namespace, config: ServerConfig, rules: ThinkingRules, escaper: Escaper, *, name: str) -> int:
     try:
         address, listener = setup_server(arguments, reuse_port=False)
     except KeyError as error:
         raise ValueError(str(error.args[0])) from error
     except OSError as error:
         raise ValueError(f"can't listen at {config.host}:{config.port} ({error}); give another --port") from error
-    guard = Middleware(ThinkingMiddleware, rules=rules, escaper=Escaper(tokenizer), raw_prompts=config.raw_prompts)
+    guard = Middleware(ThinkingMiddleware, rules=rules, escaper=escaper, raw_prompts=config.raw_prompts)
     line = _ready_line(name, address, budgets=not rules.no_budget)
-    with closing(ScratchFolder()) as scratch, scratch.used():
-        return asyncio.run(_serve(arguments, guard, listener, line=line))
+    return asyncio.run(_serve(arguments, guard, listener, line=line))
 
 
-def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name: str) -> Namespace:
-    """Return the arguments of vLLM's server."""
+def _arguments(
+    model: Path, config: ServerConfig, rules: ThinkingRules, form: TurnFormat, *, name: str, generation: Path
+) -> Namespace:
+    """Return the arguments of vLLM's server; `generation` is a folder with what ends a turn, and the model's own defaults."""
+    calls = tool_parser(form) if config.tool_call_parser is None else config.tool_call_parser
+    thoughts = reasoning_parser(form) if config.reasoning_parser is None else config.reasoning_parser
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     values = {
         **engine_arguments(),
@@ -101,14 +118,16 @@ def _arguments(model: Path, config: ServerConfig, rules: ThinkingRules, *, name:
         "max_model_len": config.max_model_len,
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "worker_extension_cls": f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
-        "tool_call_parser": config.tool_call_parser,
-        "enable_auto_tool_choice": config.tool_call_parser is not None,
+        "generation_config": str(generation),
+        "tool_call_parser": calls or None,
+        "enable_auto_tool_choice": bool(calls),
     }
     if not rules.no_budget:
         values["logits_processors"] = [ThoughtProcessor]
         values["additional_config"] = {CLOSING: rules.closing}
-        values["reasoning_parser"] = config.reasoning_parser
-        arguments.structured_outputs_config.reasoning_parser = config.reasoning_parser
+    if form.tags is not None and thoughts:
+        values["reasoning_parser"] = thoughts
+        arguments.structured_outputs_config.reasoning_parser = thoughts
     for key, value in values.items():
         setattr(arguments, key, value)
     configure_logging_from_args(arguments)

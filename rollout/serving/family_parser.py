@@ -1,0 +1,124 @@
+"""Tool calls of served answers, read by the format of the model's family: a parser of vLLM's that no user has to name."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from vllm.entrypoints.generate.base.protocol import (
+    DeltaFunctionCall,
+    DeltaMessage,
+    DeltaToolCall,
+    ExtractedToolCallInformation,
+    FunctionCall,
+    ToolCall,
+)
+from vllm.tool_parsers import ToolParser, ToolParserManager
+
+from envs.core.task import Tool
+from envs.core.turn_text import Call
+from rollout.formats.turn_format import TurnFormat
+
+FAMILY = "family"
+"""The name of the parser in vLLM."""
+CHANNELS_PARSER = "openai"
+"""vLLM's own for gpt-oss, whose turns it reads as a whole."""
+REASONING_PARSERS = {
+    "<think>": "qwen3",
+    "<|channel>thought": "gemma4",
+    "<seed:think>": "seed_oss",
+    "<|channel|>analysis<|message|>": "openai_gptoss",
+}
+"""vLLM's parsers that tell thought from answer, by what opens a thought."""
+
+
+def reasoning_parser(form: TurnFormat) -> str:
+    """Return vLLM's parser of the thoughts of a family, "" where it has none or the family does not think."""
+    return "" if form.tags is None else REASONING_PARSERS.get(form.tags.opening, "")
+
+
+def tool_parser(form: TurnFormat) -> str:
+    """Return the name of the parser of a family's calls, registered with vLLM; "" where they are not understood."""
+    if form.channels:
+        return CHANNELS_PARSER
+    if form.calls is None:
+        return ""
+    ToolParserManager.register_module(name=FAMILY, module=type("FamilyParser", (FamilyParser,), {"form": form}))
+    return FAMILY
+
+
+class FamilyParser(ToolParser):
+    """Reads calls as rollouts do. An answer with a call that can't be read stays text, for the client to judge.
+
+    A streamed call is sent whole, once it is closed.
+    """
+
+    form: ClassVar[TurnFormat]
+
+    def __init__(self, tokenizer: Any, tools: list[Any] | None = None) -> None:
+        super().__init__(tokenizer, tools)
+        self._schemas = [_schema(tool) for tool in self.tools]
+        self._said = 0
+
+    def adjust_request(self, request: Any) -> Any:
+        """Let the tokens that mark a call stay in the text, where there may be one."""
+        request = super().adjust_request(request)
+        if request.tools and request.tool_choice != "none":
+            request.skip_special_tokens = False
+        return request
+
+    def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
+        """Return the calls of an answer, and the answer without them."""
+        turn = self.form.parse(model_output, thinks=False, tools=self._schemas)
+        calls = [call for call in turn.calls if isinstance(call, Call)]
+        if not calls or len(calls) < len(turn.calls):
+            return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=model_output)
+        made = [
+            ToolCall(**_named(call), function=FunctionCall(name=call.name, arguments=_text(call))) for call in calls
+        ]
+        return ExtractedToolCallInformation(tools_called=True, tool_calls=made, content=turn.said or None)
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text: str,
+        current_text: str,
+        delta_text: str,
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
+        request: Any,
+    ) -> DeltaMessage | None:
+        """Return what is new of an answer so far: text that begins no call, and calls that are closed."""
+        assert self.form.calls is not None
+        found, said = self.form.calls.read(current_text, self._schemas)
+        begun = self.form.calls.mark.search(said, partial=True)
+        ready = said if begun is None else said[: begun.start()]
+        content, self._said = ready[self._said :], max(self._said, len(ready))
+        calls = [call for call in found if isinstance(call, Call)]
+        new = range(len(self.prev_tool_call_arr), len(calls))
+        deltas = [_delta(number, calls[number]) for number in new]
+        for number in new:  # what vLLM compares with at the end of a stream
+            self.prev_tool_call_arr.append({"name": calls[number].name, "arguments": calls[number].arguments})
+            self.streamed_args_for_tool.append(_text(calls[number]))
+        self.current_tool_id = len(self.prev_tool_call_arr) - 1
+        return DeltaMessage(content=content or None, tool_calls=deltas) if content or deltas else None
+
+
+def _schema(tool: Any) -> Tool:
+    """Return a tool of a request, in the form of chats or of responses, as environments have it."""
+    given = tool.model_dump(exclude_none=True)
+    function = given.get("function", given)
+    return {"type": "function", "function": {key: function[key] for key in ("name", "parameters") if key in function}}
+
+
+def _text(call: Call) -> str:
+    return json.dumps(call.arguments, ensure_ascii=False)
+
+
+def _named(call: Call) -> dict[str, str]:
+    return {"id": call.id} if call.id else {}
+
+
+def _delta(number: int, call: Call) -> DeltaToolCall:
+    function = DeltaFunctionCall(name=call.name, arguments=_text(call))
+    made = ToolCall(**_named(call), function=FunctionCall(name=call.name, arguments=_text(call)))
+    return DeltaToolCall(index=number, id=made.id, type="function", function=function)
