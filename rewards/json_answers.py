@@ -1,7 +1,8 @@
 """The JSON value that an answer gives, and equality of JSON values. Pure; bounded on any text.
 
-The answer is the content of a code fence, with whatever else around it, else the whole text. Several fences must hold the
-same value, else there is none; fences of a language other than JSON are not counted. JSON is taken as RFC 8259 has it: no
+The answer is the whole text where that is JSON, else the content of a code fence, with whatever else around it. Several fences
+must hold the same value, else there is none; fences of a language other than JSON are not counted. A fence ends at the end of
+a line, its own or the last one of the value. JSON is taken as RFC 8259 has it: no
 comments, no single quotes, no trailing commas, no `NaN` or `Infinity`, and no key twice in one object, since readers disagree
 about which one counts. Texts over 65,536 characters, values nested deeper than 32 and of more than 4,096 parts are no answer.
 
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_CHARACTERS, MAX_NESTING, MAX_PARTS, MAX_DIGITS = 65_536, 32, 4096, 300
-FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n`]*\n(.*?)```[ \t]*$", re.MULTILINE | re.DOTALL)
 ONE_LINE_FENCE = re.compile(r"```(?:json)?([^`\n]+)```", re.IGNORECASE)
 JSON_FENCES = ("", "json", "jsonc", "json5", "text")
 
@@ -30,9 +31,15 @@ def json_answer(text: str) -> Any:
     if len(text) > MAX_CHARACTERS:
         raise NoJson(f"the answer has {len(text)} characters, over {MAX_CHARACTERS}")
     text = text.strip()
+    try:
+        return parsed(text)
+    except NoJson as error:
+        reason = error
     fenced = [body for language, body in FENCE.findall(text) if language.lower() in JSON_FENCES]
     fenced = fenced or ONE_LINE_FENCE.findall(text)
-    first, *others = [parsed(body) for body in fenced or [text]]
+    if not fenced:
+        raise reason
+    first, *others = map(parsed, fenced)
     if not all(same_json(first, other) for other in others):
         raise NoJson("the answer has code fences with different values")
     return first

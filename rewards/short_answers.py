@@ -5,9 +5,16 @@ is` on its line, where all such lines must say the same; else the whole text.
 
 Two texts say the same where they are equal as SQuAD's evaluation compares them (Rajpurkar et al., 2016: lower case, without
 punctuation, without the articles a, an and the, white space counted once), or as TriviaQA's does (Joshi et al., 2017: signs of
-punctuation are spaces), or where both are plain numbers of one value. Four things are kept that these rules drop, since
-without them answers that differ would be equal: signs inside a number and its minus (`3.5` is not `35`), `C++` and `C#`, an
-article that ends the text (`vitamin A`), and a text that is all punctuation.
+punctuation are spaces), or where both are plain numbers of one value. Powers, roots, fractions and the like are first written
+in one way, of LaTeX or not. Some things are kept that these rules drop, since without them answers that differ would be equal:
+
+- every sign between digits (`3.5`, `1+2`, `10^6`), with a space on both sides too where it is an operator; the minus, the
+  point, `<` and `>` in front of a number; a minus in front of a single letter
+- a plus behind a word (`C++`, `Na+`) and between two (`x+1`), a minus behind a number or a word of up to two letters (`AB-`),
+  `#` behind a letter, `^`, `<` and `>` between letters or digits, signs of music and cards behind a letter
+- an article that ends the text (`vitamin A`), and a text that is all punctuation
+
+A percent sign, one of a currency and one of degrees are dropped, as SQuAD's evaluation does: `5 %`, `$5` and `5` say the same.
 """
 
 import json
@@ -17,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rewards.answers import BOX, NUMBER, SEARCHED_TAIL, boxes
-from rewards.plain_numbers import TEXT_MACRO, number
+from rewards.plain_numbers import DEGREES, FRACTION, GROUPS, LAYOUT, SCALES, SPACING, TEXT_MACRO, number, readable
 
 MAX_CHARACTERS = 4000
 """A text beyond this is no short answer."""
@@ -28,8 +35,17 @@ STATED = re.compile(
     r"|\b(?i:the (?:final |correct )?answers? (?:is|are)\b):?(?P<two>[^\n]*)",
     re.MULTILINE,
 )
-BESIDE_DIGITS = re.compile(r"(?<=\d)[.,:/-](?=\d)|(?<![^\W_])[-\u2212]?\.?(?=\d)|(?<=[a-z])(?:\+\+|#)")
-GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+PLAINER = {ord("\u00b7"): "\u2027", ord("\u2014"): "-", ord("\u2015"): "-"}
+"""A dot in the middle, which is no product here but stands in names, and dashes that are no minus elsewhere."""
+SPACED = re.compile(r"(?<=\d) ([-*/:=]) (?=\d)|(?<=[^\W_]) ([+^<>]) (?=[^\W_])|\A([-+]) (?=\d)")
+KEPT = re.compile(
+    r"(?<=\d)[^\w\s]+(?=\d)|(?<![^\W_])(?:\.(?=\d)|[<>]=?(?= ?-?\.?\d)|[\u00b1\u2213\u2260](?=\d))"
+    r"|(?<![^\W_])-(?=[\\$\u20ac\u00a3\u00a5]*\.?\d|\\?(?:pi|inf|sqrt)|[a-z](?![^\W_]))"
+    r"|(?<=[^\W_])(?:\++|[\^<>]-?(?=[^\W_])|[\u2640-\u266f])|(?<=[a-z])#"
+    r"|(?:(?<=\d)|(?<=\b[a-z])|(?<=\b[a-z][a-z]))-(?![^\W_])"
+)
+"""Signs that are no punctuation."""
+WHOLE_NUMBER = re.compile(rf"(?:{NUMBER.pattern})(?: (?i:{'|'.join(SCALES)}))?")
 ARTICLE = re.compile(r"\b(?:an?|the)\b(?=\s+\S)")
 BULLET = re.compile(r"\s*(?:[-*\u2022]|\(?\d{1,3}[.)])\s+")
 LAST_AND = re.compile(r",?\s+(?:and|&)\s+", re.IGNORECASE)
@@ -48,10 +64,24 @@ def short_answer(text: str) -> str | None:
     return said[-1] if all(says(one, [said[-1]]) for one in said) else None
 
 
+def simpler(text: str) -> str:
+    """Return a text with what numbers consist of written in one way: `-5`, `1/2`, `10^6`, `1234`; no layout of LaTeX."""
+    text = LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(text[:MAX_CHARACTERS].translate(PLAINER))))
+    text = SPACING.sub(
+        " ", FRACTION.sub(r" \1\3/\2\4", DEGREES.sub("", text)).translate({ord("{"): None, ord("}"): None})
+    )
+    text = SPACED.sub(lambda sign: sign[0].strip(), text.strip())
+    return GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), text)
+
+
 def plain(text: str, gap: str = "") -> str:
     """Return a text as it is compared: `gap` stands where punctuation stood, nothing as in SQuAD or a space as in TriviaQA."""
-    text = GROUPED.sub("", unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).replace("\u2212", "-").lower())
-    kept = {at for sign in BESIDE_DIGITS.finditer(text) for at in range(*sign.span())}
+    return _without_punctuation(simpler(text), gap)
+
+
+def _without_punctuation(text: str, gap: str) -> str:
+    text = text.lower()
+    kept = {at for sign in KEPT.finditer(text) for at in range(*sign.span())}
     signs = (gap if unicodedata.category(sign)[0] in "PS" and at not in kept else sign for at, sign in enumerate(text))
     return " ".join(ARTICLE.sub(" ", " ".join("".join(signs).split())).split())
 
@@ -59,8 +89,12 @@ def plain(text: str, gap: str = "") -> str:
 def forms(text: str) -> frozenset[tuple[str, object]]:
     """Return the forms of a text, of which texts that say the same have one in common; none for an empty text."""
     text = text.strip()
-    found: list[tuple[str, object]] = [("squad", plain(text)), ("trivia", plain(text, " "))]
-    read = number(text) if len(text) < MAX_CHARACTERS and NUMBER.fullmatch(text.strip(" .")) else None
+    written = simpler(text)
+    found: list[tuple[str, object]] = [
+        ("squad", _without_punctuation(written, "")),
+        ("trivia", _without_punctuation(written, " ")),
+    ]
+    read = number(written) if WHOLE_NUMBER.fullmatch(written.strip(" .")) else None
     if read is not None and not read.undone:
         found.append(("number", read.value))
     filled = frozenset(form for form in found if form[1] != "")

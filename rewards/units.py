@@ -4,7 +4,8 @@ Read are a plain number and a unit: a product, quotient and powers of the units 
 `metres per second`, `J/(kg K)`), with SI's prefixes where SI has them; also `$5`, `20 %`, and what is counted in several units
 of one kind, the larger first (`1 h 30 min`). Symbols know upper and lower case, names do not. Values are fractions: the
 definitions of BIPM's SI brochure (9th edition, 2019) and of the international yard and pound (NIST SP 811) are exact.
-Temperatures in degrees have their zero where they stand alone, else they are differences. A year is 12 months and no number
+Temperatures in degrees have their zero where they stand alone, else they are differences. `KB` is no unit, since some mean 1000
+bytes by it and others 1024. A year is 12 months and no number
 of days; gallons, cups and what is smaller are those of the USA; a pound is a mass.
 """
 
@@ -63,18 +64,19 @@ NAMES_ONLY = {name for names in PREFIXED for name in names.split()[1:]} - {"l"}
 """Names, which take the prefixes' names; all others are symbols and take their signs."""
 INCH, POUND, GALLON = F(254, 10_000), F(45_359_237, 10**8), F(3_785_411_784, 10**12)
 PLAIN: dict[str, Quantity] = {
-    "t tonne": _unit(1000, "kg"), "sec": _unit(1, "s"), "min minute": _unit(60, "s"), "h hr hour": _unit(3600, "s"),
-    "d day": _unit(86_400, "s"),
-    "wk week": _unit(604_800, "s"), "month": _unit(1, "month"), "yr year": _unit(12, "month"), "decade": _unit(120, "month"),
+    "kms": _unit(1000, "m"), "cms": _unit(F(1, 100), "m"), "kgs Kg Kgs": _unit(1, "kg"), "gm gms": _unit(F(1, 1000), "kg"),
+    "t tonne": _unit(1000, "kg"), "sec": _unit(1, "s"), "min minute": _unit(60, "s"), "h hr hrs hour": _unit(3600, "s"),
+    "d day": _unit(86_400, "s"), "wk wks week": _unit(604_800, "s"),
+    "month": _unit(1, "month"), "yr yrs year": _unit(12, "month"), "decade": _unit(120, "month"),
     "century centuries": _unit(1200, "month"), "in inch inches": _unit(INCH, "m"), "ft foot feet": _unit(12 * INCH, "m"),
-    "yd yard": _unit(36 * INCH, "m"), "mi mile": _unit(63_360 * INCH, "m"), "nmi": _unit(1852, "m"),
+    "yd yds yard": _unit(36 * INCH, "m"), "mi mile": _unit(63_360 * INCH, "m"), "nmi": _unit(1852, "m"),
     "angstrom": _unit(F(1, 10**10), "m"), "acre": _unit(43_560 * 144 * INCH**2, "m2"), "ha hectare": _unit(10_000, "m2"),
     "lb lbs pound": _unit(POUND, "kg"), "oz ounce": _unit(POUND / 16, "kg"), "stone": _unit(14 * POUND, "kg"),
-    "gal gallon": _unit(GALLON, "m3"), "qt quart": _unit(GALLON / 4, "m3"), "pt pint": _unit(GALLON / 8, "m3"),
+    "gal gallon": _unit(GALLON, "m3"), "qt qts quart": _unit(GALLON / 4, "m3"), "pt pts pint": _unit(GALLON / 8, "m3"),
     "cup": _unit(GALLON / 16, "m3"), "tbsp tablespoon": _unit(GALLON / 256, "m3"), "tsp teaspoon": _unit(GALLON / 768, "m3"),
     "floz": _unit(GALLON / 128, "m3"), "cc": _unit(F(1, 10**6), "m3"), "mph": _unit(63_360 * INCH / 3600, "m s-1"),
     "kph kmh": _unit(F(5, 18), "m s-1"),
-    "kn kt knot": _unit(F(1852, 3600), "m s-1"), "rpm": _unit(F(1, 60), "turn s-1"), "rad radian": _unit(1, "rad"),
+    "kn kt kts knot": _unit(F(1852, 3600), "m s-1"), "rpm": _unit(F(1, 60), "turn s-1"), "rad radian": _unit(1, "rad"),
     "deg degree": _unit(F(1, 360), "turn"), "turn revolution": _unit(1, "turn"), "arcmin": _unit(F(1, 21_600), "turn"),
     "arcsec": _unit(F(1, 1_296_000), "turn"), "atm": _unit(101_325, "kg m-1 s-2"),
     "psi": _unit(POUND * F("9.80665") / INCH**2, "kg m-1 s-2"), "mmHg": _unit(F("133.322387415"), "kg m-1 s-2"),
@@ -144,7 +146,7 @@ def quantity(text: str) -> Quantity | None:
         return None
     sign = -1 if first.value < 0 else 1
     total = first.value + sign * sum((part.value for part, _ in others), F(0))
-    return Quantity(value=total, dimension=first.dimension) if size else None
+    return Quantity(value=total, dimension=first.dimension, zero=first.zero) if size else None
 
 
 def unit(text: str) -> Quantity | None:
@@ -153,11 +155,14 @@ def unit(text: str) -> Quantity | None:
 
 
 def same_quantity(answer: str, gold: str, *, tolerance: float = 0.0) -> bool:
-    """Tell whether two numbers with units are equal, or no further apart than this share of the gold one."""
+    """Tell whether two numbers with units are equal, or no further apart than this share of the gold one.
+
+    The share is of what the gold one's own unit counts: 5 % of 20 degrees Celsius is one degree.
+    """
     given, wanted = quantity(answer), quantity(gold)
     if given is None or wanted is None or given.dimension != wanted.dimension:
         return False
-    return abs(given.value - wanted.value) <= F(tolerance) * abs(wanted.value)
+    return abs(given.value - wanted.value) <= F(tolerance) * abs(wanted.value - wanted.zero)
 
 
 def _simpler(text: str) -> str:
@@ -191,7 +196,7 @@ def _part(text: str) -> tuple[Quantity, F] | None:
     if read is None or read.undone or measure is None:
         return None
     value = read.value * (scale or 1) * measure.value + measure.zero
-    return Quantity(value=value, dimension=measure.dimension), measure.value
+    return Quantity(value=value, dimension=measure.dimension, zero=measure.zero), measure.value
 
 
 def _product(text: str) -> Quantity | None:

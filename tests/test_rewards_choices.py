@@ -40,6 +40,26 @@ from rewards.choices import chosen
         "the correct choice is option b.",
         "The answer is B, a city in France.",
         "The answer is B\nThe answer is b.",
+        "The answer is B. A is too small.",
+        "The answer is B. A and C are wrong.",
+        "The answer is B. A, C and D are wrong.",
+        "The answer is B. A whale is a mammal.",
+        "The answer is B (A is too small).",
+        "The correct answer is B, not C.",
+        "The answer is B, and A is wrong.",
+        "The answer is B because C is too large",
+        "The answer is B. I am sure.",
+        "The answer should be B.",
+        "\\boxed{B. Vitamin C}",
+        "\\boxed{B. A city in France}",
+        "\\boxed{B. C++}",
+        "\\boxed{B: C-shaped}",
+        "\\boxed{B (Paris)}",
+        "\\boxed{B - Paris}",
+        "\\boxed{\\textbf{(B)}\\ 24}",
+        "\\boxed{\\textbf{(B)}~24}",
+        "\\boxed{\\textit{B}}",
+        "The answer is I think B. Answer: B",
     ],
 )
 def test_a_letter_is_found(text: str) -> None:
@@ -75,6 +95,23 @@ def test_a_letter_is_found(text: str) -> None:
         "Option A: Rome\nOption B: Paris",
         "My choice: bread",
         "B)C",
+        "The answer is A B C D",
+        "A. B. C. D.",
+        "\\boxed{A) B) C) D)}",
+        "\\boxed{A: B: C: D}",
+        "\\boxed{(A) (B)}",
+        "Answer: A, or B",
+        "Answer: A; B",
+        "Answer: A (or B)",
+        "Answer: A - or B",
+        "Answer: A, B, C",
+        "Answer: A, B or C",
+        "**A**, **B**",
+        "\\boxed{A | B}",
+        "\\boxed{A. or maybe B.}",
+        "The answer is A but could be B",
+        "The answer is A or B, I can not tell which",
+        "The answer is A. Or maybe it is B.",
     ],
 )
 def test_no_letter_or_several_choose_nothing(text: str) -> None:
@@ -85,7 +122,11 @@ def test_letters_go_as_far_as_the_choices() -> None:
     assert chosen("J", count=10) == "J"
     assert chosen("J", count=9) is None
     assert chosen("The answer is B, I think", count=4) == "B"
-    assert chosen("The answer is B, I think", count=10) is None
+    assert chosen("The answer is B, I think", count=10) == "B"
+    assert chosen("The answer is I", count=10) == "I"
+    assert chosen("The answer is B or I.", count=10) is None
+    assert chosen("The answer is I believe C", count=10) is None
+    assert chosen("The answer is I believe C. The answer is C", count=10) == "C"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,20 @@ def test_json_is_found_with_and_without_a_fence(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"code": "run ```ls``` now"}', {"code": "run ```ls``` now"}),
+        ('"```1```"', "```1```"),
+        ('```json\n{"code": "run ```ls``` now"}\n```', {"code": "run ```ls``` now"}),
+        ('```json\n{"a": "```"}```', {"a": "```"}),
+        ('Here:\n```json\n[\n  "```",\n  1\n]```\nDone.', ["```", 1]),
+    ],
+)
+def test_back_ticks_inside_a_value_are_no_fence_and_a_fence_may_end_behind_the_value(text: str, value: Any) -> None:
+    assert json_answer(text) == value
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("", "no JSON"),

@@ -55,6 +55,12 @@ from rewards.units import PREFIXES, quantity, same_quantity
         ("180 deg", "0.5 turn"),
         ("180\xb0", "180 degrees"),
         ("5 m2", "5 m^2"),
+        ("5 hrs", "5 h"),
+        ("5 yrs", "5 years"),
+        ("5 kms", "5 km"),
+        ("5 kgs", "5 kg"),
+        ("5 Kg", "5 kg"),
+        ("2 hrs 30 mins", "2.5 h"),
     ],
 )
 def test_quantities_that_are_equal(answer: str, gold: str) -> None:
@@ -99,6 +105,24 @@ def test_a_tolerance_is_a_share_of_the_right_value() -> None:
     assert same_quantity("9.8 m/s^2", "9.81 m/s^2", tolerance=0.01)
     assert not same_quantity("9.7 m/s^2", "9.81 m/s^2", tolerance=0.01)
     assert not same_quantity("9.8 m", "9.81 m/s^2", tolerance=0.5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("21 degC", "20 degC", True),
+        ("69.8 degF", "20 degC", True),
+        ("22 degC", "20 degC", False),
+        ("30 degC", "20 degC", False),
+        ("280 K", "20 degC", False),
+        ("-21 degC", "-20 degC", True),
+        ("0 degC", "0 degC", True),
+        ("1 degC", "0 degC", False),
+        ("300 K", "290 K", True),
+    ],
+)
+def test_of_degrees_it_is_a_share_of_the_degrees(answer: str, gold: str, right: bool) -> None:
+    assert same_quantity(answer, gold, tolerance=0.05) is right
 
 
 def test_every_prefix_stands_before_symbols_and_its_name_before_names() -> None:
