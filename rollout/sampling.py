@@ -28,7 +28,7 @@ class Sampling:
     min_p: float = scheduled(0.0)
     """Least probability of a token that may be drawn, as a share of the likeliest one's; 0 keeps all."""
     max_tokens: int | None = scheduled(None)
-    """Most tokens of a turn; null is rollout.limits.turn_tokens."""
+    """Most tokens of a turn, thought and answer; null is rollout.limits.turn_tokens, a thought with a budget not counted."""
     stop: list[str] = scheduled([])
     """Texts that end a turn as soon as the model has said one; the answer ends before it."""
 

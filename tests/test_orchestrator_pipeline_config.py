@@ -48,6 +48,7 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
             "dpo.sampling.top_p=0.9 dpo.data=pairs.jsonl",
             ["dpo.sampling", "dpo.data=pairs.jsonl", "leave one of them out"],
         ),
+        ("eval.budgets=[64] eval.sampling.max_tokens=32", ["budget of 64", "sampling.max_tokens=32"]),
         ("eval.sampling.top_p=2", ["eval.sampling.top_p=2", "at most 1"]),
         ("rl.group_size=1", ["rl.group_size=1", "at least 2"]),
         ("stages=[init,sleep]", ["sleep", "init, sft, self_sft, dpo, rl, distill, eval, report"]),

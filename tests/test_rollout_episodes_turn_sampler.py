@@ -11,6 +11,7 @@ from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, TurnRequest
 from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
+from rollout.sampling import Sampling
 from rollout.trajectory import Closed, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
@@ -64,6 +65,27 @@ def test_a_budget_shrinks_to_what_the_episode_has_left() -> None:
     say(engine, up_to(20), ThoughtConfig(answer_tokens=30), room=40)
     say(engine, up_to(20), ThoughtConfig(answer_tokens=30), room=10)
     assert engine.asked == [(40, ThoughtLimit(tokens=40 - CLOSING - 30)), (10, ThoughtLimit(tokens=0))]
+
+
+@pytest.mark.parametrize(
+    ("most", "answer_tokens", "asked"),
+    [
+        (80, 30, (20 + 4 + CLOSING + 30, 20)),
+        (40, 30, (40, 40 - 4 - CLOSING - 30)),
+        (80, None, (80, 20)),
+        (400, None, (400, 20)),
+        (20, None, (20, 20 - 4 - CLOSING - 1)),
+        (5, None, (5, 0)),
+    ],
+)
+def test_the_most_tokens_of_a_turn_hold_its_thought_too(
+    most: int, answer_tokens: int | None, asked: tuple[int, int]
+) -> None:
+    engine = Asked("a")
+    sampler = TurnSampler(engine, TAGS, ThoughtConfig(grace=4, answer_tokens=answer_tokens), turn_tokens=100)
+    sampling = Sampling(max_tokens=most)
+    asyncio.run(sampler.sample(PROMPT, up_to(20), room=500, thought_so_far=0, seed=1, sampling=sampling))
+    assert engine.asked == [(asked[0], ThoughtLimit(tokens=asked[1], grace=4))]
 
 
 def test_where_the_model_opens_its_thought_itself_there_is_room_for_that() -> None:

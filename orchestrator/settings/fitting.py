@@ -7,6 +7,7 @@ from learner.config import OptimConfig, require_together
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.run_config import RunConfig
 from rollout.episodes.worker import RolloutConfig
+from rollout.sampling import PLAIN, Sampling
 
 
 class Training(Protocol):
@@ -71,18 +72,19 @@ def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
         )
 
 
-def require_room(budget: int | None, rollout: RolloutConfig) -> None:
-    """Raise `ValueError` where an episode's tokens do not hold the largest budget and an answer."""
+def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling = PLAIN) -> None:
+    """Raise `ValueError` where an episode's tokens, or a turn's by `sampling`, do not hold the largest budget and an answer."""
     if budget is None:
         return
-    answer = rollout.thought.answer_tokens or rollout.limits.turn_tokens
+    answer = rollout.thought.answer_tokens or (rollout.limits.turn_tokens if sampling.max_tokens is None else 1)
     needed = budget + rollout.thought.grace + answer
-    if needed > rollout.limits.total_tokens:
-        raise ValueError(
-            f"a thinking budget of {budget} tokens, {rollout.thought.grace} of grace and {answer} for "
-            f"the answer do not fit into rollout.limits.total_tokens={rollout.limits.total_tokens}; raise it, or lower "
-            f"the budget or rollout.thought.answer_tokens"
-        )
+    limits = {"rollout.limits.total_tokens": rollout.limits.total_tokens, "sampling.max_tokens": sampling.max_tokens}
+    for setting, limit in limits.items():
+        if limit is not None and needed > limit:
+            raise ValueError(
+                f"a thinking budget of {budget} tokens, {rollout.thought.grace} of grace and {answer} for the answer do not "
+                f"fit into {setting}={limit}; raise it, or lower the budget or rollout.thought.answer_tokens"
+            )
 
 
 def lengths(part: Supervised) -> dict[str, int | None]:

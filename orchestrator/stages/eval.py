@@ -100,7 +100,7 @@ def _limits(config: EvalConfig) -> bool:
 
 
 def _fits(config: EvalConfig, run: RunConfig, name: str) -> None:
-    require_room(max(config.budgets, default=None), run.rollout)
+    require_room(max(config.budgets, default=None), run.rollout, config.sampling)
 
 
 STAGE = Stage(

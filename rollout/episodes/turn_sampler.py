@@ -42,11 +42,12 @@ class TurnSampler:
     ) -> SampledTurn:
         """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `begun` with included.
 
-        `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room does
-        not hold the opening that the model writes, budget, closing and answer, the budget shrinks. `request` is the name
-        by which `so_far` knows the turn.
+        `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room, or
+        `sampling.max_tokens`, does not hold the opening that the model writes, budget, closing and answer, the budget
+        shrinks. `request` is the name by which `so_far` knows the turn.
         """
         turn_tokens = sampling.max_tokens or self._turn_tokens
+        room = min(room, sampling.max_tokens or room)
         free = TurnRequest(
             prompt_ids=ids, max_tokens=min(turn_tokens, room), seed=seed, sampling=sampling, name=request
         )
@@ -57,9 +58,10 @@ class TurnSampler:
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
         tags = len(self._tags.cut(())) + (0 if self._tags.opened_by(ids) else self._tags.opening_tokens)
         answer_tokens = self._config.answer_tokens or turn_tokens
-        besides = self._config.grace + tags + answer_tokens
-        limit = ThoughtLimit(tokens=max(0, min(budget, room - besides)), grace=self._config.grace)
-        limited = replace(free, max_tokens=min(limit.tokens + besides, room), limit=limit)
+        besides = self._config.grace + tags
+        kept = answer_tokens if sampling.max_tokens is None or self._config.answer_tokens else 1  # for the answer
+        limit = ThoughtLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
+        limited = replace(free, max_tokens=min(limit.tokens + besides + answer_tokens, room), limit=limit)
         completion = await self._generate(limited, begun)
         sampled = self.measured(completion, thinking, ids)
         too_long = sampled.thought.answer_tokens - answer_tokens
