@@ -6,7 +6,7 @@ The first of these that the text has decides, and a text in which that names two
    box must be closed.
 2. statements: a letter behind `Answer:` or `the answer is`, or so behind `choice` or `option`. A small letter or an `I` is one
    only where the line or the sentence ends behind it, since `a` is an article and `I` a word.
-3. the whole text: a letter alone, or a letter with `.`, `)`, `:`, ` - ` or ` (` in front of the rest of the only line
+3. the whole text: a letter alone, or a letter with `.`, `,`, `)`, `:`, ` - ` or ` (` in front of the rest of the only line
    (`B) Paris`).
 
 Another letter is named where the line goes on to it as a list does (`A. B. C.`, `A, B`) or in doubt (`A or B`, `A but could be
@@ -20,7 +20,7 @@ import re
 from enum import IntEnum
 
 from rewards.answers import BOX, SEARCHED_TAIL, boxes
-from rewards.plain_numbers import TEXT_MACRO
+from rewards.plain_numbers import TEXT_MACRO, readable
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CAPITALS = frozenset(LETTERS) - {"I"}
@@ -33,7 +33,7 @@ STATED = re.compile(
     rf"{LEAD}(?P<letter>[A-Za-z])(?![\w'])(?=(?P<rest>[^\n]{{0,80}}))"
 )
 WHOLE = re.compile(
-    rf"{LEAD}(?P<letter>[A-Za-z])(?P<rest>{TAIL}(?:[.):]{TAIL}(?:\s[^\n]*)?|\s+(?:[-\u2013\u2014]\s|\()[^\n]*)?)\s*"
+    rf"{LEAD}(?P<letter>[A-Za-z])(?P<rest>{TAIL}(?:[.,):]{TAIL}(?:\s[^\n]*)?|\s+(?:[-\u2014]\s|\()[^\n]*)?)\s*"
 )
 ENDS = re.compile(rf"{TAIL}(?:[.),:;!](?:\s|\Z)|\s*\Z)")
 WORD = re.compile(r"[^\W_][\w']*|[^\w\s]|_")
@@ -51,7 +51,7 @@ class Joined(IntEnum):
 
 
 WORDS = {
-    Joined.BESIDE: ". : ) ( ] [ * _ ` $ \" ' - \u2013 \u2014 it be is either both even rather option choice",
+    Joined.BESIDE: ". : ) ( ] [ * _ ` $ \" ' - \u2014 it be is either both even rather option choice",
     Joined.LISTED: "and also but , ;",
     Joined.DOUBTED: "or / & | maybe perhaps possibly could might may alternatively",
 }
@@ -65,7 +65,7 @@ FOLLOWS = {
 
 def chosen(text: str, *, count: int) -> str | None:
     """Return the letter that a text chooses among the first `count`; None where it chooses none, or several."""
-    tail = SPACING.sub(" ", TEXT_MACRO.sub(r"\1", text[-SEARCHED_TAIL:]))
+    tail = SPACING.sub(" ", TEXT_MACRO.sub(r"\1", readable(text[-SEARCHED_TAIL:])))
     letters = LETTERS[:count]
     if BOX.search(tail):
         found = {_whole(box, letters) for box in boxes(tail) or [""]}

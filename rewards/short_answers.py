@@ -38,6 +38,9 @@ STATED = re.compile(
 PLAINER = {ord("\u00b7"): "\u2027", ord("\u2014"): "-", ord("\u2015"): "-"}
 """A dot in the middle, which is no product here but stands in names, and dashes that are no minus elsewhere."""
 SPACED = re.compile(r"(?<=\d) ([-*/:=]) (?=\d)|(?<=[^\W_]) ([+^<>]) (?=[^\W_])|\A([-+]) (?=\d)")
+SEPARATED = re.compile(r"(?<=\d)[,;](?=\d)")
+ESCAPED = re.compile(r"\\(?=[#&%$_])|\^(?=\d*[-+](?![^\W_]))")
+"""LaTeX's backslash in front of a sign, and the power that a charge is: `Na^+`, `Ca^{2+}`."""
 KEPT = re.compile(
     r"(?<=\d)[^\w\s]+(?=\d)|(?<![^\W_])(?:\.(?=\d)|[<>]=?(?= ?-?\.?\d)|[\u00b1\u2213\u2260](?=\d))"
     r"|(?<![^\W_])-(?=[\\$\u20ac\u00a3\u00a5]*\.?\d|\\?(?:pi|inf|sqrt)|[a-z](?![^\W_]))"
@@ -65,13 +68,14 @@ def short_answer(text: str) -> str | None:
 
 
 def simpler(text: str) -> str:
-    """Return a text with what numbers consist of written in one way: `-5`, `1/2`, `10^6`, `1234`; no layout of LaTeX."""
+    """Return a text with what numbers consist of written in one way (`-5`, `1/2`, `10^6`, `1234`), without LaTeX's layout."""
     text = LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(text[:MAX_CHARACTERS].translate(PLAINER))))
     text = SPACING.sub(
         " ", FRACTION.sub(r" \1\3/\2\4", DEGREES.sub("", text)).translate({ord("{"): None, ord("}"): None})
     )
     text = SPACED.sub(lambda sign: sign[0].strip(), text.strip())
-    return GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), text)
+    text = GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), ESCAPED.sub("", text))
+    return SEPARATED.sub(" ", text)
 
 
 def plain(text: str, gap: str = "") -> str:

@@ -16,7 +16,18 @@ from fractions import Fraction as F
 from functools import cache
 
 from rewards.answers import NUMBER
-from rewards.plain_numbers import ASSIGNED, LAYOUT, MAX_CHARACTERS, SCALES, SPACING, TEXT_MACRO, number, readable
+from rewards.plain_numbers import (
+    ASSIGNED,
+    FRACTION,
+    GROUPS,
+    LAYOUT,
+    MAX_CHARACTERS,
+    SCALES,
+    SPACING,
+    TEXT_MACRO,
+    number,
+    readable,
+)
 
 Dimension = tuple[tuple[str, int], ...]
 """Base units and their powers, sorted, none of them 0."""
@@ -64,7 +75,8 @@ NAMES_ONLY = {name for names in PREFIXED for name in names.split()[1:]} - {"l"}
 """Names, which take the prefixes' names; all others are symbols and take their signs."""
 INCH, POUND, GALLON = F(254, 10_000), F(45_359_237, 10**8), F(3_785_411_784, 10**12)
 PLAIN: dict[str, Quantity] = {
-    "kms": _unit(1000, "m"), "cms": _unit(F(1, 100), "m"), "kgs Kg Kgs": _unit(1, "kg"), "gm gms": _unit(F(1, 1000), "kg"),
+    "kms Km KM": _unit(1000, "m"), "cms": _unit(F(1, 100), "m"), "kgs Kg KG Kgs": _unit(1, "kg"),
+    "gm gms": _unit(F(1, 1000), "kg"), "mcg": _unit(F(1, 10**9), "kg"),
     "t tonne": _unit(1000, "kg"), "sec": _unit(1, "s"), "min minute": _unit(60, "s"), "h hr hrs hour": _unit(3600, "s"),
     "d day": _unit(86_400, "s"), "wk wks week": _unit(604_800, "s"),
     "month": _unit(1, "month"), "yr yrs year": _unit(12, "month"), "decade": _unit(120, "month"),
@@ -75,7 +87,7 @@ PLAIN: dict[str, Quantity] = {
     "gal gallon": _unit(GALLON, "m3"), "qt qts quart": _unit(GALLON / 4, "m3"), "pt pts pint": _unit(GALLON / 8, "m3"),
     "cup": _unit(GALLON / 16, "m3"), "tbsp tablespoon": _unit(GALLON / 256, "m3"), "tsp teaspoon": _unit(GALLON / 768, "m3"),
     "floz": _unit(GALLON / 128, "m3"), "cc": _unit(F(1, 10**6), "m3"), "mph": _unit(63_360 * INCH / 3600, "m s-1"),
-    "kph kmh": _unit(F(5, 18), "m s-1"),
+    "kph kmh kmph": _unit(F(5, 18), "m s-1"),
     "kn kt kts knot": _unit(F(1852, 3600), "m s-1"), "rpm": _unit(F(1, 60), "turn s-1"), "rad radian": _unit(1, "rad"),
     "deg degree": _unit(F(1, 360), "turn"), "turn revolution": _unit(1, "turn"), "arcmin": _unit(F(1, 21_600), "turn"),
     "arcsec": _unit(F(1, 1_296_000), "turn"), "atm": _unit(101_325, "kg m-1 s-2"),
@@ -112,7 +124,9 @@ POWERS = {"sq": 2, "cu": 3}
 TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z]+|[%$])(?P<power>\s?\^?\s?\{?\s?-?\d\s?\}?)?|(?P<sign>[*/().]|\bper\b))")
 NUMERAL = re.compile(NUMBER.pattern.removesuffix(r"(?: ?\\?%| percent)?"))
 """A number, its percent sign being a unit here."""
-NEXT_PART = re.compile(r"(?<=[A-Za-z]),?(?: and)? (?=\d)")
+NEXT_PART = re.compile(r"(?<=[A-Za-z])[.,]?(?: and)? (?=\d)")
+PART_OF_UNITS = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+FRACTION_OF_UNITS = re.compile(rf"\\[dt]?frac ?(?!\{{ ?-?\d){PART_OF_UNITS} ?{PART_OF_UNITS}")
 
 
 @cache
@@ -173,6 +187,8 @@ def _simpler(text: str) -> str:
         " deg ",
         SPACING.sub(" ", LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(MATHS.sub(r"\1", text)).strip(" \n*_`")))),
     )
+    text = FRACTION.sub(r" \1\3/\2\4 ", FRACTION_OF_UNITS.sub(r" \1/(\2)", text)).strip()
+    text = GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), text).replace("- ", "-")
     text = TENS.sub(r"*10^\1", text)
     for sign, word in SIGNS.items():
         text = text.replace(sign, word)
