@@ -246,6 +246,20 @@ def test_one_that_is_done_is_not_made_again_and_one_that_was_interrupted_is_made
     assert len(again.tickets) == 3  # of step 4 alone
 
 
+def test_in_place_of_one_that_was_interrupted_behind_a_step_what_the_stage_goes_on_from_is_evaluated(
+    tmp_path: Path,
+) -> None:
+    session, engines = Session(tmp_path), Engines()
+    session.do(
+        lambda run: evaluated(run, session.rl, engines, 1, 2)
+    )  # that of step 0 was given up when step 1 was there
+    assert [row.step for row in session.rows] == [1, 2]
+    assert "rl step 1: is evaluated in place of step 0, which has no evaluation" in session.screen.getvalue()
+    again = Engines()
+    session.do(lambda run: evaluated(run, session.rl, again, 3, 4))
+    assert [row.step for row in session.rows] == [1, 2, 4]  # nothing is missing before step 3
+
+
 def test_a_stage_that_goes_back_to_a_checkpoint_forgets_the_evaluations_after_it(tmp_path: Path) -> None:
     session, engines = Session(tmp_path), Engines()
 

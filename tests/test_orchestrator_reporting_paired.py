@@ -7,6 +7,7 @@ import random
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -241,3 +242,28 @@ def test_of_the_evaluations_between_steps_the_first_the_best_the_last_and_those_
     assert {pair.first for pair in pairs} | {pair.second for pair in pairs} == {f"steps/rl-{n}" for n in (0, 4, 8, 10)}
     assert len(pairs) == 6
     assert (pairs[0].first, pairs[0].second, pairs[0].envs["math"].difference) == ("steps/rl-0", "steps/rl-4", 1.0)
+    sure = {(pair.first, pair.second) for pair in pairs if not math.isnan(pair.envs["math"].p)}
+    assert sure == {(f"steps/rl-{one}", f"steps/rl-{other}") for one, other in ((0, 8), (0, 10), (8, 10))}
+    assert {pair.chosen for pair in pairs if (pair.first, pair.second) not in sure} == {True}
+    (tmp_path / "config.yaml").write_text("name: run\ncheckpoints: {best: eval/avg_at_k}\n")
+    pairs = step_pairs(tmp_path, read_run(tmp_path))
+    assert [(pair.first, pair.second) for pair in pairs if not pair.chosen] == [("steps/rl-0", "steps/rl-10")]
+
+
+def test_what_two_evaluations_were_asked_differently_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = {"math": [score(f"{n}", 1) for n in range(5)]}
+    asked: list[dict[str, Any]] = [
+        {"k": 1, "sampling": {"temperature": 0.0}, "asked": {"rollout.limits.turn_tokens": 128, "x": 1}},
+        {"k": 4, "sampling": {"temperature": 1.5}, "asked": {"rollout.limits.turn_tokens": 8192}},
+    ]
+    files = [write_evaluation(tmp_path, name, 0, tasks) for name in ("one", "other")]
+    for file, said in zip(files, asked, strict=True):
+        file.write_text(json.dumps(json.loads(file.read_text()) | said))
+    assert main(["compare", *map(str, files)]) == 0
+    head = capsys.readouterr().out.splitlines()[2]
+    told = "samples 1 and 4; sampling.temperature 0.0 and 1.5; rollout.limits.turn_tokens 128 and 8192; only one says x"
+    assert head == f"asked differently: {told}"
+    assert main(["compare", str(files[0]), str(files[0])]) == 0
+    assert "asked differently" not in capsys.readouterr().out

@@ -15,7 +15,7 @@ from typing import Protocol
 from envs.core.task import Task
 from orchestrator.deadline import in_thread, together
 from orchestrator.evaluation.exam import heldout_tasks
-from orchestrator.evaluation.scores import attested, env_result, of_env, result_json, void_in_words
+from orchestrator.evaluation.scores import asked_of_engines, attested, env_result, of_env, result_json, void_in_words
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import END_S, Evaluations
 from orchestrator.reporting.budget_curve import mean
@@ -62,9 +62,13 @@ class StepEvaluations(Evaluations):
         self._running: asyncio.Task[None] | None = None
 
     def begin(self, step: int, version: WeightVersion) -> None:
-        """See `Evaluations.begin`: every `eval_every` steps, before the first one and after the last."""
-        if step % self._config.eval_every == 0 or step == self._config.steps:
-            self._running = asyncio.create_task(self._evaluate(step, version))
+        """See `Evaluations.begin`: every `eval_every` steps, before the first one and after the last.
+
+        Where the stage goes on and that of the steps before is missing, what it goes on from is evaluated in its place.
+        """
+        due = step % self._config.eval_every == 0 or step == self._config.steps
+        if due or self._running is None:
+            self._running = asyncio.create_task(self._evaluate(step, version, due=due))
 
     async def free(self) -> None:
         """See `Evaluations.free`."""
@@ -90,11 +94,16 @@ class StepEvaluations(Evaluations):
             if self._running.done() and not self._running.cancelled():
                 self._running.exception()  # somebody else's fault ended the stage first
 
-    async def _evaluate(self, step: int, version: WeightVersion) -> None:
+    async def _evaluate(self, step: int, version: WeightVersion, *, due: bool) -> None:
         """Evaluate once, unless that was done before the stage went on from here."""
         run, config, began = self._run, self._config, monotonic()
-        if any(row.step == step for row in await in_thread(run.rows, self._name)):
+        wanted = step if due else step - step % config.eval_every
+        if any(wanted <= row.step <= step for row in await in_thread(run.rows, self._name)):
             return
+        if not due:
+            run.progress.note(
+                f"{self._stage} step {step}: is evaluated in place of step {wanted}, which has no evaluation"
+            )
         self._sign = monotonic()
         self._tasks = self._tasks or await in_thread(heldout_tasks, run.config, config.eval_tasks)
         with run.supervision.evaluating(f"{self._stage} step {step}", tasks=len(self._tasks)) as view:
@@ -127,6 +136,7 @@ class StepEvaluations(Evaluations):
             samples=self._config.eval_samples,
             sampling=self._config.eval_sampling,
             seconds=seconds,
+            asked=asked_of_engines(run.config),
             groups=sound,
             envs=envs,
         )

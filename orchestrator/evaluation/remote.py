@@ -16,7 +16,7 @@ from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.evaluation.exam import EvalConfig, heldout_tasks
 from orchestrator.evaluation.kept_answers import KeptAnswers
-from orchestrator.evaluation.scores import env_result, of_env, result_json
+from orchestrator.evaluation.scores import asked_of_envs, env_result, of_env, result_json
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import mean
 from orchestrator.run.folder import RunDir, write_json
@@ -73,6 +73,7 @@ async def evaluate_server(
                 samples=settings.samples,
                 sampling=settings.sampling,
                 seconds=time.monotonic() - began,
+                asked={"rollout.limits.turns": config.rollout.limits.turns} | asked_of_envs(config),
                 groups=groups,
                 envs=envs,
             )

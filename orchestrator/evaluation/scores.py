@@ -9,6 +9,7 @@ from typing import Any
 from envs.source import content_key
 from orchestrator.reporting.budget_curve import mean, standard_error, task_accuracies
 from orchestrator.reporting.paired import TaskScore
+from orchestrator.settings.run_config import RunConfig
 from rollout.sampling import Sampling
 from rollout.trajectory import Group, Trajectory, WeightVersion, well_formed_share
 
@@ -53,10 +54,14 @@ def result_json(
     samples: int,
     sampling: Sampling,
     seconds: float,
+    asked: Mapping[str, Any],
     groups: Sequence[Group],
     envs: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
-    """Return what the file of an evaluation holds: its results by environment, and what became of every task."""
+    """Return what the file of an evaluation holds: its results by environment, and what became of every task.
+
+    `asked` has the further settings that answers depend on, by their names.
+    """
     return {
         "label": label,
         "order": order,
@@ -64,9 +69,26 @@ def result_json(
         "version": version.step,
         "k": samples,
         "sampling": asdict(sampling),
+        "asked": dict(asked),
         "seconds": seconds,
         "envs": envs,
         "tasks": {env: [asdict(task) for task in task_scores(of_env(groups, env))] for env in envs},
+    }
+
+
+def asked_of_engines(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of a run, by their names, that the answers of its own engines depend on beside the sampling."""
+    limits, thought = asdict(config.rollout.limits), asdict(config.rollout.thought)
+    named = {f"rollout.limits.{name}": limits[name] for name in ("turn_tokens", "total_tokens", "turns")}
+    return named | {f"rollout.thought.{name}": value for name, value in thought.items()} | asked_of_envs(config)
+
+
+def asked_of_envs(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of the environments, by their names, that answers to their tasks depend on, whoever gives them."""
+    return {
+        f"envs.{name}.{setting}": value
+        for name, env in sorted(config.envs.items())
+        for setting, value in (("thinking", env.thinking), ("max_turns", env.max_turns))
     }
 
 

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.reporting.budget_curve import Z95
+from rollout.sampling import PLAIN
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:
@@ -32,9 +34,11 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _drawn(sampling: Mapping[str, Any]) -> str:
-    usual = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    more = [f"{name} {sampling[name]:g}" for name, value in usual.items() if sampling[name] != value]
-    return ", ".join([f"temperature {sampling['temperature']:g}", *more])
+    usual = asdict(PLAIN) | {"temperature": None}
+    given = {name: value for name, value in sampling.items() if value != usual.get(name)}
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in given.items()
+    )
 
 
 def _number(value: float | None) -> float:

@@ -7,14 +7,12 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.binding import BoundEnv
 from envs.core.task import Task
+from envs.data.blocks import BLOCK
 from envs.source import open_source
 from envs.task_rows import data_of, row_tasks
 from orchestrator.pipeline.config import Config
 from orchestrator.stages.stage import StageInstance
 from rollout.episodes.round_trip import Needs, check_round_trip
-
-LOOKED_AT = 8
-"""Rows of each data set that are looked at for tools and system texts."""
 
 
 def format_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -41,7 +39,9 @@ def needs_of(envs: Mapping[str, BoundEnv], *, seed: int, left_out: bool) -> Need
 
 
 def _some_tasks(env: BoundEnv, seed: int) -> Iterable[Task]:
+    """Return the tasks that are looked at for tools and system texts: of rows all, of streamed ones the first block."""
     data = data_of(env)
     if not data:
         return [] if env.definition.generate is None else [open_source(env, split="train", seed=seed).task(0)]
-    return [each.task for one in data for each in islice(row_tasks(env, one), LOOKED_AT)]
+    read = [islice(row_tasks(env, one), BLOCK if one.streaming else None) for one in data]
+    return [each.task for rows in read for each in rows]

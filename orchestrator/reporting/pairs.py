@@ -1,9 +1,9 @@
 """Evaluations of different models against each other, task by task: those of one run, or two that a command names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +23,46 @@ class EvaluationPair:
     first: str
     second: str
     envs: dict[str, TaskComparison]
+    asked: tuple[str, ...] = ()
+    """What the two were asked differently, in words."""
+    chosen: bool = False
+    """Whether one of them was chosen by its score on these tasks, which makes it too high: nothing says then how sure the
+    difference is, and intervals and p values are NaN."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         envs = {env: found.as_json() for env, found in self.envs.items()}
-        return {"first": self.first, "second": self.second, "envs": envs}
+        further = {"asked_differently": list(self.asked), "chosen_by_score": self.chosen}
+        return {"first": self.first, "second": self.second, "envs": envs} | further
+
+    def as_chosen(self) -> "EvaluationPair":
+        """Return it as that of evaluations of which one was chosen by its score."""
+        unsure = {env: replace(found, interval=(nan, nan), p=nan) for env, found in self.envs.items()}
+        return replace(self, envs=unsure, chosen=True)
 
 
 def all_pairs(evaluations: Sequence[Evaluation]) -> list[EvaluationPair]:
     """Compare every two evaluations, the earlier model first, that have the single tasks of an environment in common."""
-    pairs = [
-        EvaluationPair(first=one.label, second=other.label, envs=compare_envs(one.tasks, other.tasks))
-        for one, other in combinations(evaluations, 2)
-    ]
+    pairs = [_pair(one, other) for one, other in combinations(evaluations, 2)]
     return [pair for pair in pairs if pair.envs]
 
 
 def step_pairs(run_dir: Path, record: RunRecord) -> list[EvaluationPair]:
     """Compare some of the evaluations between the steps of each instance: the first, the best and the last one, and those whose
-    checkpoints are kept.
+    checkpoints are kept. Of these the first and the last one are chosen whatever their scores.
     """
     folder, pairs = RunDir(run_dir), []
     for name in record.stages:
         files = folder.step_evaluations(name)
         measured = zip(*record.series(evaluations_of(name), "avg_at_k"), strict=True)
         best = max(((value, step) for step, value in measured if step in files and isfinite(value)), default=None)
-        chosen = {*list(files)[:1], *list(files)[-1:], *(steps(folder.checkpoints(name)))}
-        chosen |= set() if best is None else {best[1]}
-        pairs += all_pairs([read_evaluation(path) for step, path in files.items() if step in chosen])
+        ends, kept = {*list(files)[:1], *list(files)[-1:]}, set(steps(folder.checkpoints(name)))
+        by_score = (set() if best is None else {best[1]}) | (kept if record.keeps_best else set())
+        wanted = [step for step in files if step in ends | kept | by_score]
+        read = {step: read_evaluation(files[step]) for step in wanted}
+        for one, other in combinations(wanted, 2):
+            pair = _pair(read[one], read[other])
+            pairs += [pair.as_chosen() if (by_score - ends) & {one, other} else pair] if pair.envs else []
     return pairs
 
 
@@ -63,11 +75,11 @@ def compare_places(first: Path, second: Path) -> EvaluationPair:
     for place, found in ((first, one), (second, other)):
         if not found.tasks:
             raise ValueError(f"{place} does not say what became of its single tasks; evaluate that model again")
-    envs = compare_envs(one.tasks, other.tasks)
-    if not any(found.tasks for found in envs.values()):
+    pair = _pair(one, other)
+    if not any(found.tasks for found in pair.envs.values()):
         has = "; ".join(f"{place}: {', '.join(sorted(e.tasks))}" for place, e in ((first, one), (second, other)))
         raise ValueError(f"no task stands in both ({has}); evaluate both models on the same data")
-    return EvaluationPair(first=str(first), second=str(second), envs=envs)
+    return replace(pair, first=str(first), second=str(second))
 
 
 def lines(pair: EvaluationPair) -> list[str]:
@@ -76,7 +88,8 @@ def lines(pair: EvaluationPair) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     left = [f"{env}: left out are {found.left_out}" for env, found in pair.envs.items() if found.left_out]
-    return [f"first: {pair.first}", f"second: {pair.second}", "", *table, *left]
+    asked = [f"asked differently: {'; '.join(pair.asked)}"] if pair.asked else []
+    return [f"first: {pair.first}", f"second: {pair.second}", *asked, "", *table, *left]
 
 
 def _cells(env: str, found: TaskComparison) -> tuple[str, ...]:
@@ -89,6 +102,18 @@ def _cells(env: str, found: TaskComparison) -> tuple[str, ...]:
 def p_text(p: float) -> str:
     """Write a p value as a table shows it."""
     return "-" if p != p else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def _pair(one: Evaluation, other: Evaluation) -> EvaluationPair:
+    envs = compare_envs(one.tasks, other.tasks)
+    return EvaluationPair(first=one.label, second=other.label, envs=envs, asked=_asked_differently(one, other))
+
+
+def _asked_differently(one: Evaluation, other: Evaluation) -> tuple[str, ...]:
+    both = [name for name in one.asked if name in other.asked and one.asked[name] != other.asked[name]]
+    alone = sorted(one.asked.keys() ^ other.asked.keys())
+    unknown = [f"only one says {', '.join(alone)}"] if alone else []
+    return (*(f"{name} {one.asked[name]} and {other.asked[name]}" for name in both), *unknown)
 
 
 def _evaluation(place: Path) -> Evaluation:

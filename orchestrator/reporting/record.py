@@ -63,6 +63,8 @@ class Evaluation:
     envs: dict[str, EnvResult]
     curve: dict[str, list[BudgetPoint]] = field(default_factory=dict)
     tasks: dict[str, list[TaskScore]] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
+    """How the answers were asked for: plain values by the names of their settings, as far as the file says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,11 @@ class RunRecord:
     def budget_curves(self) -> dict[str, dict[str, list[BudgetPoint]]]:
         """The curves by the label of their evaluation, then by environment; only evaluations that have one."""
         return {evaluation.label: evaluation.curve for evaluation in self.evaluations if evaluation.curve}
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether checkpoints are kept for a metric of theirs."""
+        return bool((self.config.get("checkpoints") or {}).get("best"))
 
     def series(self, stage: str, metric: str) -> tuple[list[int], list[float]]:
         """Return the steps and values of one metric of one stage."""
@@ -169,7 +176,9 @@ def read_evaluation(path: Path) -> Evaluation:
         curve = {env: [BudgetPoint.read(point) for point in points] for env, points in raw.get("curve", {}).items()}
         tasks = {env: [TaskScore(**task) for task in scores] for env, scores in raw.get("tasks", {}).items()}
         head = {name: raw[name] for name in ("label", "order", "k", "seconds")}
-        return Evaluation(**head, envs=envs, curve=curve, tasks=tasks)
+        sampling = {f"sampling.{name}": value for name, value in raw.get("sampling", {}).items()}
+        asked = {"samples": raw["k"]} | sampling | raw.get("asked", {})
+        return Evaluation(**head, envs=envs, curve=curve, tasks=tasks, asked=asked)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from orchestrator.evaluation.exam import EvalConfig, Exam, heldout_tasks, thinking_passes
-from orchestrator.evaluation.scores import env_result, of_env, result_json
+from orchestrator.evaluation.scores import asked_of_engines, env_result, of_env, result_json
 from orchestrator.reporting.budget_curve import BudgetPoint
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
@@ -56,6 +56,7 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
         samples=config.samples,
         sampling=config.sampling,
         seconds=time.monotonic() - began,
+        asked=asked_of_engines(run.config),
         groups=sound,
         envs=by_env,
     )
