@@ -13,7 +13,7 @@ from envs.core.task import Task
 from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.data.config import DataConfig, OnError
 from envs.data.overlap import DropOverlap
-from envs.data.split import SplitConfig
+from envs.data.split import ReadRows, SplitConfig
 from envs.tools.shared_tools import RUN_PROGRAMS, SHARED_TOOLS, shared_tools
 from envs.tools.text_tool import schemas
 
@@ -70,6 +70,8 @@ class BoundEnv:
     """The environment, with the options of the run."""
     ref: EnvRef = field(init=False)
     """What its tasks carry to whoever plays them."""
+    rows: dict[str, ReadRows] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """Rows of its data that were read, by their setting: `envs.task_rows` reads them once for all who ask."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ref", self.definition.ref(self.name, _settings(self.config, self.definition)))
@@ -119,6 +121,8 @@ def _check(key: str, config: EnvConfig) -> None:
     for name, value in (numbers | {name: value for name, value in given.items() if value is not None}).items():
         positive(f"{key}.{name}", value)
     config.split.check(f"{key}.split", has_data=config.data is not None, has_eval_data=config.eval_data is not None)
+    if config.eval_data is not None and config.eval_data.streaming:
+        raise ValueError(f"{key}.eval_data.streaming: rows of evaluation are all read, each once; leave it out")
     if config.drop_overlap != "none":
         _check_overlap(key, config)
     for tool in config.tools:

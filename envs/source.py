@@ -15,10 +15,9 @@ from envs.core.failure import in_words
 from envs.core.task import Task, TaskSource
 from envs.data.config import DataConfig
 from envs.data.overlap import prompt_text
-from envs.data.rows import Tally
 from envs.data.split import SPLITS, split_of
 from envs.streamed import StreamedSource
-from envs.task_rows import content_key, evaluation_index, holds, row_tasks
+from envs.task_rows import all_rows, content_key, evaluation_index, holds
 
 LOG = logging.getLogger(__name__)
 MAX_DRAWS = 10_000
@@ -80,10 +79,9 @@ class RowSource:
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
-        tally = Tally()
-        heldout = split == "heldout"
-        rows = [each.task for each in row_tasks(env, data, tally) if each.heldout == heldout]
-        self.skipped = tally.skipped
+        heldout, read = split == "heldout", all_rows(env, data)
+        rows = [each.task for each in read.tasks if each.heldout == heldout]
+        self.skipped = read.skipped
         self.overlapping = 0
         whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
         kept = rows if whole else _without_equals(rows)
@@ -96,7 +94,7 @@ class RowSource:
         if not heldout and env.config.drop_overlap != "none":
             self._drop_overlap(env)
         if not self.tasks:
-            raise ValueError(f"{data.name} has no {split} rows among {tally.read - tally.skipped}; give a larger file")
+            raise ValueError(f"{data.name} has no {split} rows among {len(read.tasks)}; give a larger file")
         if not whole:
             random.Random(f"{env.definition.id}/{seed}/{split}").shuffle(self.tasks)
 
@@ -144,7 +142,7 @@ def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
     data = holds(env, split)
     if data is None:
         return GeneratedSource(env, split=split, seed=seed)
-    if data.streaming and data is not env.config.eval_data:
+    if data.streaming:
         return StreamedSource(env, data, split=split, seed=seed)
     return RowSource(env, data, split=split, seed=seed)
 
@@ -163,10 +161,11 @@ def _named_apart(tasks: list[Task]) -> list[Task]:
     named = []
     for task in tasks:
         times[task.key] += 1
-        key = task.key
-        if times[task.key] > 1:
-            while (key := f"{task.key}#{times[task.key]}") in taken:
-                times[task.key] += 1
-            taken.add(key)
+        if times[task.key] == 1:
+            named.append(task)
+            continue
+        while (key := f"{task.key}#{times[task.key]}") in taken:
+            times[task.key] += 1
+        taken.add(key)
         named.append(replace(task, key=key))
     return named

@@ -1,8 +1,7 @@
 """The rows of an environment's data as its tasks, each on its side of the split."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from envs.binding import BoundEnv
 from envs.core.row_format import Row, load_row, own_id
@@ -10,15 +9,7 @@ from envs.core.task import Task
 from envs.data.config import DataConfig
 from envs.data.overlap import OverlapIndex, prompt_text
 from envs.data.rows import Tally, data_files, usable_rows
-from envs.data.split import digest, split_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitTask:
-    """A task, and whether it is held out."""
-
-    task: Task
-    heldout: bool
+from envs.data.split import ReadRows, SplitTask, digest, split_of
 
 
 def content_key(task: Task) -> str:
@@ -38,21 +29,43 @@ def holds(env: BoundEnv, split: str) -> DataConfig | None:
     return env.config.data
 
 
-def row_tasks(env: BoundEnv, data: DataConfig, tally: Tally | None = None) -> Iterator[SplitTask]:
-    """Yield the tasks of `data`, one of the environment's own, row after row, as `usable_rows` says."""
-    config = env.config
-    if env.definition.beside is not None:
-        env = replace(env, definition=env.definition.beside(_folder(data)))
+def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
+    """Return the tasks of all rows of `data`, one of the environment's own, which are read once for all who ask.
 
-    def parse(row: Row, _number: int) -> SplitTask:
-        heldout = _heldout(row, env, data)
-        made = load_row(env.definition.formats, row, name=data.format or config.format)
-        own = own_id(row)
-        task = env.task(made, content_key(made) if own is None else str(own))
-        by_hash = split_of(task, config.split.share) == "heldout"
-        return SplitTask(task=task, heldout=by_hash if heldout is None else heldout)
+    Raise as `usable_rows` does.
+    """
+    setting = _setting(env, data)
+    if setting not in env.rows:
+        tally = Tally()
+        env.rows[setting] = ReadRows(tasks=tuple(_read(env, data, tally)), skipped=tally.skipped)
+    return env.rows[setting]
 
-    return usable_rows(data, parse=parse, on_error=config.on_error, tally=tally)
+
+def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
+    """Yield the tasks of `data`, one of the environment's own, row after row; streamed ones are read anew. Raise likewise."""
+    return _read(env, data, Tally()) if data.streaming else iter(all_rows(env, data).tasks)
+
+
+def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
+    config, column = env.config, None if env.config.eval_data is not None else env.config.split.column
+    try:
+        if env.definition.beside is not None:
+            env = replace(env, definition=env.definition.beside(data_files(data)[0].parent))
+        met = False
+
+        def parse(row: Row, _number: int) -> SplitTask:
+            nonlocal met
+            met = met or column is None or column in row
+            made = load_row(env.definition.formats, row, name=data.format or config.format)
+            own = own_id(row)
+            task = env.task(made, content_key(made) if own is None else str(own))
+            return SplitTask(task=task, heldout=_heldout(row, task, env, data))
+
+        yield from usable_rows(data, parse=parse, on_error=config.on_error, tally=tally)
+        if not met:
+            raise ValueError(f"{data.name}: split.column names {column!r}, which no row has")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{_setting(env, data)}: {error}; or null for generated tasks") from error
 
 
 def evaluation_index(env: BoundEnv) -> OverlapIndex:
@@ -63,17 +76,15 @@ def evaluation_index(env: BoundEnv) -> OverlapIndex:
     return OverlapIndex((task.key, prompt_text(task.messages)) for task in heldout)
 
 
-def _heldout(row: Row, env: BoundEnv, data: DataConfig) -> bool | None:
-    """Return whether a row is held out, by its file or its column; None where its prompt decides."""
+def _heldout(row: Row, task: Task, env: BoundEnv, data: DataConfig) -> bool:
+    """Return whether a row is held out: by its file or its column, else by its prompt. A row without the column is not."""
     if env.config.eval_data is not None:
         return data is env.config.eval_data
-    column = env.config.split.column
-    if column is None:
-        return None
-    if column not in row:
-        raise ValueError(f"split.column names {column!r}; the row has {sorted(row)}")
-    return str(row[column]) in env.config.split.heldout
+    split = env.config.split
+    if split.column is None:
+        return split_of(task, split.share) == "heldout"
+    return str(row.get(split.column)) in split.heldout
 
 
-def _folder(data: DataConfig) -> Path:
-    return data_files(data)[0].parent
+def _setting(env: BoundEnv, data: DataConfig) -> str:
+    return f"envs.{env.name}.{'eval_data' if data is env.config.eval_data else 'data'}"

@@ -52,7 +52,7 @@ def data_files(data: DataConfig) -> list[Path]:
     if not path.is_dir() and not is_on_hub(data):
         raise FileNotFoundError(
             f"no data file {path}; give the path of a JSONL file, a Parquet or CSV file or a folder, or the name of a data "
-            f"set on the hub, or null for generated tasks"
+            f"set on the hub"
         )
     from envs.data.tables import files_of
 
@@ -95,6 +95,8 @@ def usable_rows(
                 raise ValueError(f"{placed.place}: {error}; mend the row or set on_error=skip") from error
             LOG.debug("%s: %s", placed.place, error)
             tally.skipped += 1
+            if data.streaming and tally.skipped == 1:  # of how many is known once all were read, if they ever are
+                LOG.warning("%s: %s; such rows are left out", placed.place, error)
             continue
         yield item
     if tally.skipped:

@@ -10,7 +10,24 @@ from envs.core.task import Task
 
 SPLITS = ("train", "heldout")
 SHARE = 1 / 8
+HELDOUT = ["test"]
 BITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitTask:
+    """A task of a row, and whether it is held out."""
+
+    task: Task
+    heldout: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """All rows of data as tasks, and how many others were skipped as bad."""
+
+    tasks: tuple[SplitTask, ...]
+    skipped: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +41,7 @@ class SplitConfig:
     """By hash: share of the prompts that is held out; a prompt stays on its side whatever the seed, count or order of rows."""
     column: str | None = identity(None)
     """By column: its name, after `data.columns`."""
-    heldout: list[str] = identity(["test"])
+    heldout: list[str] = identity(HELDOUT)
     """By column: its values in held-out rows; all others are trained on."""
 
     def check(self, key: str, *, has_data: bool, has_eval_data: bool) -> None:
@@ -41,6 +58,13 @@ class SplitConfig:
             )
         if self.by == "column" and not (has_data and self.heldout):
             raise ValueError(f"{key}.by=column: give data, and in {key}.heldout the values of held-out rows")
+        if self.heldout != HELDOUT and self.by != "column":
+            raise ValueError(f"{key}.heldout={self.heldout}: values of a column, which {key}.column has to name")
+        if self.share != SHARE and has_data and (has_eval_data or self.by == "column"):
+            what = "eval_data" if has_eval_data else f"{key}.column"
+            raise ValueError(
+                f"{key}.share={self.share}: {what} says what is held out, not a share; leave one of them out"
+            )
 
 
 def digest(data: Any) -> str:

@@ -60,6 +60,7 @@ class RowIntake:
         that can't be trained on where `on_error` is "raise", and where no row can.
         """
         assert not data.streaming
+        _require_no_format(data)
         seen: set[bytes] = set()
 
         def parsed(row: dict[str, Any], number: int) -> T:
@@ -82,6 +83,7 @@ class RowIntake:
 
         A row that can't be trained on ends the run where it is come to, or is left out each time.
         """
+        _require_no_format(data)
         return Blocks(lambda: usable_rows(data, parse=parse, on_error=on_error), seed=seed)
 
     def require_fits(self, dialogue: Dialogue) -> tuple[int, ...]:
@@ -100,6 +102,13 @@ class RowIntake:
     def _remark(self, what: str, *, there: bool) -> None:
         if there:
             self._remarks.add(what)
+
+
+def _require_no_format(data: DataConfig) -> None:
+    if data.format is not None:
+        raise ValueError(
+            f"{data.name}: format={data.format}, but rows of chats and of pairs have one each; leave it out"
+        )
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

@@ -2,15 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envs.binding import BoundEnv
 from envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from envs.data.rows import usable_rows
+from envs.data.split import digest
 from envs.task_rows import evaluation_index, holds, row_tasks
 from orchestrator.data.chat_messages import checked_messages
 from orchestrator.pipeline.config import Config
-from orchestrator.reporting.overlaps import EvaluationOverlap
+from orchestrator.reporting.overlaps import EvaluationOverlap, read_overlaps, write_overlaps
+from orchestrator.run.folder import RunDir
 
 MOST_WORDS = 100_000_000
 """Words of training prompts after which no more are compared, a minute or so."""
@@ -24,6 +26,17 @@ class _Training:
     prompts: Iterator[PromptText]
     env: BoundEnv | None = None
     """The environment whose rows they are."""
+
+
+def overlaps_of(config: Config, folder: RunDir) -> list[EvaluationOverlap]:
+    """Return what `find_overlaps` does: from a run's folder where settings and files are what they were, else into it."""
+    of = digest(folder.state().fingerprint)
+    known = read_overlaps(folder.root)
+    if known and all(one.of == of for one in known):
+        return known
+    found = [replace(one, of=of) for one in find_overlaps(config)]
+    write_overlaps(folder.root, found)
+    return found
 
 
 def find_overlaps(config: Config) -> list[EvaluationOverlap]:

@@ -13,10 +13,9 @@ from orchestrator.cluster.ray_cluster import start_ray
 from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread
 from orchestrator.pipeline.config import Config, flat_config
 from orchestrator.pipeline.continuation import check_continuation, reached
-from orchestrator.pipeline.overlap_check import find_overlaps
+from orchestrator.pipeline.overlap_check import overlaps_of
 from orchestrator.pipeline.plan import Plan, plan, single
 from orchestrator.pipeline.start_checks import check_before, check_model
-from orchestrator.reporting.overlaps import write_overlaps
 from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
@@ -43,9 +42,7 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     try:
         check_continuation(config, folder, reads=reads)
         if reads:
-            overlaps = find_overlaps(config)
-            write_overlaps(folder.root, overlaps)
-            notes += [overlap.note for overlap in overlaps]
+            notes += [overlap.note for overlap in overlaps_of(config, folder)]
         planned = _planned(config, folder, folder.state(), stage)
         with Progress(config.name) as progress:
             for note in [*notes, *planned.notes]:

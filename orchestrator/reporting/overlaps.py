@@ -20,6 +20,8 @@ class EvaluationOverlap:
     training: tuple[str, ...]
     """The training data that they were compared with."""
     found: Overlap
+    of: str = ""
+    """A hash of the run's settings and files that it was found for."""
     left_out: int = 0
     """Training rows of the environment, of those compared, that its `drop_overlap` leaves out."""
 

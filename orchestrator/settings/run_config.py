@@ -45,6 +45,8 @@ class ModelConfig:
                 "model.chat_template, model.end_of_turn, model.thought_tags and model.tool_calls are for the model of "
                 "model.path; without a path leave them out"
             )
+        if self.revision is not None and self.path is None:
+            raise ValueError(f"model.revision={self.revision} is that of model.path, which is not given")
         if self.thought_tags and len(self.thought_tags) != 2:
             raise ValueError(f"model.thought_tags={self.thought_tags}: give what opens a thought, and what closes it")
 
