@@ -76,7 +76,7 @@ def chosen(text: str, *, count: int) -> str | None:
 
 
 def _whole(text: str, letters: str) -> str | None:
-    match = WHOLE.fullmatch(text.strip())
+    match = WHOLE.fullmatch(text.strip(" \t\n{}"))
     return _letter(match, letters) if match else None
 
 

@@ -14,7 +14,8 @@ in one way, of LaTeX or not. Some things are kept that these rules drop, since w
   `#` behind a letter, `^`, `<` and `>` between letters or digits, signs of music and cards behind a letter
 - an article that ends the text (`vitamin A`), and a text that is all punctuation
 
-A percent sign, one of a currency and one of degrees are dropped, as SQuAD's evaluation does: `5 %`, `$5` and `5` say the same.
+A percent sign, one of a currency and one of degrees are dropped, as SQuAD's evaluation does: `$5` and `5` say the same. Two of
+them that differ do not: `$5` is neither `5 %` nor `5` in another currency.
 """
 
 import json
@@ -48,6 +49,7 @@ KEPT = re.compile(
     r"|(?:(?<=\d)|(?<=\b[a-z])|(?<=\b[a-z][a-z]))-(?![^\W_])"
 )
 """Signs that are no punctuation."""
+UNIT_SIGNS = "%$\u20ac\u00a3\u00a5\u20b9"
 WHOLE_NUMBER = re.compile(rf"(?:{NUMBER.pattern})(?: (?i:{'|'.join(SCALES)}))?")
 ARTICLE = re.compile(r"\b(?:an?|the)\b(?=\s+\S)")
 BULLET = re.compile(r"\s*(?:[-*\u2022]|\(?\d{1,3}[.)])\s+")
@@ -94,6 +96,9 @@ def forms(text: str) -> frozenset[tuple[str, object]]:
     """Return the forms of a text, of which texts that say the same have one in common; none for an empty text."""
     text = text.strip()
     written = simpler(text)
+    signs = [sign for sign in UNIT_SIGNS if sign in written][
+        :1
+    ] or UNIT_SIGNS  # a text without one goes with each of them
     found: list[tuple[str, object]] = [
         ("squad", _without_punctuation(written, "")),
         ("trivia", _without_punctuation(written, " ")),
@@ -101,7 +106,7 @@ def forms(text: str) -> frozenset[tuple[str, object]]:
     read = number(written) if WHOLE_NUMBER.fullmatch(written.strip(" .")) else None
     if read is not None and not read.undone:
         found.append(("number", read.value))
-    filled = frozenset(form for form in found if form[1] != "")
+    filled = frozenset((rule + sign, form) for rule, form in found for sign in signs if form != "")
     return filled or frozenset([("signs", text)] if text else [])
 
 

@@ -58,6 +58,7 @@ from rewards.choices import chosen
         "\\boxed{B - Paris}",
         "\\boxed{B \u2013 Paris}",
         "\\boxed{B, Paris}",
+        "\\boxed{{B}}",
         "\uff08\uff22\uff09",
         "\\boxed{\\textbf{(B)}\\ 24}",
         "\\boxed{\\textbf{(B)}~24}",
