@@ -19,7 +19,8 @@ from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import EngineConfig, TurnRequest
+from rollout.engines.config import EngineConfig
+from rollout.engines.protocol import TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.begun_json import begun_from_json, begun_to_json

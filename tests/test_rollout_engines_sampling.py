@@ -19,7 +19,8 @@ from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, EngineConfig, TurnRequest
+from rollout.engines.config import EngineConfig
+from rollout.engines.protocol import Completion, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.sampling import PLAIN, Sampling
 from rollout.tokenizer import load_tokenizer

@@ -17,7 +17,8 @@ from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, EngineConfig, EngineStats, TurnRequest
+from rollout.engines.config import EngineConfig
+from rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion

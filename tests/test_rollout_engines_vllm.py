@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,9 @@ from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Completion, EngineConfig, TurnRequest
+from rollout.engines.config import EngineConfig
+from rollout.engines.protocol import Completion, TurnRequest
+from rollout.engines.rollout_arguments import rollout_arguments
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
@@ -34,7 +36,10 @@ from rollout.trajectory import Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 ENDS = (byte_tokenizer().eos_token_id,)
-CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
+CONFIG = EngineConfig(max_model_len=512, max_sequences=64)
+BLOCK = 128
+"""Tokens of a block of the key-value cache on a CPU: what begins alike is shared in whole blocks."""
+SLOW = pytest.mark.slow
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
 
@@ -122,17 +127,29 @@ async def a_checkpoint_is_read(setup: Setup, checkpoint: Path) -> None:
         await setup.engine.load_checkpoint(checkpoint, WeightVersion(step=10))
 
 
-async def story(model_dir: Path) -> None:
+async def prefixes_are_computed_once(setup: Setup, *, cached: bool) -> None:
+    """Answers to a long prompt share what was computed of it, while the weights stay as they are."""
+    long = replace(setup, prompts=[ids for ids in setup.prompts if len(ids) > BLOCK])
+    assert len(long.prompts) == 1
+    setup.engine.take_stats()
+    assert setup.gap(await long.sample(1, tokens=16)) < TOLERANCE
+    assert setup.engine.take_stats().cached_tokens == 0  # the first since these weights came
+    assert setup.gap(await long.sample(4, tokens=16)) < TOLERANCE
+    assert setup.engine.take_stats().cached_tokens == (4 * BLOCK if cached else 0)
+
+
+async def story(model_dir: Path, config: EngineConfig, *, cached: bool) -> None:
     """Sample, train, push, sample again, and push once more while requests are in flight."""
     tokenizer = load_tokenizer(model_dir)
-    texts = ["2+2=?", "What is the capital of Portugal?", "a", "def f(x):\n    return x\n" * 4]
+    texts = ["2+2=?", "What is the capital of Portugal?", "a", "def f(x):\n    return x\n" * 4, "ab" * (BLOCK - 50)]
     prompts = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS)
+    engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS)
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
     setup = Setup(engine=engine, rank=rank, prompts=[ids for ids in prompts if len(ids) > 1])
     try:
+        await prefixes_are_computed_once(setup, cached=cached)
         before = await setup.sample(8, tokens=24)
         assert setup.gap(before) < TOLERANCE
         assert all(set(said.versions_T) == {0} for _, said in before)
@@ -140,6 +157,7 @@ async def story(model_dir: Path) -> None:
         setup.train()
         assert setup.gap(before) > 100 * TOLERANCE  # the trainer has moved away, the engine has not
         assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
+        await prefixes_are_computed_once(setup, cached=cached)
         after = await setup.sample(8, tokens=24)
         assert setup.gap(after) < TOLERANCE
         assert all(set(said.versions_T) == {1} for _, said in after)
@@ -207,16 +225,44 @@ def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer_also_of_t
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "config", "cached"),
     [
-        tiny_models.nemotron_h,
-        tiny_models.qwen3,
+        pytest.param(tiny_models.nemotron_h, CONFIG, False, id="nemotron_h"),
+        pytest.param(tiny_models.nemotron_h, replace(CONFIG, tensor_parallel=2), False, id="nemotron_h on two"),
+        pytest.param(tiny_models.qwen3, CONFIG, True, id="qwen3"),
+        pytest.param(tiny_models.qwen3, replace(CONFIG, tensor_parallel=2), True, id="qwen3 on two", marks=SLOW),
+        pytest.param(tiny_models.qwen3, replace(CONFIG, pipeline_parallel=2), True, id="qwen3 in two", marks=SLOW),
         *(
-            pytest.param(make, marks=pytest.mark.slow)
+            pytest.param(make, CONFIG, True, id=make.__name__, marks=SLOW)
             for make in (tiny_models.llama, tiny_models.qwen3_tied, tiny_models.gemma2, tiny_models.gemma3)
         ),
     ],
-    ids=lambda f: f.__name__,
 )
-def test_engine_and_trainer_agree_before_and_after_a_weight_push(make: Callable[[Path], Path], tmp_path: Path) -> None:
-    asyncio.run(story(make(tmp_path / "model")))
+def test_engine_and_trainer_agree_before_and_after_a_weight_push(
+    make: Callable[[Path], Path], config: EngineConfig, cached: bool, tmp_path: Path
+) -> None:
+    asyncio.run(story(make(tmp_path / "model"), config, cached=cached))
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (
+            EngineConfig(extra={"kv_cache_dtyp": "fp8"}),
+            "extra.kv_cache_dtyp: vLLM has no such setting; kv_cache_dtype?",
+        ),
+        (EngineConfig(prefix_caching="on"), "prefix_caching=on, but vLLM has no states in the middle of a prompt"),
+    ],
+)
+def test_an_engine_refuses_what_vllm_does_not_know_or_can_not_do(
+    config: EngineConfig, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=why.replace("?", r"\?")):
+        VllmEngine(tiny_models.nemotron_h(tmp_path / "model"), config, version=WeightVersion(step=0), ends=ENDS)
+
+
+def test_more_settings_reach_vllm(tmp_path: Path) -> None:
+    config = EngineConfig(extra={"block_size": 32})
+    arguments = rollout_arguments(tiny_models.qwen3(tmp_path / "model"), config, closing=None, record_experts=False)
+    assert arguments.block_size == 32
+    assert arguments.enable_prefix_caching

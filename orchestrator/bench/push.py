@@ -30,7 +30,7 @@ from learner.models.fresh import FreshModelConfig, make_model
 from learner.publisher import WeightPublisher
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
-from rollout.engines.protocol import EngineConfig
+from rollout.engines.config import EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest, WireDtype

@@ -9,6 +9,7 @@ import ray
 from envs.core.member import Place
 from envs.core.pulse import Pulse, WorkerDied
 from orchestrator.cluster.actors import await_actor, close_actor, gpu_share, placed
+from orchestrator.cluster.placement import NoRoomError
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
@@ -40,9 +41,15 @@ async def make_rollout_pool(
     `newest` which model of the same shape there is by then. Raises `NoRoomError` where the cluster has too few GPUs free;
     the start raises `ValueError` where experts can't be recorded, and `TooManyRestarts` where workers die before they serve.
     """
-    share = await gpu_share(actors, wanted=config.workers)
+    processes = config.engine.processes
+    share = await gpu_share(actors, wanted=config.workers * processes)
+    if processes > 1 and 0 < share < 1:
+        raise NoRoomError(
+            f"an engine of {processes} processes needs a whole GPU for each, and the run has {actors} processes in all; "
+            "lower rollout.workers or learner.ranks"
+        )
     actor = ray.remote(RolloutWorker).options(
-        num_cpus=0, num_gpus=share, max_concurrency=CONCURRENT_CALLS, max_restarts=0
+        num_cpus=0, num_gpus=share * processes, max_concurrency=CONCURRENT_CALLS, max_restarts=0
     )
 
     def spawn(number: int) -> RolloutActor:

@@ -3,45 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from envs.core.setting import identity, running
 from rollout.budget.rule import ThoughtLimit
 from rollout.expert_choices import Choices
 from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
-
-Dtype = Literal["float32", "bfloat16", "float16", "auto"]
-"""Precision of an engine's weights; auto is that of the model's files."""
-SLOWEST_PUSH = 100e6
-"""Bytes a second of a weight push, at the least."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """How a rollout engine runs."""
-
-    dtype: Dtype = identity("float32")
-    """Precision of the weights: float32, which makes trainer and engine agree to 1e-6, bfloat16, float16 or auto."""
-    max_model_len: int = running(1024)
-    """Longest sequence, prompt included, in tokens."""
-    max_sequences: int = running(256)
-    """How many sequences are generated at once."""
-    batched_tokens: int = running(4096)
-    """Most tokens in one forward pass, prompts included."""
-    threads: int = running(1)
-    """CPU threads of the engine; ignored on a GPU."""
-    memory_gib: int = running(1)
-    """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
-    gpu_memory_utilization: float = running(0.5)
-    """Share of a GPU's memory that the engine may take; ignored on a CPU."""
-    push_timeout_s: float = running(120.0)
-    """Deadline of one delivery of a weight push, in seconds, beside the time of its bytes at 100 megabytes a second."""
-
-    def push_deadline_s(self, nbytes: int) -> float:
-        """Return the deadline of one delivery of so many bytes."""
-        return self.push_timeout_s + nbytes / SLOWEST_PUSH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +82,7 @@ class EngineStats:
     waiting: float = 0.0
     cache_use: float = 0.0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     sampled_tokens: int = 0
     preemptions: int = 0
 
@@ -126,6 +95,7 @@ class EngineStats:
             waiting=sum(one.waiting for one in engines),
             cache_use=sum(one.cache_use for one in engines) / max(1, len(engines)),
             prompt_tokens=sum(one.prompt_tokens for one in engines),
+            cached_tokens=sum(one.cached_tokens for one in engines),
             sampled_tokens=sum(one.sampled_tokens for one in engines),
             preemptions=sum(one.preemptions for one in engines),
         )

@@ -27,6 +27,7 @@ def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingPara
         max_tokens=request.max_tokens,
         seed=request.seed,
         logprobs=0,
+        flat_logprobs=True,  # else an object a token
         detokenize=bool(sampling.stop),
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ import numpy as np
 
 from envs.core.failure import in_words
 from envs.core.pulse import WorkerDied
-from rollout.budget.request_args import CLOSING
 from rollout.budget.rule import ThoughtTags
+from rollout.engines.config import EngineConfig
 from rollout.engines.engine_process import EngineProcess
-from rollout.engines.protocol import Completion, EngineConfig, EngineStats, TurnRequest
+from rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from rollout.engines.scratch_folder import ScratchFolder
 from rollout.engines.stop_strings import ended_at_stop
-from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
+from rollout.engines.vllm_settings import limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
@@ -26,18 +26,17 @@ from rollout.weights.weight_files import require_whole
 
 prepare_environment()  # vLLM reads it while it is imported
 
-from vllm import AsyncEngineArgs, SamplingParams
-from vllm.config import WeightTransferConfig
+from vllm import SamplingParams
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
-from vllm.logprobs import Logprob
+from vllm.inputs import TokensPrompt
+from vllm.logprobs import FlatLogprobs
 from vllm.outputs import CompletionOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from rollout.engines.request_params import request_params
-from rollout.engines.thought_processor import ThoughtProcessor
+from rollout.engines.rollout_arguments import rollout_arguments
 from rollout.engines.vllm_stats import StatsRecorder
-from rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
 
 class VllmEngine:
@@ -69,21 +68,10 @@ class VllmEngine:
         self._receiver = WeightReceiver()
         self._stats = StatsRecorder(on_pass=on_pass)
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
-        arguments = AsyncEngineArgs(
-            model=str(model_dir),
-            dtype=config.dtype,
-            max_model_len=config.max_model_len,
-            max_num_seqs=config.max_sequences,
-            max_num_batched_tokens=max(config.batched_tokens, config.max_model_len),
-            gpu_memory_utilization=config.gpu_memory_utilization,
-            # Not the logits' own: what was really sampled from.
-            logprobs_mode="processed_logprobs",
-            logits_processors=[ThoughtProcessor],
-            additional_config={} if tags is None else {CLOSING: tags.closing},
-            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-            worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
-            **engine_arguments(eager=record_experts),
-        )
+        closing = None if tags is None else tags.closing
+        arguments = rollout_arguments(model_dir, config, closing=closing, record_experts=record_experts)
+        self._served = 0
+        """How many weights were loaded: prompts share what was computed of them with those of the same weights alone."""
         self._scratch = ScratchFolder()
         with self._scratch.used():
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
@@ -104,9 +92,11 @@ class VllmEngine:
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
         if self._record_experts:
-            (refusal,) = await self._llm.collective_rpc("record_experts")
-            if refusal:
-                raise ValueError(f"vLLM can't record the experts of this model, which router replay needs: {refusal}")
+            refusals = await self._llm.collective_rpc("record_experts")
+            if any(refusals):
+                raise ValueError(
+                    f"vLLM can't record the experts of this model, which router replay needs: {max(refusals)}"
+                )
 
     async def generate(self, request: TurnRequest) -> Completion:
         """See `Engine.generate`."""
@@ -122,7 +112,7 @@ class VllmEngine:
             forced_T = self._forced_marks(name, ids)
         finally:
             self._limited.pop(name, None)
-        assert sampled.logprobs is not None
+        assert isinstance(sampled.logprobs, FlatLogprobs)
         assert sampled.weight_versions is not None
         whole = _completion(
             ids,
@@ -155,7 +145,7 @@ class VllmEngine:
             return None
         assert state.detokenizer is not None
         assert state.logprobs_processor is not None
-        assert state.logprobs_processor.logprobs is not None
+        assert isinstance(state.logprobs_processor.logprobs, FlatLogprobs)
         ids = tuple(state.detokenizer.output_token_ids)
         return _completion(
             ids,
@@ -169,7 +159,8 @@ class VllmEngine:
         """Return what vLLM sampled. Raises `RuntimeError` where it ended the request by itself, `WorkerDied` where it died."""
         final = None
         try:
-            async for output in self._llm.generate({"prompt_token_ids": list(prompt_ids)}, params, request):
+            prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._served))
+            async for output in self._llm.generate(prompt, params, request):
                 final = output
         except EngineDeadError as error:
             raise WorkerDied("the engine's process died") from error
@@ -182,7 +173,7 @@ class VllmEngine:
 
     async def _experts(self, request: str, *, ids: int) -> Choices:
         taking = self._llm.collective_rpc("take_experts", args=(request,))
-        ((shape, data),) = await self._process.answer(taking)
+        (shape, data), *_ = await self._process.answer(taking)  # all processes of an engine choose alike
         return padded(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)
 
     def take_stats(self) -> EngineStats:
@@ -247,6 +238,7 @@ class VllmEngine:
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
         await self._llm.finish_weight_update(str(version.step))
+        self._served += 1
         await self._llm.resume_generation()
 
     async def version(self) -> WeightVersion:
@@ -262,7 +254,7 @@ class VllmEngine:
 
 def _completion(
     ids: tuple[int, ...],
-    likeliest: Sequence[Mapping[int, Logprob]],
+    logprobs: FlatLogprobs,
     versions: Sequence[tuple[str, int]],
     *,
     forced_T: tuple[bool, ...],
@@ -270,11 +262,12 @@ def _completion(
     experts: Choices | None = None,
 ) -> Completion:
     """Return what vLLM says of tokens; `versions` are those of the weights, each with the first token that it sampled."""
-    logprobs = [entry[token].logprob for entry, token in zip(likeliest, ids, strict=True)]
+    sampled = [(logprobs.token_ids[at], logprobs.logprobs[at]) for at in logprobs.start_indices]
+    assert tuple(token for token, _ in sampled) == ids
     ends = [*(start for _, start in versions[1:]), len(ids)]
     return Completion(
         token_ids=ids,
-        logprobs_T=tuple(nan if forced else value for value, forced in zip(logprobs, forced_T, strict=True)),
+        logprobs_T=tuple(nan if forced else value for (_, value), forced in zip(sampled, forced_T, strict=True)),
         versions_T=tuple(
             int(version)
             for (version, start), end in zip(versions, ends[: len(versions)], strict=True)

@@ -40,14 +40,16 @@ def limit_cpu(*, threads: int, memory_gib: int) -> None:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(memory_gib)
 
 
-def engine_arguments(*, eager: bool = False) -> dict[str, Any]:
-    """Return the arguments that every engine gets; their names are the fields of vLLM's `AsyncEngineArgs`."""
+def engine_arguments(*, eager: bool = False, processes: int = 1) -> dict[str, Any]:
+    """Return the arguments that every engine gets; their names are the fields of vLLM's `AsyncEngineArgs`.
+
+    `processes` is how many compute its passes.
+    """
     return {
         "enforce_eager": ON_CPU or eager,
-        "enable_prefix_caching": False,
         # vLLM can't take back a seeded request's random draw on a CPU after half a prompt: prompts stay whole.
         "enable_chunked_prefill": not ON_CPU,
-        "distributed_executor_backend": "uni" if ON_CPU else None,
+        "distributed_executor_backend": ("uni" if processes == 1 else "mp") if ON_CPU else None,
         "mamba_ssm_cache_dtype": "float32",
         "trust_remote_code": False,
         "disable_log_stats": True,

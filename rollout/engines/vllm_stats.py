@@ -26,7 +26,7 @@ class StatsRecorder(StatLoggerBase):
 
     def _clear(self) -> None:
         self._passes = self._running = self._waiting = 0
-        self._prompt_tokens = self._sampled_tokens = self._preemptions = 0
+        self._prompt_tokens = self._cached_tokens = self._sampled_tokens = self._preemptions = 0
         self._cache_use = 0.0
 
     def record(
@@ -45,6 +45,7 @@ class StatsRecorder(StatLoggerBase):
             self._cache_use += scheduler_stats.kv_cache_usage
         if iteration_stats is not None:
             self._prompt_tokens += iteration_stats.num_prompt_tokens
+            self._cached_tokens += iteration_stats.prompt_token_stats.cached_tokens
             self._sampled_tokens += iteration_stats.num_generation_tokens
             self._preemptions += iteration_stats.num_preempted_reqs
 
@@ -60,6 +61,7 @@ class StatsRecorder(StatLoggerBase):
             waiting=self._waiting / passes,
             cache_use=self._cache_use / passes,
             prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
             sampled_tokens=self._sampled_tokens,
             preemptions=self._preemptions,
         )

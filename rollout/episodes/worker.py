@@ -11,7 +11,8 @@ from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Engine, EngineConfig, EngineStats, TurnRequest
+from rollout.engines.config import EngineConfig
+from rollout.engines.protocol import Engine, EngineStats, TurnRequest
 from rollout.episodes.attempt import Attempt
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed

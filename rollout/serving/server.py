@@ -109,6 +109,7 @@ def _arguments(
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     values = {
         **engine_arguments(),
+        "enable_prefix_caching": False,
         "model": str(model),
         "served_model_name": [name],
         "use_tqdm_on_load": False,

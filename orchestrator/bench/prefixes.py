@@ -1,0 +1,114 @@
+"""Cached prefixes against prompts computed in full: groups of answers, and dialogues that grow, on two bare engines.
+
+`python -m orchestrator.bench.prefixes` measures a fresh Qwen 3 of 4 M parameters. The engines take turns, and the best of
+each counts.
+"""
+
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from learner.models.fresh import byte_tokenizer
+from rollout.engines.config import EngineConfig
+from rollout.engines.protocol import Engine, TurnRequest
+from rollout.trajectory import WeightVersion
+
+REPEATS = 3
+VOCABULARY = 288
+GROUPS, ANSWERS, ANSWER_TOKENS = 4, 16, 64
+PROMPT_TOKENS = 550
+DIALOGUES, TURNS, TURN_TOKENS, OBSERVED_TOKENS = 16, 10, 32, 96
+FIRST_TOKENS = 1200
+"""Tokens of a dialogue's first prompt: a policy and the schemas of 16 tools."""
+
+Work = Callable[[Engine, int], Awaitable[None]]
+
+
+async def bench_prefixes() -> dict[str, float]:
+    """Return how many times faster the same requests are with cached prefixes than without."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = _fresh_model(Path(folder))
+        engines = [await _engine(model, cached=cached) for cached in (True, False)]
+        try:
+            return {
+                "prefixes/groups_times_uncached": await _times(_groups, engines),
+                "prefixes/dialogues_times_uncached": await _times(_dialogues, engines),
+            }
+        finally:
+            for engine in engines:
+                await engine.close()
+
+
+async def _times(work: Work, engines: list[Engine]) -> float:
+    best = [float("inf")] * len(engines)
+    for repeat in range(REPEATS):
+        for place, engine in enumerate(engines):
+            began = time.perf_counter()
+            await work(engine, repeat)
+            best[place] = min(best[place], time.perf_counter() - began)
+    return best[1] / best[0]
+
+
+async def _groups(engine: Engine, repeat: int) -> None:
+    """Sample groups of answers to prompts that were not seen before."""
+    draw = random.Random(repeat)
+    prompts = [_ids(draw, PROMPT_TOKENS) for _ in range(GROUPS)]
+    requests = (
+        TurnRequest(prompt_ids=prompt, max_tokens=ANSWER_TOKENS, seed=seed)
+        for prompt in prompts
+        for seed in range(ANSWERS)
+    )
+    await asyncio.gather(*(engine.generate(request) for request in requests))
+
+
+async def _dialogues(engine: Engine, repeat: int) -> None:
+    """Play dialogues whose every prompt is the one before, what was sampled, and what a tool said."""
+    draw = random.Random(repeat)
+    await asyncio.gather(*(_dialogue(engine, random.Random(draw.random())) for _ in range(DIALOGUES)))
+
+
+async def _dialogue(engine: Engine, draw: random.Random) -> None:
+    ids = _ids(draw, FIRST_TOKENS)
+    for turn in range(TURNS):
+        said = await engine.generate(TurnRequest(prompt_ids=ids, max_tokens=TURN_TOKENS, seed=turn))
+        ids = (*ids, *said.token_ids, *_ids(draw, OBSERVED_TOKENS))
+
+
+def _ids(draw: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(draw.randrange(VOCABULARY - 32) for _ in range(count))
+
+
+async def _engine(model: Path, *, cached: bool) -> Engine:
+    from rollout.engines.vllm_engine import VllmEngine  # which takes 10 to 20 s
+
+    config = EngineConfig(max_model_len=4096, prefix_caching="on" if cached else "off")
+    engine = VllmEngine(model, config, version=WeightVersion(step=0), ends=())
+    await engine.start()
+    return engine
+
+
+def _fresh_model(directory: Path) -> Path:
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    byte_tokenizer().save_pretrained(directory)
+    return directory
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(bench_prefixes())))

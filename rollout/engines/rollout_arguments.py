@@ -1,0 +1,65 @@
+"""What vLLM is started with for rollouts."""
+
+import difflib
+from dataclasses import fields
+from pathlib import Path
+
+from vllm import AsyncEngineArgs
+from vllm.config import WeightTransferConfig
+
+from rollout.budget.request_args import CLOSING
+from rollout.engines.config import OURS, SET_BY, EngineConfig
+from rollout.engines.thought_processor import ThoughtProcessor
+from rollout.engines.vllm_settings import ON_CPU, engine_arguments
+from rollout.engines.vllm_worker import BACKEND, WorkerExtension
+
+
+def rollout_arguments(
+    model_dir: Path, config: EngineConfig, *, closing: str | None, record_experts: bool
+) -> AsyncEngineArgs:
+    """Return the arguments of an engine. `closing` is what closes a thought that is limited; None where none is.
+
+    Raises `ValueError` where `extra` names what vLLM does not know, and where prefixes should be cached and can't be.
+    """
+    known = {each.name for each in fields(AsyncEngineArgs)}
+    assert OURS | set(SET_BY) <= known
+    for name in config.extra:
+        if name not in known:
+            like = difflib.get_close_matches(name, known, n=1)
+            raise ValueError(f"rollout.engine.extra.{name}: vLLM has no such setting{f'; {like[0]}?' if like else ''}")
+    arguments = AsyncEngineArgs(
+        **engine_arguments(eager=record_experts, processes=config.processes)
+        | config.extra
+        | {
+            "model": str(model_dir),
+            "dtype": config.dtype,
+            "max_model_len": config.max_model_len,
+            "max_num_seqs": config.max_sequences,
+            "max_num_batched_tokens": max(config.batched_tokens, config.max_model_len if ON_CPU else 0),
+            "gpu_memory_utilization": config.gpu_memory_utilization,
+            "tensor_parallel_size": config.tensor_parallel,
+            "pipeline_parallel_size": config.pipeline_parallel,
+            "enable_expert_parallel": config.expert_parallel,
+            # Not the logits' own: what was really sampled from.
+            "logprobs_mode": "processed_logprobs",
+            "logits_processors": [ThoughtProcessor],
+            "additional_config": {} if closing is None else {CLOSING: closing},
+            "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
+            "worker_extension_cls": f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
+        }
+    )
+    why_not = _uncached(arguments, record_experts=record_experts) if config.prefix_caching != "off" else ""
+    if why_not and config.prefix_caching == "on":
+        raise ValueError(f"rollout.engine.prefix_caching=on, but {why_not}; leave it at auto")
+    arguments.enable_prefix_caching = config.prefix_caching != "off" and not why_not
+    return arguments
+
+
+def _uncached(arguments: AsyncEngineArgs, *, record_experts: bool) -> str:
+    """Return why prefixes can't be cached; empty where they can."""
+    if record_experts:
+        return "router replay needs the experts of every token, which one from the cache has not been through"
+    model = arguments.create_model_config()
+    if model.is_attention_free or (ON_CPU and model.is_hybrid):
+        return "vLLM has no states in the middle of a prompt for the Mamba layers of this model here"
+    return ""
