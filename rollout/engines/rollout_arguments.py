@@ -19,8 +19,13 @@ def rollout_arguments(
 ) -> AsyncEngineArgs:
     """Return the arguments of an engine. `closing` is what closes a thought that is limited; None where none is.
 
-    Raises `ValueError` where `extra` names what vLLM does not know, and where prefixes should be cached and can't be.
+    Raises `ValueError` where `extra` names what vLLM does not know, and for what it can't do with this model here.
     """
+    if ON_CPU and config.pipeline_parallel > 1:
+        raise ValueError(
+            f"rollout.engine.pipeline_parallel={config.pipeline_parallel}: vLLM's CPU build has no pipelines; set "
+            "rollout.engine.tensor_parallel"
+        )
     known = {each.name for each in fields(AsyncEngineArgs)}
     assert OURS | set(SET_BY) <= known
     for name in config.extra:
