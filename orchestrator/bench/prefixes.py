@@ -23,9 +23,9 @@ REPEATS = 3
 VOCABULARY = 288
 GROUPS, ANSWERS, ANSWER_TOKENS = 4, 16, 64
 PROMPT_TOKENS = 550
-DIALOGUES, TURNS, TURN_TOKENS, OBSERVED_TOKENS = 16, 10, 32, 96
-FIRST_TOKENS = 1200
-"""Tokens of a dialogue's first prompt: a policy and the schemas of 16 tools."""
+DIALOGUES, TURNS, TURN_TOKENS, OBSERVED_TOKENS = 4, 10, 32, 64
+FIRST_TOKENS = 600
+"""Tokens of the first prompt of a dialogue, a turn of which is about a call of a tool."""
 
 Work = Callable[[Engine, int], Awaitable[None]]
 
