@@ -104,6 +104,7 @@ HOMES = {
     ),
     "vllm": (
         "rollout/engines/request_params.py",
+        "rollout/engines/rollout_arguments.py",
         "rollout/engines/vllm_engine.py",
         "rollout/engines/vllm_stats.py",
         "rollout/engines/vllm_worker.py",

@@ -19,7 +19,6 @@ from learner.trainer_group import TrainerGroup
 from orchestrator.bench.accounts import bench_accounts
 from orchestrator.bench.envs import bench_steps
 from orchestrator.bench.loop import bench_loop
-from orchestrator.bench.prefixes import bench_prefixes
 from orchestrator.bench.rollout import bench_rollout, same_length
 from orchestrator.bench.training import bench_training
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
@@ -71,7 +70,6 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         figures |= await bench_accounts(pool, learner, mixture, config, groups, folder=folder, step_s=step_s)
         await learner.close()
         await pool.close()
-        figures |= await bench_prefixes()
         cores = (time.monotonic() - began) * (os.cpu_count() or 1)
         return figures | {"machine/stolen_share": (_stolen_s() - stolen) / cores}
     finally:

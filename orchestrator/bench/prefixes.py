@@ -17,6 +17,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from learner.models.fresh import byte_tokenizer
 from rollout.engines.config import EngineConfig
 from rollout.engines.protocol import Engine, TurnRequest
+from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
 
 REPEATS = 3
@@ -85,8 +86,6 @@ def _ids(draw: random.Random, count: int) -> tuple[int, ...]:
 
 
 async def _engine(model: Path, *, cached: bool) -> Engine:
-    from rollout.engines.vllm_engine import VllmEngine  # which takes 10 to 20 s
-
     config = EngineConfig(max_model_len=4096, prefix_caching="on" if cached else "off")
     engine = VllmEngine(model, config, version=WeightVersion(step=0), ends=())
     await engine.start()
