@@ -19,7 +19,7 @@ help:  ## list the targets
 	@sed -nE 's/^    "([a-z_]+)": "(.*)",$$/\1:\2/p' orchestrator/stages/registry.py \
 	  | awk -F ':' '{printf "  make %-12s a stage of CONFIG: %s\n", $$1, $$2}'
 
-setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stack
+setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stack; STACK=cpu|gpu FUSED=1
 	@bash requirements/install.sh
 
 demo: setup  ## set up, train the demo model on three environments, print where the report is
@@ -64,7 +64,7 @@ soak: setup  ## run the demo's loop under random faults, MINUTES=30 SEED=1, and 
 check: setup  ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@.venv/bin/mypy $(PACKAGES) tests
+	@.venv/bin/mypy $(PACKAGES) requirements tests
 
 bench: setup  ## measure rollout, learner and weight push with the model of CONFIG
 	@$(PY) -m orchestrator bench $(CONFIG) $(ARGS)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv from the lock files: the GPU stack where nvidia-smi answers, else the CPU stack (STACK=cpu|gpu decides).
-# Does nothing when .venv already holds what the lock files say.
+# FUSED=1 adds, on the GPU stack, the one package that has to be compiled. Does nothing when .venv already holds all that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,14 +10,52 @@ stack=${STACK:-$(nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)}
 lock=requirements/$stack.txt
 dev=requirements/dev.txt
 puzzles=requirements/puzzles.txt # its pycosat needs a C compiler; one environment goes without where there is none
-# Built from source against the installed torch, so they come after everything else and without build isolation.
-built_last='^(deepspeed|mamba-ssm|causal-conv1d)=='
+mamba=requirements/mamba.txt     # of the GPU stack
+fused=requirements/fused.txt
+# Built from source against the installed torch, so it comes after everything else and without build isolation.
+built_last='^deepspeed=='
+cuda=13    # what the GPU stack's torch is built with
+driver=580 # the first that runs CUDA 13 (NVIDIA, CUDA Toolkit Release Notes, table of driver versions)
 
 fail() {
     echo "setup: $*" >&2
     exit 1
 }
 
+# Said before anything is downloaded. STACK=gpu goes on: a data centre's compatibility package may stand for the driver.
+check_driver() {
+    local found
+    found=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) || true
+    case $found in
+        [0-9]*) [ "${found%%.*}" -lt "$driver" ] || return 0 ;;
+        *) found="no version" ;;
+    esac
+    if [ -z "${STACK:-}" ]; then
+        fail "torch of CUDA $cuda needs NVIDIA's driver $driver or later, nvidia-smi tells $found;" \
+            "update the driver, or make setup STACK=cpu (STACK=gpu installs all the same)"
+    fi
+    echo "setup: torch of CUDA $cuda needs NVIDIA's driver $driver or later, nvidia-smi tells $found; STACK=gpu installs all the same" >&2
+}
+
+find_nvcc() {
+    local home=${CUDA_HOME:-${CUDA_PATH:-}}
+    if [ -n "$home" ]; then
+        echo "$home/bin/nvcc"
+    else
+        command -v nvcc || echo /usr/local/cuda/bin/nvcc
+    fi
+}
+
+check_nvcc() {
+    local nvcc found
+    nvcc=$(find_nvcc)
+    found=$("$nvcc" -V 2>/dev/null | sed -nE 's/.*release ([0-9]+)\..*/\1/p') || true
+    [ "$found" = "$cuda" ] ||
+        fail "FUSED=1 compiles causal-conv1d, which needs the CUDA toolkit $cuda; $nvcc tells ${found:-nothing};" \
+            "install that toolkit (CUDA_HOME says where), or go without: models with Mamba layers train without it too"
+}
+
+# The locks are made for this version.
 find_python() {
     local candidate
     for candidate in "${PYTHON:-python3.11}" python3; do
@@ -26,7 +64,20 @@ find_python() {
             return
         fi
     done
-    fail "Python 3.11 is needed and was not found; install it or name it: make setup PYTHON=/path/to/python3.11"
+}
+
+# uv, from this machine or as a package, brings Python into .venv, and .venv's own pip.
+fetch_python() {
+    local uv
+    echo "setup: no Python 3.11 here; uv fetches one into $venv (30 MB)"
+    uv=$(command -v uv) || {
+        uv=$venv/fetch/bin/uv
+        python3 -m pip install --quiet --disable-pip-version-check --target "$venv/fetch" "$(grep -E '^uv==' "$dev")" ||
+            fail "Python 3.11 was not found, and neither uv nor a Python with pip to fetch it;" \
+                "install one of them, or name it: make setup PYTHON=/path/to/python3.11"
+    }
+    UV_PYTHON_INSTALL_DIR=$PWD/$venv/python "$uv" venv --quiet --allow-existing --seed --managed-python --python 3.11 "$venv" ||
+        fail "uv could not fetch Python 3.11; install it or name it: make setup PYTHON=/path/to/python3.11"
 }
 
 make_venv() {
@@ -37,6 +88,11 @@ make_venv() {
         return
     fi
     found=$(find_python)
+    if [ -z "$found" ]; then
+        [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is not Python 3.11"
+        fetch_python
+        return
+    fi
     "$found" -m venv "$venv" || fail "'$found -m venv' failed; on Debian and Ubuntu install python3.11-venv"
 }
 
@@ -75,21 +131,53 @@ compile_bytecode() {
         true # some packages ship templates that are no valid Python
 }
 
+# DeepSpeed's own kernels are compiled where they first run, if at all, so no CUDA toolkit is needed to install it.
+install_deepspeed() {
+    DS_BUILD_OPS=0 DS_IGNORE_CUDA_DETECTION=1 install -r "$venv/built-last.txt"
+}
+
+install_mamba() {
+    install -r "$mamba" ||
+        echo "setup: the kernels of Mamba ($mamba) were not installed; without them no model with Mamba layers is trained" \
+            "on a GPU, all others are. 'rm $venv/installed' and 'make setup' try again" >&2
+}
+
+install_fused() {
+    echo "setup: causal-conv1d: a wheel that its makers built for this torch, else it is compiled, for 5 to 20 minutes" \
+        "with 8 cores (an estimate; MAX_JOBS limits the compilers, which take up to 4 GB each)"
+    install -r "$fused"
+}
+
 [ -f "$lock" ] || fail "STACK=$stack has no lock file $lock; STACK is cpu or gpu"
+fuse=no
+[ "$stack" = cpu ] || [ -z "${FUSED:-}" ] || fuse=yes
 stamp=$venv/installed
-wanted=$(cat "$lock" "$dev" "$puzzles" requirements/install.sh | sha256sum)
-if [ -x "$python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+wanted=$(cat "$lock" "$dev" "$puzzles" "$mamba" requirements/install.sh | sha256sum)
+base=no
+if [ ! -x "$python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    base=yes
+elif [ $fuse = no ] || cmp -s "$fused" "$venv/installed-fused"; then
     exit 0
 fi
 
-echo "setup: installing the $stack stack into $venv"
-make_venv
-[ -x "$venv/bin/uv" ] || pip_install "$(grep -E '^uv==' "$dev")"
-install_torch
-grep -vE "$built_last|^torch==" "$lock" >"$venv/wheels.txt"
-grep -E "$built_last" "$lock" >"$venv/built-last.txt"
-install -r "$dev" -r "$venv/wheels.txt"
-DS_BUILD_OPS=0 install -r "$venv/built-last.txt"
-install -r "$puzzles" || echo "setup: reasoning-gym was not installed, so the environment reasoning_gym is not there" >&2
-compile_bytecode
-echo "$wanted" >"$stamp"
+[ "$stack" = cpu ] || check_driver
+[ $fuse = no ] || check_nvcc
+if [ $base = yes ]; then
+    echo "setup: installing the $stack stack into $venv"
+    rm -f "$venv/installed-fused"
+    make_venv
+    [ -x "$venv/bin/uv" ] || pip_install "$(grep -E '^uv==' "$dev")"
+    install_torch
+    grep -vE "$built_last|^torch==" "$lock" >"$venv/wheels.txt"
+    grep -E "$built_last" "$lock" >"$venv/built-last.txt"
+    install -r "$dev" -r "$venv/wheels.txt"
+    install_deepspeed
+    install -r "$puzzles" || echo "setup: reasoning-gym was not installed, so the environment reasoning_gym is not there" >&2
+    [ "$stack" = cpu ] || install_mamba
+    compile_bytecode
+    echo "$wanted" >"$stamp"
+fi
+if [ $fuse = yes ]; then
+    install_fused
+    cp "$fused" "$venv/installed-fused"
+fi

@@ -33,3 +33,9 @@ rm requirements/puzzles.new
 # without torch, which TRL names: it is the one package whose version differs between the stacks
 compile dev --constraint requirements/cpu.txt --constraint requirements/gpu.txt \
     --override <(echo "torch; sys_platform == 'never'") "$@"
+# what is installed together shares no file
+wheels=()
+[ ! -d "$torch_cpu" ] || wheels=(--find-links "$torch_cpu")
+for stack in cpu gpu; do
+    .venv/bin/python requirements/overlaps.py "requirements/$stack.txt" requirements/dev.txt requirements/puzzles.txt "${wheels[@]}"
+done

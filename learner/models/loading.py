@@ -7,6 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from learner.config import Recomputed
 from learner.models import mamba_scan
+from learner.models.kernels import Device, require_kernels, training_device
 
 TOKENIZER_FILES = (
     "tokenizer*",
@@ -23,8 +24,12 @@ HEADERS_BYTES = 2**20
 """Of a checkpoint's files, and its small ones, at the most."""
 
 
-def read_model(directory: Path) -> PreTrainedModel:
-    """Read a model in float32 that computes what the engines compute. Raises `ValueError` where the directory holds none."""
+def read_model(directory: Path, *, device: Device | None = None) -> PreTrainedModel:
+    """Read a model in float32 that computes what the engines compute.
+
+    Raises `ValueError` where the directory holds none, and for one whose kernels a GPU lacks (`device` None: where this
+    machine trains).
+    """
     if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
         raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
     text = AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
@@ -35,6 +40,7 @@ def read_model(directory: Path) -> PreTrainedModel:
         use_safetensors=True,
         attn_implementation="eager" if vars(text).get(CAP) else None,
     )
+    require_kernels(model, device=device or training_device())
     mamba_scan.match_engine(model)
     return model
 

@@ -1,6 +1,6 @@
 """The Mamba-2 scan on a CPU: the same sums as transformers' reference path, with fewer copies.
 
-Where the CUDA kernels of `mamba-ssm` are installed they are used and nothing here is. Suffixes: K chunks, L positions in
+On a GPU the kernels of `mamba-ssm` are used and nothing of this. Suffixes: K chunks, L positions in
 a chunk, H heads, P channels of a head, N state, G groups of heads that share B and C.
 """
 
@@ -12,6 +12,8 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers.models.nemotron_h import modeling_nemotron_h
+
+from learner.models.kernels import Device, kernel_of, training_device
 
 REFERENCE: Callable[..., Any] = modeling_nemotron_h.mamba2_chunk_scan
 
@@ -137,12 +139,17 @@ def match_engine(model: torch.nn.Module) -> None:
             module.time_step_limit = (float(low), float(high))
 
 
-def install(*, recompute: bool = False) -> None:
-    """Let transformers' Nemotron-H use these scans where it would fall back to its reference path.
+def install(*, recompute: bool = False, device: Device | None = None) -> None:
+    """Let transformers' Nemotron-H use these scans on a CPU, where it would fall back to its reference path.
 
-    With `recompute` a scan keeps its arguments only, and runs again in the backward pass.
+    With `recompute` a scan keeps its arguments only, and runs again in the backward pass. On a GPU (`device` None: where
+    this machine trains) `mamba-ssm` scans; its kernel of a whole layer needs `causal-conv1d` within, so where that is
+    missing convolution, scan and norm run one after the other.
     """
-    if torch.cuda.is_available():
+    if (device or training_device()) == "cuda":
+        if kernel_of(modeling_nemotron_h.causal_conv1d_fn) == ("causal_conv1d", False):
+            # None says, as transformers' own reference does, that there is no kernel of a whole layer
+            modeling_nemotron_h.mamba2_split_conv1d_scan_combined = lambda *_, **__: None
         return
     scan = _replacement()
     if recompute:

@@ -1,0 +1,66 @@
+"""Models on a GPU: their recurrent layers are computed by kernels, or not at all."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.nemotron_h import modeling_nemotron_h
+
+from learner.models import mamba_scan
+from learner.models.fresh import FreshModelConfig, make_model
+from learner.models.kernels import kernel_of, references, require_kernels
+from learner.models.loading import read_model
+
+SMALL = FreshModelConfig(pattern="M*", hidden_size=16, mamba_heads=2)
+no_kernels = pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is not None, reason="mamba-ssm is installed")
+
+
+@pytest.fixture
+def as_it_was() -> Iterator[None]:
+    """What a test binds in transformers is as before after it."""
+    names = ("mamba2_chunk_scan", "mamba2_split_conv1d_scan_combined")
+    before = {name: vars(modeling_nemotron_h)[name] for name in names}
+    yield
+    vars(modeling_nemotron_h).update(before)
+
+
+@no_kernels
+def test_a_hybrid_is_not_read_for_a_gpu_without_its_kernels(tmp_path: Path) -> None:
+    make_model(tmp_path, SMALL, seed=0)
+    with pytest.raises(ValueError, match=r"NemotronHForCausalLM can't .*mamba_ssm are missing.*ModuleNotFoundError"):
+        read_model(tmp_path, device="cuda")
+    assert isinstance(read_model(tmp_path, device="cpu"), torch.nn.Module)
+
+
+def test_a_model_without_recurrent_layers_needs_no_kernels() -> None:
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=32,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+        )
+    )
+    assert references(model) == {}
+    require_kernels(model, device="cuda")
+
+
+@no_kernels
+def test_what_transformers_calls_is_read_from_transformers() -> None:
+    assert kernel_of(mamba_scan.REFERENCE) == ("mamba_ssm", False)
+    assert kernel_of(modeling_nemotron_h.causal_conv1d_fn) == ("causal_conv1d", False)
+    assert kernel_of(mamba_scan.chunk_scan) is None
+
+
+@no_kernels
+def test_on_a_gpu_the_scan_stays_transformers_and_no_layer_is_fused_without_its_convolution(as_it_was: None) -> None:
+    scan = modeling_nemotron_h.mamba2_chunk_scan
+    mamba_scan.install(device="cuda")
+    assert modeling_nemotron_h.mamba2_chunk_scan is scan
+    assert modeling_nemotron_h.mamba2_split_conv1d_scan_combined("any", of="them") is None

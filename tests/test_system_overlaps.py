@@ -1,0 +1,112 @@
+"""`requirements/overlaps.py`: what two wheels both bring, read from a folder and from an index of loopback."""
+
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from requirements.overlaps import Pin, best_wheel, main, overlaps, pins
+
+FLASHINFER = Pin(name="flashinfer-python", version="0.7.0")
+
+
+def wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
+    """Write a wheel that holds these files."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as made:
+        for file, text in files.items():
+            made.writestr(file, text)
+        made.writestr(f"{name}-1.0.dist-info/RECORD", name)
+    return path
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """A folder with the wheels of two packages which share a file that differs, and one that is equal."""
+    wheel(tmp_path, "whole", {"cuda/driver.so": "12.6", "cuda/empty.py": "", "whole/own.py": "1"})
+    wheel(
+        tmp_path, "parts", {"parts-1.0.data/platlib/cuda/driver.so": "13.5", "cuda/empty.py": "", "parts/own.py": "2"}
+    )
+    (tmp_path / "lock.txt").write_text("# made\nparts==1.0\n    # via whole\nwhole==1.0\nsource-only==2.0\n")
+    return tmp_path
+
+
+@pytest.fixture
+def index(two: Path) -> Iterator[str]:
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.rstrip("/").rpartition("/")[2]
+            if name.endswith(".whl"):
+                first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+                body, status = (two / name).read_bytes()[int(first) : int(last) + 1], 206
+            else:
+                found = [
+                    {
+                        "filename": path.name,
+                        "size": path.stat().st_size,
+                        "url": f"http://{self.headers['Host']}/{path.name}",
+                    }
+                    for path in two.glob(f"{name}-*.whl")
+                ]
+                body, status = json.dumps({"files": found}).encode(), 200
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/simple"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_lock_whose_packages_share_a_file_is_refused(
+    two: Path, index: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(two / "lock.txt"), "--index", index]) == 1
+    said = capsys.readouterr().out
+    assert "parts==1.0 and whole==1.0 share 1 files: cuda/driver.so\n" in said
+    assert "1 pairs overlap; without a wheel: source-only==2.0" in said
+
+
+def test_wheels_of_a_folder_are_read_first(two: Path, index: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (two / "lock.txt").write_text("parts==1.0\nwhole==1.0\n")
+    nowhere = "http://127.0.0.1:1"
+    assert main([str(two / "lock.txt"), "--index", nowhere, "--find-links", str(two)]) == 1
+    wheel(two, "parts", {"parts/own.py": "2"})
+    assert main([str(two / "lock.txt"), "--index", nowhere, "--find-links", str(two)]) == 0
+    assert "read 2 wheels" in capsys.readouterr().out
+
+
+def test_the_wheel_is_the_one_that_an_installer_takes() -> None:
+    names = [
+        "flashinfer_python-0.7.0-cp311-cp311-win_amd64.whl",
+        "flashinfer_python-0.7.0-cp310-cp310-manylinux_2_28_x86_64.whl",
+        "flashinfer_python-0.7.0-py3-none-any.whl",
+        "flashinfer_python-0.7.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        "flashinfer_python-0.7.1-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "flashinfer_python-0.7.0.tar.gz",
+    ]
+    assert best_wheel(names, FLASHINFER) == names[3]
+    assert best_wheel(names[:2], FLASHINFER) is None
+
+
+def test_pins_are_the_lines_of_packages() -> None:
+    lock = "# head\nRay[default]==2.60.0\ntorch==2.13.0+cpu\n    # via vllm==1\nuv==0.13 ; python_version < '4'\n"
+    assert pins(lock) == [
+        Pin(name="ray", version="2.60.0"),
+        Pin(name="torch", version="2.13.0+cpu"),
+        Pin(name="uv", version="0.13"),
+    ]
+
+
+def test_what_nothing_imports_may_be_in_two_packages() -> None:
+    one, other = Pin(name="one", version="1"), Pin(name="other", version="1")
+    assert overlaps({one: {"build_backend.py": (1, 1), "x": (1, 1)}, other: {"build_backend.py": (2, 1)}}) == {}
