@@ -73,7 +73,7 @@ bench: setup  ## measure rollout, learner and weight push with the model of CONF
 bench-growth: setup  ## measure how the cost of a step grows, with figures in runs/bench
 	@$(PY) -m orchestrator bench-growth $(CONFIG) $(ARGS)
 
-bench-envs: setup  ## measure grading and the sandbox; ARGS="--tasks code=humaneval.jsonl"
+bench-envs: setup  ## measure grading and the sandbox; ARGS="--data code=humaneval.jsonl"
 	@$(PY) -m orchestrator bench-envs $(ARGS)
 
 clean:  ## remove .venv and caches; runs/ stays

@@ -8,6 +8,7 @@ from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.env_commands import add_env_commands
 from orchestrator.cli.eval_command import SETTING, add_eval_command
+from orchestrator.cli.named_model import path_of_run
 from orchestrator.cli.presets_command import add_presets_command
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.status_command import add_status_commands
@@ -19,15 +20,15 @@ EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml name=mine seed=2 rl.steps=50
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
   python -m orchestrator eval models/mine --preset gsm8k --greedy
-  python -m orchestrator eval models/mine --env math --eval-data gsm8k_test.jsonl --greedy
+  python -m orchestrator eval models/mine --env math --data gsm8k_test.jsonl --greedy
   python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   python -m orchestrator status runs/demo --watch
   python -m orchestrator scale runs/demo --rollout-workers 3
   python -m orchestrator audit runs/demo
   python -m orchestrator submit configs/demo.yaml --address http://127.0.0.1:8265
-  python -m orchestrator grade --env math --tasks gsm8k.jsonl --responses said.jsonl --out graded.jsonl
+  python -m orchestrator grade --env math --data gsm8k.jsonl --responses said.jsonl --out graded.jsonl
   python -m orchestrator serve runs/demo
-  python -m orchestrator envcheck --env code --tasks humaneval.jsonl
+  python -m orchestrator envcheck --env code --data humaneval.jsonl
 
 A run lives in runs/<name>/. The same command continues a run that was interrupted and skips what is done.
 
@@ -85,7 +86,9 @@ def parser() -> argparse.ArgumentParser:
         epilog=FORK_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    fork.add_argument("source", type=Path, metavar="RUN", help="the folder of the other run, such as runs/demo")
+    fork.add_argument(
+        "source", type=path_of_run, metavar="RUN", help="the other run, by its folder, such as runs/demo, or its name"
+    )
     fork.add_argument(
         "--from", dest="at", required=True, metavar="STAGE[/STEP]", help="its checkpoint, e.g. rl/150; rl is the newest"
     )

@@ -13,6 +13,7 @@ from chat_server import KEY, Body, ChatServerDouble, told
 from envs.data.config import DataConfig
 from envs.presets.catalog import PRESETS
 from orchestrator.__main__ import main, parser
+from orchestrator.cli.compare_command import parse_groups
 from orchestrator.cli.eval_command import environments, presets, read_escapes
 from orchestrator.cli.eval_command import told as said_of_settings
 from orchestrator.cli.run_eval import config_of
@@ -20,6 +21,7 @@ from orchestrator.evaluation.exam import EvalConfig
 from orchestrator.pipeline.config import Config, load_config, save_config
 from orchestrator.pipeline.eval_config import slug
 from orchestrator.run.folder import RunDir, RunState
+from orchestrator.settings.model_source import ModelSource
 
 DEMO = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
 
@@ -56,7 +58,7 @@ def test_options_are_settings_of_an_evaluation() -> None:
     assert said_of_settings(given("m")) == {}
     everything = given(
         *("m", "--temperature", "0.6", "--top-p", "0.9", "--top-k", "20", "--min-p", "0.1", "--max-tokens", "64"),
-        *("--stop", "\\n\\n", "--stop", "Question:", "--seed", "3", "--tasks", "7"),
+        *("--stop", "\\n\\n", "--stop", "Question:", "--seed", "3", "--limit", "7"),
     )
     sampling = {
         "temperature": 0.6,
@@ -80,14 +82,15 @@ def test_escapes_of_a_stop_text_are_what_they_mean() -> None:
 
 
 def test_environments_are_named_with_their_data() -> None:
-    assert environments(given("m", "--env", "math", "--eval-data", "a.jsonl")) == {"math": "a.jsonl"}
+    for option in ("--data", "--eval-data"):  # as in the other commands, and as the setting is called
+        assert environments(given("m", "--env", "math", option, "a.jsonl")) == {"math": "a.jsonl"}
     assert environments(given("m", "--env", "math=a.jsonl", "--env", "code")) == {"math": "a.jsonl", "code": None}
     for wrong in (
-        ["--eval-data", "a"],
-        ["--env", "a", "--env", "b", "--eval-data", "c"],
+        ["--data", "a"],
+        ["--env", "a", "--env", "b", "--data", "c"],
         ["--env", "a", "--env", "a=b"],
     ):
-        with pytest.raises(ValueError, match="--e"):
+        with pytest.raises(ValueError, match="--[ed]"):
             environments(given("m", *wrong))
 
 
@@ -154,6 +157,44 @@ def test_a_run_is_named_by_its_folder_or_its_name_and_brings_its_settings(tmp_pa
     assert (one.name, of_eval(one).tasks) == ("mine", 9)
 
 
+def test_a_misspelt_run_or_model_is_no_name_on_the_hub(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "runs/dmeo", "--env", "math"]) == 2
+    assert "no model directory" in capsys.readouterr().err
+    assert main(["serve", "runs/dmeo"]) == 2
+    assert "no run's folder" in capsys.readouterr().err
+    assert main(["grade", "--env", "math", "--data", "runs/rows", "--responses", "x", "--out", "y"]) == 2
+    assert "runs is a folder here, so that this is no name on the hub" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="runs is a folder here"):
+        _ = ModelSource(path="runs/dmeo").folder
+
+
+def test_a_run_has_its_name_in_every_command_unless_something_else_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    named = Path("runs/demo")
+    single = [["status", "demo"], ["scale", "demo", "--rollout-workers", "1"], ["audit", "demo"]]
+    assert [parser().parse_args(command).run for command in single] == [named] * 3
+    assert parser().parse_args(["serve", "demo"]).model == named
+    assert parser().parse_args(["fork", "demo", "--from", "rl", "name=x"]).source == named
+    assert parser().parse_args(["compare", "demo", "other"]).evaluations == [named, Path("other")]
+    assert parse_groups(["a=demo,other"]) == {"a": [named, Path("other")]}
+    (tmp_path / "demo").mkdir()
+    assert parser().parse_args(["serve", "demo"]).model == Path("demo")
+
+
+def test_a_model_may_lie_in_the_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = tiny_models.qwen3(tmp_path / "mine")
+    assert ModelSource(path="~/mine").folder == model.resolve()
+    assert config("~/mine", "--env", "math").model.path == "~/mine"
+
+
 def test_a_label_is_never_the_name_of_something_else() -> None:
     assert [slug(text) for text in ("Qwen/Qwen3-0.6B", "model", "eval", "//")] == [
         *("Qwen-Qwen3-0-6B", "model-model", "model-eval", "model-model")
@@ -162,8 +203,10 @@ def test_a_label_is_never_the_name_of_something_else() -> None:
 
 def evaluated(server: ChatServerDouble, folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
     """The status of an evaluation of two environments behind a server, and its result."""
-    arguments = ["--url", server.url, "--env", "math", "--tasks", "4", "--samples", "2", "--name", "it"]
-    status = main(["eval", *arguments, "--runs-dir", str(folder), "--retries", "0", "--temperature", "0.5", *more])
+    arguments = ["--url", server.url, "--env", "math", "--limit", "4", "--samples", "2", "--name", "it"]
+    status = main(
+        ["eval", *arguments, "--runs-dir", str(folder), "--request-retries", "0", "--temperature", "0.5", *more]
+    )
     found = list((folder / "it" / "eval").glob("*.json"))
     return status, json.loads(found[0].read_text(encoding="utf-8")) if found else {}
 
@@ -211,7 +254,7 @@ def test_a_server_that_does_not_answer_as_it_should_is_no_score_of_0(
     with ChatServerDouble(sums, key=KEY) as server:
         assert evaluated(server, tmp_path)[0] == 1
         assert main(["eval", "some-model", "--url", server.url, "--env", "math"]) == 2
-    assert main(["eval", "--url", "http://127.0.0.1:9/v1", "--env", "math", "--retries", "0"]) == 2
+    assert main(["eval", "--url", "http://127.0.0.1:9/v1", "--env", "math", "--request-retries", "0"]) == 2
 
 
 def test_a_configuration_asks_a_server_in_its_environments(tmp_path: Path) -> None:
@@ -222,7 +265,7 @@ def test_a_configuration_asks_a_server_in_its_environments(tmp_path: Path) -> No
     with ChatServerDouble(sums) as server:
         status = main(
             ["eval", str(file), "--url", server.url, "--env", "math", "--runs-dir", str(tmp_path), "--name", "it"]
-            + ["--tasks", "2", "--greedy", "rollout.retries=0"]
+            + ["--limit", "2", "--greedy", "rollout.retries=0"]
         )
     (path,) = (tmp_path / "it" / "eval").glob("*.json")
     result = json.loads(path.read_text(encoding="utf-8"))
@@ -260,7 +303,9 @@ def test_what_is_wrong_with_a_command_is_said(capsys: pytest.CaptureFixture[str]
         main(["eval", "m", "--env", "math", "nonsense"])
     with pytest.raises(SystemExit):
         main(["eval", "--help"])
-    assert "WHAT is one of" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "WHAT is one of" in shown
+    assert "  math                   gsm8k, math; generates tasks too" in shown
 
 
 def test_an_evaluation_of_a_server_that_was_interrupted_asks_what_is_left(

@@ -92,7 +92,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
         for question, gold in zip(asked, golds, strict=True)
     )
     rows.write_text("".join(lines), encoding="utf-8")
-    command = ["eval", str(model), "--env", "math", "--eval-data", str(rows), "--greedy", "--max-tokens", str(TOKENS)]
+    command = ["eval", str(model), "--env", "math", "--data", str(rows), "--greedy", "--max-tokens", str(TOKENS)]
     command += ["--stop", END, "envs.math.thinking=false", "--runs-dir", str(folder / "runs"), "--name", "it"]
     assert main(command) == 0
     run = folder / "runs" / "it"

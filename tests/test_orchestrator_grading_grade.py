@@ -42,7 +42,7 @@ def jsonl(path: Path, rows: list[Any]) -> Path:
 
 def graded(folder: Path, env: str, tasks: list[Any], responses: list[Any], *more: str) -> tuple[int, list[Any]]:
     out = folder / "out" / "graded.jsonl"
-    arguments = ["--tasks", str(jsonl(folder / "tasks.jsonl", tasks)), "--out", str(out), *more]
+    arguments = ["--data", str(jsonl(folder / "tasks.jsonl", tasks)), "--out", str(out), *more]
     arguments += ["--responses", str(jsonl(folder / "responses.jsonl", responses))]
     status = main(["grade", "--env", env, *arguments])
     return status, [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
@@ -113,7 +113,7 @@ def test_turns_keep_their_order_and_their_text() -> None:
         (["--workers", "0"], "workers is 0"),
         (["--options", "x: 1"], "unknown 'x'; there are prompt, system"),
         (["--options", "[1]"], "must be a mapping"),
-        (["--tasks", "absent.jsonl"], "no data file absent.jsonl"),
+        (["--data", "absent.jsonl"], "no data file absent.jsonl"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture, arguments: list[str], message: str) -> None:

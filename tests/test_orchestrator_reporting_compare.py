@@ -169,7 +169,7 @@ def test_what_can_not_be_compared_is_said(tmp_path: Path, capsys: pytest.Capture
     assert "eval.budget_shares=[0.25,0.5,1]" in refused(capsys, "--runs", f"a={bare}")
     assert "no curve after 'sft'; it has one after rl" in refused(capsys, "--runs", plain, "--label", "sft")
     for wrong in ("runs/a", "a=", "=runs/a"):
-        assert "NAME=DIR[,DIR...]" in refused(capsys, "--runs", wrong)
+        assert "NAME=RUN[,RUN...]" in refused(capsys, "--runs", wrong)
     assert "given twice" in refused(capsys, "--runs", plain, "--runs", plain)
     assert "must end in .html" in refused(capsys, "--runs", plain, "--out", "page.json")
     early = write_run(tmp_path / "early", 3, {"sft": {"math": curve(0.1, 0.2)}})

@@ -211,7 +211,9 @@ def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureF
     [
         ([], "give two evaluations, or groups of runs"),
         (["one"], "1 evaluations are given; two are compared"),
-        (["one", "gone"], "gone is neither the file of an evaluation nor the folder of a run"),
+        (["one", "gone"], "gone is neither the file of an evaluation nor a run"),
+        (["one", "notes"], "notes.json is no evaluation (KeyError: 'envs'); name a file eval/LABEL.json"),
+        (["one", "other", "--label", "rl"], "is for groups (--runs); of two evaluations name eval/"),
         (["one", "old"], "old.json does not say what became of its single tasks"),
         (["one", "other"], "no task stands in both"),
     ],
@@ -223,8 +225,10 @@ def test_what_can_not_be_compared_is_refused_with_a_reason(
         "one": write_evaluation(tmp_path, "one", 0, {"math": [score("a", 1)]}),
         "old": write_evaluation(tmp_path, "old", 1, {}),
         "other": write_evaluation(tmp_path, "other", 2, {"math": [score("b", 1)]}),
+        "notes": tmp_path / "notes.json",
     }
-    assert main(["compare", *(str(places.get(name, tmp_path / name)) for name in given)]) == 2
+    places["notes"].write_text("{}")
+    assert main(["compare", *(str(places.get(name, name)) for name in given)]) == 2
     assert words in capsys.readouterr().err
 
 

@@ -226,7 +226,7 @@ def test_the_key_is_sent_and_is_in_no_message() -> None:
         ({"url": "ftp://x/v1"}, "must be like http"),
         ({"url": "http://user:pass@127.0.0.1/v1"}, "without user"),
         ({"url": "http://example.com/v1", "key": KEY}, "in clear"),
-        ({"url": "http://127.0.0.1/v1", "concurrency": 0}, "--concurrency=0"),
+        ({"url": "http://127.0.0.1/v1", "concurrency": 0}, "concurrency=0"),
     ],
 )
 def test_a_server_that_can_not_be_one_is_refused(given: dict[str, Any], said: str) -> None:

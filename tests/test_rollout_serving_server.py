@@ -165,7 +165,7 @@ def test_a_thought_is_closed_once_at_its_budget(served: Served) -> None:
 
 def test_it_is_evaluated_like_any_other_server(served: Served, tmp_path: Path) -> None:
     address = str(served.client.base_url)
-    command = ["eval", "--url", address, "--env", "math", "--tasks", "3", "--greedy"]
+    command = ["eval", "--url", address, "--env", "math", "--limit", "3", "--greedy"]
     assert main([*command, "--max-tokens", "24", "--runs-dir", str(tmp_path), "--name", "it"]) == 0
     (path,) = (tmp_path / "it" / "eval").glob("*.json")
     result = json.loads(path.read_text(encoding="utf-8"))
@@ -210,7 +210,7 @@ def test_tasks_with_tools_get_calls_from_it(served: Served, tmp_path: Path) -> N
         return answered
 
     with ChatServerDouble(say) as server:
-        command = ["eval", "--url", server.url, "--env", "tool_use", "--tasks", "1", "--model", "tiny"]
+        command = ["eval", "--url", server.url, "--env", "tool_use", "--limit", "1", "--model", "tiny"]
         assert main([*command, "--max-tokens", "100", "--runs-dir", str(tmp_path), "--name", "it"]) == 0
     (path,) = (tmp_path / "it" / "trajectories").glob("eval-*.jsonl")
     turns = [turn for line in path.read_text(encoding="utf-8").splitlines() for turn in json.loads(line)["turns"]]

@@ -43,8 +43,9 @@ def snapshot(
         )
     except LocalEntryNotFoundError as error:
         raise FileNotFoundError(
-            f"{name}{at} is not on this machine, and the hub can't be reached; download it where there is a network, with "
-            f"`{_download(name, kind, revision)}`, and bring the cache (HF_HOME) here, or give the path of a folder"
+            f"there is no folder {name}; as a name on the hub {name}{at} is not on this machine, and the hub can't be reached; "
+            f"download it where there is a network, with `{_download(name, kind, revision)}`, and bring the cache (HF_HOME) "
+            f"here, or give the path of a folder"
         ) from error
     except GatedRepoError as error:
         raise ValueError(

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from envs.core.row_format import Row
 from envs.data.config import DataConfig, OnError
-from envs.data.hub_name import HUB_NAME
+from envs.data.hub_name import names_hub, why_no_name
 from envs.data.jsonl import jsonl_rows
 from envs.data.placed_row import PlacedRow, has_column, wanted
 
@@ -27,8 +27,8 @@ class Tally:
 
 
 def is_on_hub(data: DataConfig) -> bool:
-    """Return whether data is a name on the hub: nothing lies there on this machine, and it is no file's name."""
-    return bool(HUB_NAME.fullmatch(data.path)) and not Path(data.path).exists() and not _is_file_name(data.path)
+    """Return whether data is a name on the hub."""
+    return names_hub(data.path, (*TABLES, ".jsonl"))
 
 
 def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
@@ -51,8 +51,8 @@ def data_files(data: DataConfig) -> list[Path]:
         return [path]
     if not path.is_dir() and not is_on_hub(data):
         raise FileNotFoundError(
-            f"no data file {path}; give the path of a JSONL file, a Parquet or CSV file or a folder, or the name of a data "
-            f"set on the hub"
+            f"no data file {path}{why_no_name(data.path)}; give the path of a JSONL file, a Parquet or CSV file or a folder, "
+            f"or the name of a data set on the hub"
         )
     from envs.data.tables import files_of
 
@@ -118,10 +118,6 @@ def read_rows(data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnE
 def _numbered(rows: Iterator[Row], name: str) -> Iterator[PlacedRow]:
     for number, row in enumerate(rows, start=1):
         yield PlacedRow(place=f"{name}: row {number}", row=row)
-
-
-def _is_file_name(path: str) -> bool:
-    return path.lower().endswith((*TABLES, ".jsonl"))
 
 
 def _is_table(path: Path) -> bool:

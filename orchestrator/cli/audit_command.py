@@ -2,12 +2,12 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from orchestrator.audit.audit import Audit, audit
+from orchestrator.cli.named_model import path_of_run
 from orchestrator.run.folder import RunDir
 
 COLUMNS = (
@@ -32,7 +32,7 @@ def add_audit_command(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     text = "check that the ledger, metrics, checkpoints and trajectories of a run agree"
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("audit", help=text, description=text, epilog=EPILOG, formatter_class=raw)
-    command.add_argument("run", type=Path, metavar="RUN", help="the folder of the run, such as runs/demo")
+    command.add_argument("run", type=path_of_run, metavar="RUN", help="a run's folder, such as runs/demo, or its name")
     command.add_argument("--json", action="store_true", help="as one JSON object")
     command.set_defaults(execute=_audit)
 

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from orchestrator.cli.named_model import path_of_run
+
 EPILOG = """example: two models on the tasks that both have answered; a run stands for its last evaluation
   python -m orchestrator compare runs/demo/eval/sft.json runs/demo/eval/rl.json
   python -m orchestrator compare runs/plain-1 runs/mixed-1 --out compare.json
@@ -28,40 +30,43 @@ def add_compare_command(commands: "argparse._SubParsersAction[argparse.ArgumentP
     text = "compare two evaluations task by task, or groups of runs by their accuracy against the thinking budget, over seeds"
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("compare", help=text, description=text, epilog=EPILOG, formatter_class=raw)
-    command.add_argument(
+    pair = command.add_argument_group("two evaluations")
+    pair.add_argument(
         "evaluations",
         nargs="*",
-        type=Path,
+        type=path_of_run,
         metavar="EVALUATION",
-        help="two of them, the earlier model first: a file eval/LABEL.json that an evaluation left, or the folder of a run",
+        help="two of them, the earlier model first: a file eval/LABEL.json that an evaluation left, or a run by folder or name",
     )
-    command.add_argument(
+    groups = command.add_argument_group("groups of runs")
+    groups.add_argument(
         "--runs",
         action="append",
         default=[],
-        metavar="NAME=DIR[,DIR...]",
-        help="a group: the folders of the runs of one setting, its seeds; give it once for each group",
+        metavar="NAME=RUN[,RUN...]",
+        help="a group: the runs of one setting, its seeds, by folder or name; give it once for each group",
     )
-    command.add_argument(
-        "--label", metavar="STAGE", help="compare after this stage, for example rl; else the last curve"
+    groups.add_argument(
+        "--label", metavar="STAGE", help="compare after this stage, for example rl (default: the last curve)"
     )
     command.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="of groups the page, compare.html without it, FILE with .json goes beside it; of two evaluations a JSON file",
+        help="of two evaluations a JSON file (default: none); of groups the page, with a JSON file beside it (default: "
+        "compare.html)",
     )
     command.set_defaults(execute=_compare)
 
 
 def parse_groups(given: list[str]) -> dict[str, list[Path]]:
-    """Return the folders of each group. Raise `ValueError` for one that is not of the form NAME=DIR[,DIR...]."""
+    """Return the folders of each group. Raise `ValueError` for one that is not of the form NAME=RUN[,RUN...]."""
     groups: dict[str, list[Path]] = {}
     for text in given:
         name, _, listed = text.partition("=")
-        folders = [Path(folder) for folder in listed.split(",") if folder]
+        folders = [path_of_run(run) for run in listed.split(",") if run]
         if not name or not folders:
-            raise ValueError(f"--runs {text!r} is not of the form NAME=DIR[,DIR...], for example plain=runs/a,runs/b")
+            raise ValueError(f"--runs {text!r} is not of the form NAME=RUN[,RUN...], for example plain=runs/a,runs/b")
         if name in groups:
             raise ValueError(
                 f"--runs {name}=... is given twice; list the runs of a group after one another: {name}=A,B"
@@ -73,13 +78,17 @@ def parse_groups(given: list[str]) -> dict[str, list[Path]]:
 def _compare(given: argparse.Namespace) -> int:
     # Imported in here: numpy and matplotlib take half a second, which no other command has to wait for.
     if bool(given.evaluations) == bool(given.runs):
-        raise ValueError("give two evaluations, or groups of runs by --runs NAME=DIR[,DIR...]; see compare --help")
+        raise ValueError("give two evaluations, or groups of runs by --runs NAME=RUN[,RUN...]; see compare --help")
     return _compare_groups(given) if given.runs else _compare_tasks(given)
 
 
 def _compare_tasks(given: argparse.Namespace) -> int:
     if len(given.evaluations) != 2:
         raise ValueError(f"{len(given.evaluations)} evaluations are given; two are compared")
+    if given.label is not None:
+        raise ValueError(
+            f"--label {given.label} is for groups (--runs); of two evaluations name eval/{given.label}.json"
+        )
     if given.out is not None and given.out.suffix != ".json":
         raise ValueError(f"--out {given.out} must end in .json")
     from orchestrator.reporting.pairs import compare_places, lines

@@ -11,7 +11,9 @@ import yaml
 from rich.console import Console
 
 from envs.catalog import ENVIRONMENTS, configured, environment
+from envs.core.bounds import positive
 from orchestrator.bench.envs import bench_envs
+from orchestrator.cli.env_lines import env_lines
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.grade import grade
 from orchestrator.grading.tasks import generated_tasks, read_tasks
@@ -24,13 +26,25 @@ GRADE_EPILOG = """a response is one of
   {"key": 3, "messages": [{"role": "assistant", "content": "", "tool_calls": [...]}, {"role": "tool", ...}]}
 `key` is the task's own id (task_id, id), else its 0-based row number. A result has key, reward, parts, failure (null,
 or type and message: then there is no reward) and seconds. Exit status 1 where a response has no reward.
+
+"""
+ENVCHECK_EPILOG = """examples:
+  python -m orchestrator envcheck --env math --limit 200
+  python -m orchestrator envcheck --env code --data humaneval.jsonl
+  python -m orchestrator envcheck --env reasoning_gym --options '{dataset: mini_sudoku}'
+  python -m orchestrator envcheck --env math --data '{path: mine.csv, columns: {question: problem, answer: solution}}'
+
+It fails where a gold answer is not worth all, or a corrupted one is, and where no gold answer was tried.
+
 """
 
 
 def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands to the parser; each sets `execute`, which takes the parsed arguments and gives the status."""
     text = "score given responses to the tasks of a data file, by the code that training uses"
-    command = commands.add_parser("grade", help=text, description=text, epilog=GRADE_EPILOG, formatter_class=RAW)
+    command = commands.add_parser(
+        "grade", help=text, description=text, epilog=GRADE_EPILOG + env_lines(), formatter_class=RAW
+    )
     _add_task_options(command, required=True)
     command.add_argument("--responses", type=Path, required=True, metavar="FILE", help="JSONL, see below")
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSONL, one row per response")
@@ -38,16 +52,17 @@ def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     command.set_defaults(execute=_grade)
 
     text = "let an environment test itself on gold answers and corrupted ones; exit status 1 where it fails"
-    command = commands.add_parser("envcheck", help=text, description=text)
+    epilog = ENVCHECK_EPILOG + env_lines()
+    command = commands.add_parser("envcheck", help=text, description=text, epilog=epilog, formatter_class=RAW)
     _add_task_options(command, required=False)
-    command.add_argument("-n", type=int, default=64, metavar="N", dest="count", help="most tasks that are checked")
-    command.add_argument("--seed", type=int, default=0, help="seed of the generated tasks")
+    command.add_argument("--limit", type=int, default=64, metavar="N", help="most tasks that are checked (default: 64)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the generated tasks (default: 0)")
     command.set_defaults(execute=_envcheck)
 
     text = "measure gradings per second of every environment and the sandbox's speed; prints one JSON object"
     command = commands.add_parser("bench-envs", help=text, description=text)
     command.add_argument(
-        "--tasks", action="append", default=[], metavar="ENV=DATA", help="rows to grade instead of generated tasks"
+        "--data", action="append", default=[], metavar="ENV=DATA", help="rows to grade instead of generated tasks"
     )
     command.add_argument("--seconds", type=float, default=5.0, help="how long each measurement lasts")
     command.add_argument("--programs", type=int, default=400, help="programs that the sandbox runs in each measurement")
@@ -57,8 +72,8 @@ def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
 def _add_task_options(command: argparse.ArgumentParser, *, required: bool) -> None:
     without = "" if required else "; without it tasks are generated"
     command.add_argument("--env", required=True, metavar="ENV", help=f"{', '.join(ENVIRONMENTS)}, or your own module")
-    command.add_argument("--tasks", required=required, metavar="DATA", help=f"{DATA_OPTION}{without}")
-    command.add_argument("--format", metavar="NAME", help="format of the rows; without it it is found out")
+    command.add_argument("--data", required=required, metavar="DATA", help=f"{DATA_OPTION}{without}")
+    command.add_argument("--format", metavar="NAME", help="format of the rows, see below (default: found out)")
     command.add_argument("--options", default="{}", metavar="YAML", help="as envs.NAME.options in a configuration")
 
 
@@ -74,16 +89,16 @@ def _options(text: str) -> Mapping[str, Any]:
 
 def _grade(given: argparse.Namespace) -> int:
     env = configured(given.env, _options(given.options))
-    tasks = read_tasks(data_option(given.tasks), env, row_format=given.format)
+    tasks = read_tasks(data_option(given.data), env, row_format=given.format)
     return 0 if grade(tasks, given.responses, given.out, workers=given.workers) else 1
 
 
 def _bench(given: argparse.Namespace) -> int:
     files = {}
-    for text in given.tasks:
+    for text in given.data:
         env_id, equals, path = text.partition("=")
         if not equals:
-            raise ValueError(f"--tasks {text!r} is not of the form ENV=DATA, for example code=humaneval.jsonl")
+            raise ValueError(f"--data {text!r} is not of the form ENV=DATA, for example code=humaneval.jsonl")
         files[env_id] = list(read_tasks(data_option(path), environment(env_id)).values())
     print(json.dumps(bench_envs(files, seconds=given.seconds, programs=given.programs), indent=1))
     return 0
@@ -91,11 +106,12 @@ def _bench(given: argparse.Namespace) -> int:
 
 def _envcheck(given: argparse.Namespace) -> int:
     env = configured(given.env, _options(given.options))
-    if given.tasks is None:
-        tasks = generated_tasks(env, given.count, seed=given.seed)
+    positive("--limit", given.limit)
+    if given.data is None:
+        tasks = generated_tasks(env, given.limit, seed=given.seed)
     else:
-        rows = read_tasks(data_option(given.tasks), env, row_format=given.format)
-        tasks = list(rows.values())[: given.count]
+        rows = read_tasks(data_option(given.data), env, row_format=given.format)
+        tasks = list(rows.values())[: given.limit]
     report = self_test(env, tasks)
     Console().print(report.table(f"environment {given.env}, {len(tasks)} tasks"))
     print("passed" if report.passed else "FAILED")

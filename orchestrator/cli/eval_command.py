@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.env_lines import env_lines
+from orchestrator.settings.data_option import DATA_OPTION
+
 DESCRIPTION = """evaluate a model on tasks with known answers
 
 WHAT is one of
@@ -18,31 +21,41 @@ EPILOG = """examples:
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
   python -m orchestrator eval models/mine --preset gsm8k --preset math500 --greedy
   python -m orchestrator eval models/mine --preset gsm8k=gsm8k_test.jsonl --greedy
-  python -m orchestrator eval models/mine --env math --eval-data gsm8k_test.jsonl --greedy
+  python -m orchestrator eval models/mine --env math --data gsm8k_test.jsonl --greedy
+  python -m orchestrator eval models/mine --env math --greedy \\
+      --data '{path: openai/gsm8k, config: main, split: test, columns: {question: question}}'
   python -m orchestrator eval demo --samples 4 --temperature 0.6 --top-p 0.95
   python -m orchestrator eval models/mine --env math=gsm8k_test.jsonl --env code=humaneval.jsonl --samples 8
-  python -m orchestrator eval --url http://127.0.0.1:8000/v1 --env math --eval-data gsm8k_test.jsonl --greedy
+  python -m orchestrator eval --url http://127.0.0.1:8000/v1 --env math --data gsm8k_test.jsonl --greedy
 
 Without a YAML file the results lie in a folder of their own, runs/NAME: eval/LABEL.json with every task, and trajectories.
 `python -m orchestrator compare A.json B.json` compares two of them task by task. A data file is used whole, each row once, in
-order; generated tasks are 64 unless --tasks says otherwise. Settings of a configuration may be given beside the options, for
-example rollout.limits.total_tokens=16384 rollout.workers=4 rollout.engine.dtype=bfloat16.
+order; generated tasks are 64 unless --limit says otherwise. Settings of a configuration may be given beside the options, for
+example rollout.limits.total_tokens=16384 rollout.workers=4 rollout.engine.dtype=bfloat16 envs.math.format=gsm8k.
 
 With --url requests are those of OpenAI's chat API: top_k, min_p, and environments without thinking, send what not every
 server knows. The key that the server asks for is read from the environment variable --key-variable, and is written nowhere.
+
 """
 SAMPLING: dict[str, tuple[type, str, str]] = {
-    "temperature": (float, "T", "what the logits are divided by; 1, and 0 is greedy"),
-    "top_p": (float, "P", "probability that the tokens which may be drawn have together; 1 is all"),
-    "top_k": (int, "N", "how many of the likeliest tokens may be drawn; 0 is all"),
-    "min_p": (float, "P", "least probability of a token that may be drawn, as a share of the likeliest one's; 0"),
-    "max_tokens": (int, "TOKENS", "most tokens of a turn; the limit of the run, the model or the server"),
+    "temperature": (float, "T", "what the logits are divided by, 0 is greedy (default: 1)"),
+    "top_p": (float, "P", "probability that the tokens which may be drawn have together (default: 1, all)"),
+    "top_k": (int, "N", "how many of the likeliest tokens may be drawn (default: 0, all)"),
+    "min_p": (
+        *(float, "P"),
+        "least probability of a token that may be drawn, as a share of the likeliest one's (default: 0)",
+    ),
+    "max_tokens": (int, "TOKENS", "most tokens of a turn (default: the limit of the run, the model or the server)"),
 }
 """Settings of `eval.sampling`: type, what stands for the value, and help with the default."""
 SERVER: dict[str, tuple[type, str, str]] = {
-    "concurrency": (int, "N", "requests under way at once; 16"),
-    "timeout": (float, "SECONDS", "deadline of one request; 600"),
-    "retries": (int, "N", "repetitions of a request that was turned away or met a fault of the server; 4"),
+    "concurrency": (int, "N", "requests under way at once (default: 16)"),
+    "timeout": (float, "SECONDS", "deadline of one request (default: 600)"),
+    "request_retries": (
+        *(int, "N"),
+        "repetitions of a request that was turned away or met a fault of the server; an episode that fails all the same is "
+        "played again rollout.retries times (default: 4)",
+    ),
 }
 """Those of `ChatServer`, likewise."""
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -60,12 +73,18 @@ SETTING = re.compile(r"[\w-]+(\.[\w*-]+)*=")
 def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", *, text: str) -> None:
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser("eval", help=text, description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
+    command = commands.add_parser(
+        "eval", help=text, description=DESCRIPTION, epilog=EPILOG + env_lines(), formatter_class=raw
+    )
     command.add_argument("what", nargs="?", metavar="WHAT", help="see above")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="settings, as in a configuration")
     tasks = command.add_argument_group("tasks")
     tasks.add_argument(
-        "--env", action="append", default=[], metavar="ENV[=DATA]", help="an environment, with its data; once for each"
+        "--env",
+        action="append",
+        default=[],
+        metavar="ENV[=DATA]",
+        help="an environment of the list below, with its rows where it generates none; once for each",
     )
     tasks.add_argument(
         "--preset",
@@ -74,23 +93,26 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         metavar="NAME[=DATA]",
         help="a standard set, with its rows where they are not to come from the hub; once for each",
     )
-    tasks.add_argument("--eval-data", metavar="DATA", help="data of the one environment: a file, or a name on the hub")
+    tasks.add_argument("--data", "--eval-data", metavar="DATA", help=f"of the one environment: {DATA_OPTION}")
     tasks.add_argument(
-        "--tasks", type=int, metavar="N", help="tasks of each environment; all rows, or 64 generated ones"
+        "--limit",
+        type=int,
+        metavar="N",
+        help="most tasks of each environment (default: all rows, or 64 generated ones)",
     )
     answers = command.add_argument_group("answers")
-    answers.add_argument("--samples", type=int, metavar="K", help="answers to each task; 4, and 1 where greedy")
+    answers.add_argument("--samples", type=int, metavar="K", help="answers to each task (default: 4, 1 where greedy)")
     answers.add_argument("--greedy", action="store_true", help="as --temperature 0")
     _add(answers, SAMPLING)
     answers.add_argument(
         "--stop", action="append", metavar="TEXT", help=r"ends a turn; \n and the like are read; may be given again"
     )
     answers.add_argument(
-        "--seed", type=int, metavar="N", help="of sampling and of generated tasks; that of the run, or 1"
+        "--seed", type=int, metavar="N", help="of sampling and of generated tasks (default: that of the run, or 1)"
     )
     results = command.add_argument_group("results")
-    results.add_argument("--name", help="of the folder; made of the model's name and the time")
-    results.add_argument("--runs-dir", metavar="DIR", help="where it, and runs that are named, lie; runs")
+    results.add_argument("--name", help="of the folder (default: made of the model's name and the time)")
+    results.add_argument("--runs-dir", metavar="DIR", help="where it, and runs that are named, lie (default: runs)")
     server = command.add_argument_group("a model behind a server")
     server.add_argument("--url", help="up to and with the version, such as http://127.0.0.1:8000/v1")
     server.add_argument("--model", metavar="NAME", help="what the server calls it, where it has several")
@@ -98,7 +120,7 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     server.add_argument(
         "--key-variable",
         metavar="NAME",
-        help=f"environment variable with the server's key; {KEY_VARIABLE}",
+        help=f"environment variable with the server's key (default: {KEY_VARIABLE})",
     )
     command.set_defaults(execute=_execute)
 
@@ -120,7 +142,7 @@ def told(given: argparse.Namespace) -> dict[str, Any]:
         sampling["stop"] = [read_escapes(text) for text in given.stop]
     greedy = sampling.get("temperature") == 0
     samples = 1 if greedy and given.samples is None else given.samples
-    counts = {"tasks": given.tasks, "samples": samples}
+    counts = {"tasks": given.limit, "samples": samples}
     evaluation = {name: value for name, value in counts.items() if value is not None}
     evaluation |= {"sampling": sampling} if sampling else {}
     return ({"eval": evaluation} if evaluation else {}) | ({} if given.seed is None else {"seed": given.seed})
@@ -145,13 +167,12 @@ def presets(given: argparse.Namespace) -> dict[str, str | None]:
 def environments(given: argparse.Namespace) -> dict[str, str | None]:
     """Return the environments that are named, each with its data where some is. Raise `ValueError` where that is unclear."""
     found = _named("env", given.env)
-    if given.eval_data is not None:
+    if given.data is not None:
         if len(found) != 1 or None not in found.values():
             raise ValueError(
-                f"--eval-data {given.eval_data!r} is for one --env that names no data; of several, give each as --env "
-                f"ENV=DATA"
+                f"--data {given.data!r} is for one --env that names no data; of several, give each as --env ENV=DATA"
             )
-        found = dict.fromkeys(found, given.eval_data)
+        found = dict.fromkeys(found, given.data)
     return found
 
 

@@ -5,6 +5,15 @@ from pathlib import Path
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.model_source import ModelSource
 
+RUNS = "runs"
+"""Where runs lie that no configuration places."""
+
+
+def path_of_run(text: str) -> Path:
+    """Return the path that an argument is: as it is where something lies there, else that of the run of this name in `RUNS`."""
+    named = Path(RUNS) / text
+    return named if named.is_dir() and not Path(text).exists() else Path(text)
+
 
 def run_folder(given: str, runs_dir: str) -> Path | None:
     """Return the folder of the run that is named, by its folder or its name in `runs_dir`; None where there is none."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.eval_command import KEY_VARIABLE, is_file
-from orchestrator.cli.named_model import newest_model, run_folder
+from orchestrator.cli.named_model import RUNS, newest_model, run_folder
 from orchestrator.cli.run_commands import reported
 from orchestrator.evaluation.remote import evaluate_server
 from orchestrator.evaluation.table import result_lines
@@ -31,8 +31,6 @@ from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.text import overridden, read_text
 from rollout.remote.server import ChatServer
 
-RUNS = "runs"
-"""Where runs lie that no configuration places."""
 Envs = Mapping[str, str | None]
 
 
@@ -72,7 +70,7 @@ def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs,
         base, label = of_run(folder, newest_model(folder).resolve()), label_of(folder)
     else:
         source = ModelSource(path=given.what)
-        if not (source.on_hub or (source.folder / "config.json").is_file()):
+        if not (source.on_hub or (source.place / "config.json").is_file()):
             raise FileNotFoundError(
                 f"{given.what} is no YAML file, no model directory (it has no config.json), no run in {runs_dir} and no "
                 f"name on the hub"
@@ -99,7 +97,7 @@ def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any
     found |= {"name": given.name or fresh_name(label)} | (
         {} if given.runs_dir is None else {"runs_dir": given.runs_dir}
     )
-    options = {"concurrency": given.concurrency, "timeout_s": given.timeout, "retries": given.retries}
+    options = {"concurrency": given.concurrency, "timeout_s": given.timeout, "retries": given.request_retries}
     server = ChatServer(
         url=given.url,
         key=os.environ.get(given.key_variable or KEY_VARIABLE, ""),

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from envs.remote.client import is_loopback
-from orchestrator.cli.named_model import model_directory
+from orchestrator.cli.named_model import model_directory, path_of_run
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     "host": (str, "ADDRESS", "where to listen; 127.0.0.1, this machine alone"),
@@ -49,7 +49,11 @@ def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     text = "serve a model to OpenAI clients, with thinking budgets"
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("serve", help=text, description=text, epilog=EPILOG, formatter_class=raw)
-    command.add_argument("model", type=Path, help="a model directory, or a run's folder: its newest model")
+    command.add_argument(
+        "model",
+        type=path_of_run,
+        help="a model directory, a name on the hub, or a run by folder or name: its newest model",
+    )
     for name, (kind, shown, explained) in (OPTIONS | THOUGHT_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)

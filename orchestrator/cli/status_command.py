@@ -4,13 +4,13 @@ import argparse
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.cli.named_model import path_of_run
 from orchestrator.run.folder import RunDir
 from orchestrator.supervision.scale import ask_for_workers
 from orchestrator.supervision.status import MemberStatus, RunStatus, read_status
@@ -40,14 +40,14 @@ def add_status_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     raw = argparse.RawDescriptionHelpFormatter
     text = "show what a run is doing: stage, queue, groups in flight, workers and their health, failures"
     command = commands.add_parser("status", help=text, description=text, epilog=STATUS_EPILOG, formatter_class=raw)
-    command.add_argument("run", type=Path, metavar="RUN", help="the folder of the run, such as runs/demo")
+    command.add_argument("run", type=path_of_run, metavar="RUN", help="a run's folder, such as runs/demo, or its name")
     how = command.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="as one JSON object, with `running`")
     how.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C or the end of the run")
     command.set_defaults(execute=_status)
     text = "ask a run that is going on for another number of rollout workers, until it ends"
     command = commands.add_parser("scale", help=text, description=text, epilog=SCALE_EPILOG, formatter_class=raw)
-    command.add_argument("run", type=Path, metavar="RUN", help="the folder of the run, such as runs/demo")
+    command.add_argument("run", type=path_of_run, metavar="RUN", help="a run's folder, such as runs/demo, or its name")
     command.add_argument("--rollout-workers", type=int, required=True, metavar="N", help="1 or more")
     command.set_defaults(execute=_scale)
 

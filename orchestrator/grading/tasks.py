@@ -19,7 +19,7 @@ def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None =
     env = env.beside(data_files(data)[0].parent) if env.beside is not None else env
     ref = env.ref()
     if not env.formats:
-        raise ValueError(f"environment {env.id!r} reads no rows of data; leave out --tasks")
+        raise ValueError(f"environment {env.id!r} reads no rows of data; leave out --data")
     seen: dict[str, Task] = {}
 
     def parse(row: Row, number: int) -> Task:
@@ -37,7 +37,7 @@ def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None =
 def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
     """Generate tasks of level 1. Raise `ValueError` where the environment generates none."""
     if env.generate is None:
-        raise ValueError(f"environment {env.id!r} generates no tasks; give --tasks FILE")
+        raise ValueError(f"environment {env.id!r} generates no tasks; give --data FILE")
     ref = env.ref()
     made = (env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count))
     return [replace(task, env=ref, key=content_key(task)) for task in made]

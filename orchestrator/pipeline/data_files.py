@@ -26,9 +26,7 @@ def content(config: Config) -> dict[str, str]:
     """
     found = {key: _described(path, beside) for key, path, beside in _options(config)}
     for key, model in _models(config):
-        found |= (
-            {f"{key}.revision": _commit(model)} if model.on_hub else {f"{key}.path": _described(Path(model.path), ())}
-        )
+        found |= {f"{key}.revision": _commit(model)} if model.on_hub else {f"{key}.path": _described(model.place, ())}
     for key, data, beside in _data(config):
         found |= {f"{key}.revision": _data_commit(data)} if is_on_hub(data) else {f"{key}.path": _rows(data, beside)}
     return found

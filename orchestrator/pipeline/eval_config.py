@@ -60,7 +60,7 @@ def asked_for(given: Given, told: Mapping[str, Any], *, label: str, envs: Named,
     if not found.get("envs"):
         raise ValueError(
             "name what is asked: a standard set, for example --preset gsm8k, or an environment with --env, for example "
-            "--env math --eval-data gsm8k_test.jsonl"
+            "--env math --data gsm8k_test.jsonl"
         )
     return merged(found, told) | {"stages": ["init", {"eval": {"name": label}}]}
 

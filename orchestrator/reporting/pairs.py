@@ -118,9 +118,12 @@ def _asked_differently(one: Evaluation, other: Evaluation) -> tuple[str, ...]:
 
 def _evaluation(place: Path) -> Evaluation:
     if place.is_file():
-        return read_evaluation(place)
+        try:
+            return read_evaluation(place)
+        except ValueError as error:
+            raise ValueError(f"{error}; name a file eval/LABEL.json that one left, or a run") from error
     if not place.is_dir():
-        raise FileNotFoundError(f"{place} is neither the file of an evaluation nor the folder of a run")
+        raise FileNotFoundError(f"{place} is neither the file of an evaluation nor a run, by its folder or its name")
     found = read_evaluations(place / "eval")
     if not found:
         raise ValueError(f"{place} has no evaluation; run the stage eval, or name a file that one left")

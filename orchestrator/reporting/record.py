@@ -161,7 +161,7 @@ def read_run(run_dir: Path) -> RunRecord:
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
     """Read the evaluations in a folder, in the order of their models. Raise `ValueError` naming a file that is none."""
-    return sorted((read_evaluation(file) for file in folder.glob("*.json")), key=lambda evaluation: evaluation.order)
+    return sorted((_of_run(file) for file in folder.glob("*.json")), key=lambda evaluation: evaluation.order)
 
 
 def read_evaluation(path: Path) -> Evaluation:
@@ -180,7 +180,14 @@ def read_evaluation(path: Path) -> Evaluation:
         asked = {"samples": raw["k"]} | sampling | raw.get("asked", {})
         return Evaluation(**head, envs=envs, curve=curve, tasks=tasks, asked=asked)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no evaluation ({error}); delete it and run the stage `eval` again") from error
+        raise ValueError(f"{path} is no evaluation ({type(error).__name__}: {error})") from error
+
+
+def _of_run(path: Path) -> Evaluation:
+    try:
+        return read_evaluation(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; delete it and run the stage `eval` again") from error
 
 
 def _reached(run_dir: Path, what: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from envs.core.setting import Kind, identity, required
 from envs.data.hub import snapshot
-from envs.data.hub_name import HUB_NAME
+from envs.data.hub_name import names_hub, why_no_name
 
 FILES = (
     "config.json",
@@ -39,8 +39,13 @@ class ModelSource:
 
     @property
     def on_hub(self) -> bool:
-        """Whether it is a name on the hub: nothing lies there on this machine."""
-        return bool(HUB_NAME.fullmatch(self.path)) and not Path(self.path).exists()
+        """Whether it is a name on the hub."""
+        return names_hub(self.path)
+
+    @property
+    def place(self) -> Path:
+        """Where it lies if it is on this machine."""
+        return Path(self.path).expanduser().resolve()
 
     @property
     def folder(self) -> Path:
@@ -54,4 +59,6 @@ class ModelSource:
             raise ValueError(
                 f"{self.path} is a directory on this machine, which has no revision {self.revision}; leave it out"
             )
-        return Path(self.path).resolve()
+        if why := why_no_name(self.path) if not self.place.exists() else "":
+            raise FileNotFoundError(f"there is no model directory {self.path}{why}")
+        return self.place

@@ -59,7 +59,7 @@ class ModelConfig:
         """Return what it says of the model's turns. Raise `FileNotFoundError` where the template's file is not there."""
         template = ""
         if self.chat_template is not None:
-            file = Path(self.chat_template)
+            file = Path(self.chat_template).expanduser()
             if not file.is_file():
                 raise FileNotFoundError(
                     f"model.chat_template={self.chat_template} is no file; name one with a chat template"

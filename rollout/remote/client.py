@@ -81,7 +81,7 @@ class ChatClient:
                 async with asyncio.timeout(server.timeout_s):
                     return _answer(f"{method} {url}", *await self._once(method, url, body))
             except (TimeoutError, httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout) as error:
-                raise EpisodeTimeout(f"{method} {url}: no answer in {server.timeout_s:g} s (--timeout)") from error
+                raise EpisodeTimeout(f"{method} {url}: no answer in {server.timeout_s:g} s (timeout_s)") from error
             except httpx.HTTPError as error:
                 problem, pause = f"{type(error).__name__}: {error}", None
             except _Passing as error:

@@ -31,17 +31,17 @@ class ChatServer:
         try:
             url = httpx.URL(self.url)
         except httpx.InvalidURL as error:
-            raise ValueError(f"--url {self.url!r}: {error}") from error
+            raise ValueError(f"url={self.url!r}: {error}") from error
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
-            raise ValueError(f"--url {self.url!r} must be like http://127.0.0.1:8000/v1, without user or query")
+            raise ValueError(f"url={self.url!r} must be like http://127.0.0.1:8000/v1, without user or query")
         if self.key and url.scheme == "http" and not is_loopback(url.host):
             raise ValueError(
-                f"--url {self.url!r} would send the key of the server in clear to another machine; take https://, or name "
-                f"an empty variable with --key-variable"
+                f"url={self.url!r} would send the key of the server in clear to another machine; take https://, or leave the "
+                f"key empty"
             )
-        positive("--concurrency", self.concurrency)
-        positive("--timeout", self.timeout_s)
-        not_negative("--retries", self.retries)
+        positive("concurrency", self.concurrency)
+        positive("timeout_s", self.timeout_s)
+        not_negative("retries", self.retries)
 
     def route(self, name: str) -> str:
         """Return the address of one of its routes."""
