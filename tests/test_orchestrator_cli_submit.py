@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.cli.submit import named_server, run_command, run_job
+from orchestrator.cli.submit import named_server, passed_on, run_command, run_job
 from orchestrator.cluster.ray_jobs import JobServer, end_session, local_head
 from orchestrator.cluster.this_machine import ROOT
 
@@ -64,8 +64,55 @@ def test_a_cluster_that_was_started_here_asks_for_its_token(server: JobServer) -
 def test_a_local_run_keeps_its_results_in_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = run_command(ROOT / "configs" / "demo.yaml", ["seed=2"], local=True)
-    assert command[1:5] == ["-m", "orchestrator", "run", "configs/demo.yaml"]
-    assert command[5:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
+    assert command[0] == "env"
+    assert command[1].removeprefix("PYTHONPATH=").split(":")[0] == str(tmp_path)
+    assert command[3:7] == ["-m", "orchestrator", "run", "configs/demo.yaml"]
+    assert command[7:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
+
+
+def test_files_that_settings_name_are_found_from_the_jobs_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text("")
+    given = ["envs.math.data.path=rows.jsonl", "runs_dir=/shared/runs"]
+    command = run_command(ROOT / "configs" / "demo.yaml", given, local=True)
+    assert command[-2:] == [f"envs.math.data.path={tmp_path / 'rows.jsonl'}", "runs_dir=/shared/runs"]
+    with pytest.raises(ValueError, match=r"envs\.math\.data\.path=rows\.jsonl would not travel"):
+        run_command(ROOT / "configs" / "demo.yaml", given, local=False)
+    monkeypatch.chdir(ROOT)
+    given[0] = "envs.math.data.path=configs/demo.yaml"
+    assert run_command(ROOT / "configs" / "demo.yaml", given, local=False)[-2:-1] == [given[1]]
+    given[0] = "envs.math.data.path=runs/rows.jsonl"
+    with pytest.raises(ValueError, match="without runs/"):
+        run_command(ROOT / "configs" / "demo.yaml", given, local=False)
+
+
+def test_a_module_of_ones_own_that_would_not_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "travelling_env.py").write_text(
+        "from envs.core.definition import EnvDefinition\n"
+        "ENVIRONMENT = EnvDefinition(id='travelling_env', entry_point='travelling_env:Env')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    given = ["envs={travelling_env: {}}", "runs_dir=/shared/runs", "stages=[init]"]
+    with pytest.raises(ValueError, match=r"travelling_env.*would not travel.*cluster's environment"):
+        run_command(ROOT / "configs" / "demo.yaml", given, local=False)
+
+
+def test_variables_travel_by_pattern_and_by_what_the_settings_read() -> None:
+    here = {"HF_TOKEN": "a", "NCCL_DEBUG": "b", "MLFLOW_TRACKING_URI": "c", "SHOP_KEY": "d", "VLLM_API_KEY": "e"}
+    here |= {"HOME": "/root", "CUDA_VISIBLE_DEVICES": "0", "OTHER_KEY": "f"}
+    found = passed_on(here, ["envs: {shop: {options: {api_key: '${oc.env:SHOP_KEY}'}}}", "seed=${oc.env:SEED,1}"])
+    assert found == {"HF_TOKEN": "a", "NCCL_DEBUG": "b", "MLFLOW_TRACKING_URI": "c", "SHOP_KEY": "d"}
+
+
+def test_a_job_has_the_variables_that_travel(server: JobServer, tmp_path: Path) -> None:
+    log: list[str] = []
+    program = "import os; print('token', os.environ['HF_TOKEN'])"
+    command = [sys.executable, "-c", program]
+    env_vars = {"HF_TOKEN": "travelled"}
+    assert run_job(server, command, write=log.append, working_dir=tmp_path, env_vars=env_vars) == 0
+    assert "token travelled\n" in "".join(log)
 
 
 def test_what_another_machine_could_not_find_is_refused(tmp_path: Path) -> None:

@@ -1,22 +1,29 @@
 """`submit`: a run as a job of a Ray cluster, or of a local one that lives as long as the job."""
 
 import os
+import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from urllib.parse import urlsplit
 
 from orchestrator.cluster.ray_jobs import Job, JobServer, local_head
 from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.deadline import STOPPED
-from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.config import Config, load_config
+from orchestrator.pipeline.data_files import named_paths
 
 EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
-PASSED_ON = ("MLFLOW_TRACKING_URI",)
+PASSED_ON = ("HF_*", "MLFLOW_*", "NCCL_*", "TORCH_NCCL_*", "GLOO_*", "VLLM_*")
+"""Variables of the environment that travel with a job, beside those that its configuration reads by `${oc.env:NAME}`."""
+KEPT_HERE = ("VLLM_API_KEY",)
+READ_BY_NAME = re.compile(r"\$\{oc\.env:(\w+)")
 LOCAL_NAMES = (LOOPBACK, "localhost", "::1")
 
 
@@ -29,15 +36,32 @@ def submit(config: Path, overrides: list[str], address: str | None, entrypoint: 
     """
     local = address is None or urlsplit(address).hostname in LOCAL_NAMES
     command = entrypoint or run_command(config, overrides, local=local)
+    env_vars = passed_on(os.environ, [] if entrypoint else [config.read_text(encoding="utf-8"), *overrides])
     with local_head() if address is None else nullcontext(named_server(address)) as server:
-        return run_job(server, command, write=_to_stdout)
+        return run_job(server, command, write=_to_stdout, env_vars=env_vars)
 
 
-def run_job(server: JobServer, command: list[str], *, write: Callable[[str], None], working_dir: Path = ROOT) -> int:
+def passed_on(environment: Mapping[str, str], settings: list[str]) -> dict[str, str]:
+    """Return the variables that travel with a job: those of `PASSED_ON`, and those that the settings' text reads by name."""
+    named = {name for text in settings for name in READ_BY_NAME.findall(text)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in named or (name not in KEPT_HERE and any(fnmatchcase(name, pattern) for pattern in PASSED_ON))
+    }
+
+
+def run_job(
+    server: JobServer,
+    command: list[str],
+    *,
+    write: Callable[[str], None],
+    working_dir: Path = ROOT,
+    env_vars: Mapping[str, str] = MappingProxyType({}),
+) -> int:
     """Run a command as a job and follow it to its end; returns its exit status, 130 where a signal stopped it."""
-    env_vars = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     job = Job.submit(
-        server, shlex.join(command), working_dir=working_dir, excludes=EXCLUDES, env_vars=env_vars, write=write
+        server, shlex.join(command), working_dir=working_dir, excludes=EXCLUDES, env_vars=dict(env_vars), write=write
     )
     with _sigterm_as_sigint():
         try:
@@ -53,9 +77,11 @@ def run_job(server: JobServer, command: list[str], *, write: Callable[[str], Non
 def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]:
     """Return the command of a run inside its job, which works on a copy of this repository: results must not land in it.
 
-    On this machine `runs_dir` becomes absolute. Raise `ValueError` where another machine could not know a path.
+    On this machine `runs_dir` and what settings name become absolute, and modules of the user's own are found where they
+    are. Raise `ValueError` where another machine could not know one of them.
     """
-    runs_dir = Path(load_config(config, overrides).runs_dir)
+    made = load_config(config, overrides)
+    runs_dir = Path(made.runs_dir)
     path = config.resolve()
     inside = path.is_relative_to(ROOT)
     if not local and not runs_dir.is_absolute():
@@ -63,8 +89,33 @@ def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]
     if not local and not inside:
         raise ValueError(f"{config} lies outside {ROOT} and would not travel with the job; copy it to configs/")
     named = str(path.relative_to(ROOT) if inside else path)
-    python = sys.executable if local else "python"
-    return [python, "-m", "orchestrator", "run", named, *overrides, f"runs_dir={runs_dir.resolve()}"]
+    if not local:
+        _require_to_travel(made)
+        return ["python", "-m", "orchestrator", "run", named, *overrides, f"runs_dir={runs_dir}"]
+    searched = list(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
+    absolute = [f"{key}={path.expanduser().resolve()}" for key, path in named_paths(made).items()]
+    command = [sys.executable, "-m", "orchestrator", "run", named, *overrides, *absolute]
+    return ["env", f"PYTHONPATH={os.pathsep.join(searched)}", *command, f"runs_dir={runs_dir.resolve()}"]
+
+
+def _require_to_travel(config: Config) -> None:
+    """Raise `ValueError` for a file, a folder or a module of the run that another machine would not have."""
+    for key, path in named_paths(config).items():
+        inside = path.resolve().relative_to(ROOT).parts[:1] if path.resolve().is_relative_to(ROOT) else ()
+        if not path.is_absolute() and (not inside or f"/{inside[0]}/" in EXCLUDES):
+            raise ValueError(
+                f"{key}={path} would not travel with the job: give an absolute path, on storage that all machines of the "
+                f"cluster share, or put it into {ROOT}, without runs/ and tests/"
+            )
+    for name, bound in config.environments.items():
+        package = bound.definition.entry_point.partition(":")[0].partition(".")[0]
+        spec = find_spec(package)
+        file = Path(spec.origin).resolve() if spec is not None and spec.origin else ROOT
+        if not file.is_relative_to(ROOT) and not file.is_relative_to(Path(sys.prefix).resolve()):
+            raise ValueError(
+                f"envs.{name}: the module {package!r} lies in {file.parent} and would not travel with the job; copy it "
+                f"into {ROOT}, or install it in the cluster's environment"
+            )
 
 
 def named_server(address: str) -> JobServer:

@@ -32,6 +32,16 @@ def content(config: Config) -> dict[str, str]:
     return found
 
 
+def named_paths(config: Config) -> dict[str, Path]:
+    """Return the settings that name files and folders, none of the hub, by the keys that an override would have."""
+    found = {key: path for key, path, _ in _options(config)}
+    found |= {f"{key}.path": Path(model.path) for key, model in _models(config) if not model.on_hub}
+    found |= {f"{key}.path": Path(data.path) for key, data, _ in _data(config) if not is_on_hub(data)}
+    if config.model.chat_template is not None:
+        found["model.chat_template"] = Path(config.model.chat_template)
+    return found
+
+
 def _models(config: Config) -> Iterator[tuple[str, ModelSource]]:
     """Yield the settings that name models."""
     if config.model.source is not None:
