@@ -13,6 +13,7 @@ from envs.core.errors import EnvironmentFault
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.core.turn_text import call_message, turn_text
+from envs.retail.database import open_shop
 from envs.retail.domain import DOMAIN
 from envs.retail.env import ENVIRONMENT, RetailEnv
 from envs.service import gold
@@ -238,3 +239,13 @@ def test_the_option_database_names_the_folder(shop: Path) -> None:
         ENVIRONMENT.configure({"databse": str(shop)})
     with pytest.raises(ValueError, match="users.json"):
         ENVIRONMENT.configure({"database": str(shop / "gone")})
+
+
+def test_an_episode_is_judged_where_others_have_opened_further_folders(shop: Path) -> None:
+    task = task_of(shop, row(CANCEL))
+    env = RetailEnv()
+    env.reset(options={"task": task})
+    open_shop.cache_clear()
+    env.step(say("", CANCEL))
+    env.step("Done.")
+    assert env.step("Bye.")[1] == 1.0

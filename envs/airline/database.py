@@ -4,7 +4,7 @@ import functools
 from pathlib import Path
 
 from envs.service import records as service
-from envs.service.records import Record, Records, Table, check_each, read_records
+from envs.service.records import OPENING, Record, Records, Table, check_each, read_records
 
 TABLES = ("users", "flights", "reservations")
 AVAILABLE = "available"
@@ -49,7 +49,8 @@ def open_airline(folder: Path) -> Records:
 
 def fresh(folder: Path) -> Database:
     """Return the database of a folder, unchanged. Raise `ValueError` as `open_airline`."""
-    return Database(open_airline(folder))
+    with OPENING:
+        return Database(open_airline(folder))
 
 
 def _check_user(user: Record) -> None:

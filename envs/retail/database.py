@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envs.service import records as service
-from envs.service.records import Record, Records, Table, check_each, read_records
+from envs.service.records import OPENING, Record, Records, Table, check_each, read_records
 
 TABLES = ("users", "orders", "products")
 GIFT_CARD = "gift_card"
@@ -83,7 +83,8 @@ def open_shop(folder: Path) -> Shop:
 
 def fresh(folder: Path) -> Database:
     """Return the database of a folder, unchanged. Raise `ValueError` as `open_shop`."""
-    return Database(open_shop(folder))
+    with OPENING:
+        return Database(open_shop(folder))
 
 
 def _check_product(product: Record) -> None:

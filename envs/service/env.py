@@ -86,7 +86,7 @@ class ServiceEnv(TaskEnv):
 
     def standing(self, task: Task) -> Verdict:
         """Judge the database as it is now, and what has been said."""
-        wanted = self.domain.fresh_for(task)
+        wanted = self.database.before()
         self.domain.tools.replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)
         text, outputs = "\n".join(self.said), task.spec["outputs"]

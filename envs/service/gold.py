@@ -46,7 +46,7 @@ def effective_actions(task: Task, domain: Domain[Any]) -> list[int]:
     domain.tools.replay(whole, actions)
     found = []
     for index, action in enumerate(actions):
-        rest = domain.fresh_for(task)
+        rest = whole.before()
         domain.tools.replay(rest, [*actions[:index], *actions[index + 1 :]])
         if action["name"] in domain.tools.writing and not whole.same_state(rest):
             found.append(index)

@@ -6,6 +6,7 @@ instructions), as tau-bench's domains have them.
 
 import copy
 import json
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from envs.core.task import Tool
 Record = dict[str, Any]
 Table = dict[str, Record]
 TOOLS, POLICY = "tools.json", "policy.md"
+OPENING = threading.Lock()
+"""Held while a folder is opened, so that threads that want it at once read it once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +56,13 @@ class Database(Generic[R]):
         assert self.find(table, key) is None
         self._own[table][key] = record
 
+    def before(self) -> Self:
+        """Return a view of the same records that nothing has changed."""
+        return type(self)(self.records)
+
     def copy(self) -> Self:
         """Return a view of its own that begins as this one is now."""
-        made = type(self)(self.records)
+        made = self.before()
         made._own = copy.deepcopy(self._own)
         return made
 
