@@ -38,8 +38,8 @@ NAMES = (
     *("nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra", "nemotron_3_5_lightning", "nemotron_nano_v2"),
     *("qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8", "qwen3_vl"),
     *("llama3", "llama3_1", "llama3_2", "glm4moe", "gptoss", "gemma", "gemma3", "gemma4", "gemma4_v5"),
-    *("deepseekv3", "deepseek_r1_distill", "mistral", "phi3", "phi3_5", "cohere2", "lfm2", "lfm2_v2", "lfm2_2_5_v2"),
-    *("muse_glimmer", "llava_next"),
+    *("deepseekv3", "deepseek_v3_1", "deepseek_r1_distill", "mistral", "phi3", "phi3_5", "cohere2"),
+    *("lfm2", "lfm2_v2", "lfm2_2_5_v2", "muse_glimmer", "llava_next"),
 )
 """The families of the table, by the names of their templates."""
 HEAD = ("Template", "Thoughts", "Left out", "Budgets", "Tool calls", "Earlier turns", "Refused, and why")

@@ -98,7 +98,37 @@ MISTRAL = """
 {%- endfor -%}
 """
 """Writes what Mistral's templates of the third version write: calls have ids, and a list of calls ends with its turn."""
-WRITTEN_HERE = {"nemotron_nano_v2": NEMOTRON_NANO_V2, "mistral": MISTRAL}
+DEEPSEEK_V3_1 = """
+{%- set ns = namespace(answered=false) -%}
+{{- bos_token -}}
+{%- for m in messages if m.role == 'system' -%}{{- m.content -}}{%- endfor -%}
+{%- for m in messages -%}
+  {%- if m.role == 'user' -%}
+    {{- '<\uff5cUser\uff5c>' + m.content -}}
+  {%- elif m.role == 'assistant' -%}
+    {%- if not ns.answered -%}{{- '<\uff5cAssistant\uff5c></think>' -}}{%- endif -%}
+    {{- (m.content or '').split('</think>')[-1] -}}
+    {%- if m.tool_calls -%}
+      {{- '<\uff5ctool\u2581calls\u2581begin\uff5c>' -}}
+      {%- for call in m.tool_calls -%}
+        {{- '<\uff5ctool\u2581call\u2581begin\uff5c>' + call.function.name + '<\uff5ctool\u2581sep\uff5c>' -}}
+        {{- call.function.arguments + '<\uff5ctool\u2581call\u2581end\uff5c>' -}}
+      {%- endfor -%}
+      {{- '<\uff5ctool\u2581calls\u2581end\uff5c>' -}}
+    {%- endif -%}
+    {{- '<\uff5cend\u2581of\u2581sentence\uff5c>' -}}
+  {%- elif m.role == 'tool' -%}
+    {{- '<\uff5ctool\u2581output\u2581begin\uff5c>' + m.content + '<\uff5ctool\u2581output\u2581end\uff5c>' -}}
+  {%- endif -%}
+  {%- set ns.answered = m.role == 'tool' -%}
+{%- endfor -%}
+{%- if add_generation_prompt and messages[-1].role == 'user' -%}
+  {{- '<\uff5cAssistant\uff5c>' + ('<think>' if thinking else '</think>') -}}
+{%- endif -%}
+"""
+"""Writes what DeepSeek V3.1's template writes: a turn without a thought begins with the closing tag alone, thoughts are left
+out, schemas of tools are no part of it, and a turn behind an answer of a tool goes on without an opening."""
+WRITTEN_HERE = {"nemotron_nano_v2": NEMOTRON_NANO_V2, "mistral": MISTRAL, "deepseek_v3_1": DEEPSEEK_V3_1}
 """Templates of families that TRL does not have, in words of our own."""
 
 

@@ -96,7 +96,15 @@ def test_columns_are_renamed_also_out_of_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
 @pytest.mark.parametrize(
-    ("rule", "left"), [(3, [3]), ([0, 4], [0, 4]), ({"min": 2}, [2, 3, 4]), ({"min": 1, "max": 2}, [1, 2])]
+    ("rule", "left"),
+    [
+        (3, [3]),
+        ([0, 4], [0, 4]),
+        ({"min": 2}, [2, 3, 4]),
+        ({"min": 1, "max": 2}, [1, 2]),
+        ({"min": "02", "max": 10}, [2, 3, 4]),
+        ({"max": "10"}, [0, 1, 2, 3, 4]),
+    ],
 )
 def test_a_filter_leaves_rows_out_by_values_and_ranges(ending: str, rule: Any, left: list[int], tmp_path: Path) -> None:
     path = save(tmp_path / f"rows.{ending}", ROWS)
@@ -111,6 +119,9 @@ def test_a_filter_that_can_not_hold_is_refused(tmp_path: Path) -> None:
         rows_of(path, filter={"level": 9})
     with pytest.raises(ValueError, match="a value, a list of values, or min and max, not {'above': 3}"):
         DataConfig(path=path, filter={"level": {"above": 3}})
+    for bounds in ({"min": "2024-08-01", "max": 5}, {"min": [1]}):
+        with pytest.raises(ValueError, match="give numbers, or texts such as dates"):
+            DataConfig(path=path, filter={"level": bounds})
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

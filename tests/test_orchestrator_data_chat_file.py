@@ -1,13 +1,14 @@
 """Rows of a chat file: what is trained on stays as it is, and what can't be is named with its line or counted."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
-from envs.data.blocks import BLOCK
+from envs.data.blocks import BLOCK, Blocks
 from envs.data.config import DataConfig, OnError
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
@@ -187,6 +188,21 @@ def test_streamed_rows_are_read_as_they_are_needed_and_a_stage_that_goes_on_sees
     ]
     with pytest.raises(ValueError, match=f"chats.jsonl:{BLOCK + 6}: .*needs an assistant's message"):
         streamed("raise").dialogue(BLOCK)  # the first block is whole
+
+
+def test_rows_that_could_not_be_read_once_are_read_again() -> None:
+    faults = [OSError("gone")]
+
+    def read() -> Iterator[int]:
+        for number in range(2 * BLOCK):
+            if number == BLOCK + 7 and faults:
+                raise faults.pop()
+            yield number
+
+    blocks = Blocks(read, seed=None)
+    with pytest.raises(OSError, match="gone"):
+        blocks.item(BLOCK + 9)
+    assert [blocks.item(index) for index in (BLOCK + 9, 3, 2 * BLOCK - 1)] == [BLOCK + 9, 3, 2 * BLOCK - 1]
 
 
 def test_what_the_template_would_leave_out_is_refused(tmp_path: Path) -> None:

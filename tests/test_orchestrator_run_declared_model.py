@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from model_families import tokenizer_of
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from envs.core.turn_text import BadCall, Call, Tags
@@ -15,6 +16,7 @@ from orchestrator.run.declared_model import generation_file, write_declared
 from orchestrator.settings.run_config import ModelConfig
 from rollout.episodes.round_trip import Needs, check_round_trip
 from rollout.formats.find import find_format
+from rollout.formats.generation_file import generation_text
 from rollout.tokenizer import DeclaredTurns, load_tokenizer
 
 TEMPLATE = (
@@ -149,3 +151,12 @@ def test_a_checkpoint_names_the_ends_of_its_turns_and_keeps_the_other_defaults_o
     kept, vocabulary = GenerationConfig.from_pretrained(tmp_path / "later"), byte_tokenizer().get_vocab()
     assert kept.eos_token_id == [vocabulary[end] for end in ends["end_of_turn"]]
     assert kept.top_k == 20
+
+
+def test_a_checkpoint_keeps_the_ends_that_its_model_had(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("llama3_1")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eom_id|>"]})
+    eot, eom = tokenizer.convert_tokens_to_ids(["<|eot_id|>", "<|eom_id|>"])
+    for known in ([eom, eot], eom):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": known}), encoding="utf-8")
+        assert json.loads(generation_text(tmp_path, tokenizer))["eos_token_id"] == [eot, eom]

@@ -68,6 +68,8 @@ def test_where_the_template_has_no_variable_for_it_the_system_message_switches_t
     for said in ({"thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
         assert rewritten(body(**said), rules)["messages"] == [{"role": "system", "content": "/no_think"}, *QUESTION]
     assert rewritten(body(thinking=True), rules)["messages"] == QUESTION
+    for malformed in (["x"], [{"role": "system"}], [{"role": "system", "content": None}], [], "x"):
+        assert rewritten({"messages": malformed, "thinking": False}, rules)["messages"] == malformed
 
 
 def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_message() -> None:

@@ -1,6 +1,7 @@
 """Items of rows that are read as they are needed, a block at a time."""
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar
@@ -27,20 +28,22 @@ class Blocks(Generic[T]):
         self._blocks: dict[int, list[T]] = {}
         self._reading: Iterator[T] = iter(())
         self._next = 0
+        self._reads = threading.Lock()
         self._count: int | None = None
         self._shuffled: tuple[tuple[int, int], list[T]] = ((-1, -1), [])
         self.empty = not self._block(0)
 
     def item(self, index: int) -> T:
-        """Return the item at `index`, counted round and round; there has to be one."""
+        """Return the item at `index`, counted round and round; there has to be one. Raise whatever reading does."""
         assert not self.empty
-        while True:
-            epoch, place = (0, index) if self._count is None else divmod(index, self._count)
-            number, offset = divmod(place, BLOCK)
-            block = self._block(number)
-            if offset < len(block):
-                return self._order(block, epoch, number)[offset]
-            assert self._count is not None  # the rows have ended before this place
+        with self._reads:
+            while True:
+                epoch, place = (0, index) if self._count is None else divmod(index, self._count)
+                number, offset = divmod(place, BLOCK)
+                block = self._block(number)
+                if offset < len(block):
+                    return self._order(block, epoch, number)[offset]
+                assert self._count is not None  # the rows have ended before this place
 
     def _order(self, block: list[T], epoch: int, number: int) -> list[T]:
         if self._seed is None:
@@ -58,7 +61,11 @@ class Blocks(Generic[T]):
             self._reading, self._next = self._read(), 0
         block: list[T] = []
         while self._next <= number:
-            block = list(islice(self._reading, BLOCK))
+            try:
+                block = list(islice(self._reading, BLOCK))
+            except BaseException:
+                self._next = 0  # an iterator that failed has ended: what comes next is read from the first row on
+                raise
             if len(block) < BLOCK and self._count is None:
                 self._count = self._next * BLOCK + len(block)
             if not block:

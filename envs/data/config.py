@@ -11,6 +11,16 @@ BOUNDS = {"min", "max"}
 """What a range of a filter may have."""
 
 
+def number_of(value: object) -> float | None:
+    """Return the number that a value is, or writes; None where it is none."""
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Rows of data. A text alone is its path."""
@@ -45,8 +55,17 @@ class DataConfig:
                 raise ValueError(
                     f"filter={self.filter}: {column} may have a value, a list of values, or min and max, not {wanted}"
                 )
+            if isinstance(wanted, dict) and not _is_range(list(wanted.values())):
+                raise ValueError(
+                    f"filter={self.filter}: min and max of {column} are {wanted}; give numbers, or texts such as dates"
+                )
 
     @property
     def name(self) -> str:
         """What it is called in messages: its path, with configuration and split where they are given."""
         return ":".join(part for part in (self.path, self.config, self.split) if part)
+
+
+def _is_range(bounds: list[Any]) -> bool:
+    given = [bound for bound in bounds if bound is not None]
+    return all(number_of(bound) is not None for bound in given) or all(isinstance(bound, str) for bound in given)

@@ -5,7 +5,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from envs.core.row_format import Row
-from envs.data.config import DataConfig
+from envs.data.config import DataConfig, number_of
 
 ABSENT = object()
 
@@ -69,12 +69,17 @@ def _passes(value: Any, rule: Any) -> bool:
 
 
 def _within(value: Any, low: Any, high: Any) -> bool:
-    """Return whether a value lies between two numbers, or between two texts, such as dates; the bounds belong to it."""
-    if isinstance(low, str) or isinstance(high, str):
-        text = str(value)
-        return (low is None or text >= low) and (high is None or text[: len(high)] <= high)
-    number = _number(value)
-    return number is not None and (low is None or low <= number) and (high is None or number <= high)
+    """Return whether a value lies between two numbers, or between two texts, such as dates; the bounds belong to it.
+
+    Texts that are numbers are compared as such with what is a number.
+    """
+    number, lowest, highest = number_of(value), number_of(low), number_of(high)
+    if number is not None and (lowest is None) == (low is None) and (highest is None) == (high is None):
+        return (lowest is None or lowest <= number) and (highest is None or number <= highest)
+    if not (isinstance(low, str | None) and isinstance(high, str | None)):
+        return False
+    text = str(value)
+    return (low is None or text >= low) and (high is None or text[: len(high)] <= high)
 
 
 def _equal(value: Any, wanted: Any) -> bool:
@@ -90,11 +95,4 @@ def _decimal(value: Any) -> Decimal | None:
     try:
         return Decimal(str(value))
     except InvalidOperation:
-        return None
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
         return None

@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rollout.formats.find import find_format
 from rollout.formats.generation_file import GENERATION, generation_text
 from rollout.tokenizer import DeclaredTurns, load_tokenizer
 
@@ -21,7 +20,7 @@ def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> No
 
     Raises `ValueError` where what is declared can't be: an end of a turn that is no token, or not what the template writes.
     """
-    ends = find_format(load_tokenizer(source, declared)).end_ids
+    generation = generation_text(source, load_tokenizer(source, declared))
     for file in sorted(path for path in source.iterdir() if path.is_file()):
         if file.name not in (TEMPLATE, TOKENIZER, GENERATION):
             os.symlink(file.resolve(), directory / file.name)
@@ -32,12 +31,12 @@ def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> No
     if template:
         (directory / TEMPLATE).write_text(template, encoding="utf-8")
     (directory / TOKENIZER).write_text(json.dumps(tokenizer, indent=1), encoding="utf-8")
-    (directory / GENERATION).write_text(generation_text(source, ends), encoding="utf-8")
+    (directory / GENERATION).write_text(generation, encoding="utf-8")
 
 
 def generation_file(model: Path) -> dict[str, str]:
     """Return by its name the file that tells by what the turns of a model end, to be kept with those made from it."""
-    return {GENERATION: generation_text(model, find_format(load_tokenizer(model)).end_ids)}
+    return {GENERATION: generation_text(model, load_tokenizer(model))}
 
 
 def _text(path: Path) -> str:

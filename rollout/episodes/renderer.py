@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.task import Message, Task, Tool
-from envs.core.turn_text import BadCall, Call, ParsedTurn
+from envs.core.turn_text import BadCall, Call, ParsedTurn, Tags
 from rollout.budget.config import ThoughtConfig
 from rollout.escaping import Escaper
 from rollout.formats.find import find_format
@@ -175,7 +175,7 @@ class Renderer:
         tags, thought = self.format.tags, message.get(THOUGHT) or ""
         opened = thinks and tags is not None and opening.rstrip().endswith(tags.opening)
         left_out = not thinks and tags is not None and opening.rstrip().endswith(tags.closing)
-        before = opening[: opening.rindex(tags.opening)] if tags is not None and (opened or left_out) else opening
+        before = _before_thought(opening, tags) if tags is not None and (opened or left_out) else opening
         missing = opened and not thought and tags is not None and tags.closing not in whole.removeprefix(opening)
         if not whole.startswith(before) or missing or (opened and not thought and not whole.startswith(opening)):
             raise ValueError(
@@ -187,7 +187,12 @@ class Renderer:
         else:
             said = whole.removeprefix(before)
             said = said.removeprefix(tags.opening).lstrip("\n") if tags is not None else said
-        if not thinks or tags is None or not thought or tags.closing in said:
+        if not thinks or tags is None or not thought:
+            return said
+        empty = said.lstrip().removeprefix(tags.opening).lstrip()
+        if empty.startswith(tags.closing):
+            said = empty.removeprefix(tags.closing)
+        if tags.closing in said:
             return said
         begun = "" if opened else f"{tags.opening}\n"
         return begun + self._escaper.text(thought) + self.format.closing + said.lstrip()
@@ -274,3 +279,10 @@ def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
     content = messages[last]["content"]
     noted = [*content, {"type": "text", "text": notice}] if isinstance(content, list) else f"{content}\n{notice}"
     return [*messages[:last], {**messages[last], "content": noted}, *messages[last + 1 :]]
+
+
+def _before_thought(opening: str, tags: Tags) -> str:
+    """Return the opening of a turn without the tags of a thought, one or both, with which it ends."""
+    ended = opening.rstrip().endswith(tags.closing)
+    before = opening[: opening.rindex(tags.closing)] if ended else opening
+    return before[: before.rindex(tags.opening)] if before.rstrip().endswith(tags.opening) else before

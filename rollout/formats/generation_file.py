@@ -1,15 +1,20 @@
 """`generation_config.json`: by what ids a model's turns end, for engines and libraries that read nothing else."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rollout.formats.find import find_format
 
 GENERATION = "generation_config.json"
 
 
-def generation_text(model: Path, end_ids: Sequence[int]) -> str:
-    """Return the file of a model directory, all else as it is there, with the ids that end a turn.
+def generation_text(model: Path, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the file of a model directory, all else as it is there, with the ids that end a turn in front of those there.
+
+    Ends that are declared of the model stand alone.
 
     Raises `ValueError` where the file that is there can't be read.
     """
@@ -20,4 +25,6 @@ def generation_text(model: Path, end_ids: Sequence[int]) -> str:
         raise ValueError(f"{path} is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} is no JSON object")
-    return json.dumps({**found, "eos_token_id": list(end_ids)}, indent=1)
+    known = [] if tokenizer.init_kwargs.get("end_of_turn") else found.get("eos_token_id") or []
+    ends = [*find_format(tokenizer).end_ids, *(known if isinstance(known, list) else [known])]
+    return json.dumps({**found, "eos_token_id": list(dict.fromkeys(ends))}, indent=1)

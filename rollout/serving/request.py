@@ -99,8 +99,7 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
         if thinks is False and rules.no_switch:
             raise RefusedRequest(f"{THINKING} is false, but {rules.no_switch}", parameter=THINKING)
         new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), **modes(thinks=bool(thinks))}
-        if isinstance(messages, list):
-            messages = in_mode(messages, rules.think if thinks else rules.no_think)
+        messages = _in_mode(messages, rules.think if thinks else rules.no_think)
         if thinks == LOW:
             messages = _noted(messages, rules.thought.notice(LOW_EFFORT))
     if limit is not None:
@@ -151,6 +150,16 @@ def _mapping(body: Body, key: str) -> Mapping[str, Any]:
     if not (value is None or isinstance(value, dict)):
         raise RefusedRequest(f"{key} is {shown(value)}; it must be an object", parameter=key)
     return value or {}
+
+
+def _in_mode(messages: Any, text: str) -> Any:
+    """Return the messages with what says the mode; as they are where nothing can be said in the first."""
+    first = messages[0] if isinstance(messages, list) and messages else None
+    if not isinstance(first, dict) or not (
+        first.get("role") != "system" or isinstance(first.get("content"), str | list)
+    ):
+        return messages
+    return in_mode(messages, text)
 
 
 def _noted(messages: Any, notice: str) -> Any:

@@ -83,7 +83,7 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
             print(f"not available: {what}; {why}", flush=True)
     limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
     with closing(ScratchFolder()) as scratch, scratch.used():
-        (scratch.path / GENERATION).write_text(generation_text(model, form.end_ids), encoding="utf-8")
+        (scratch.path / GENERATION).write_text(generation_text(model, tokenizer), encoding="utf-8")
         arguments = _arguments(model, config, rules, form, name=name, generation=scratch.path)
         return _listen(arguments, config, rules, Escaper(tokenizer), name=name)
 
