@@ -332,3 +332,22 @@ def test_an_evaluation_of_a_server_that_was_interrupted_asks_what_is_left(
     assert parts["envs"] == whole["envs"]
     (lines,) = (tmp_path / "parts" / "it" / "trajectories").glob("*.jsonl")
     assert len(lines.read_text(encoding="utf-8").splitlines()) == 8
+
+
+def test_answers_that_were_asked_or_judged_otherwise_are_not_taken_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServerDouble(sums) as server:
+        server.faults = ["", ""] + ["500"] * 6
+        assert evaluated(server, tmp_path, "--concurrency", "1", "rollout.retries=0")[0] == 1
+        capsys.readouterr()
+        server.faults = []
+        for name, setting in (
+            ("thinking", "envs.math.thinking=false"),
+            ("max_turns", "envs.math.max_turns=3"),
+            ("credit", "envs.math.credit=fraction"),
+            ("weights", "envs.math.weights={format: 1}"),
+        ):
+            assert evaluated(server, tmp_path, setting) == (2, {})
+            assert f"another evaluation, of envs.math.{name} " in capsys.readouterr().err
+        assert evaluated(server, tmp_path, "envs.math.threads=3")[0] == 0

@@ -1,7 +1,7 @@
 """The answers of an evaluation behind a server, kept as they come: one that was interrupted goes on where it was.
 
-{"asked": {"model": ..., "samples": ..., "sampling": ..., "seed": ..., "turns": ...}}       what they are answers to
-{"content": "5f0c...", "ticket": 7, "trajectories": [...], ...}                             a group, `group_to_json`
+{"asked": {"url": ..., "model": ..., "samples": ..., "envs.math.thinking": ..., ...}}      what they are answers to
+{"content": "5f0c...", "ticket": 7, "trajectories": [...], ...}                            a group, `group_to_json`
 """
 
 import json

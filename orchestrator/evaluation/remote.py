@@ -1,5 +1,6 @@
 """Evaluation of a model behind an OpenAI-compatible server: no engine, no cluster and no run, but the same files."""
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -56,7 +57,7 @@ async def evaluate_server(
         folder.open()
         try:
             with Progress(config.name) as progress:
-                kept = KeptAnswers(folder.evals / f"{label}.answers.jsonl", _asked(config, settings, name))
+                kept = KeptAnswers(folder.evals / f"{label}.answers.jsonl", _asked(config, settings, server, name))
                 goes_on = f"{len(kept)} of them answered before" if kept else f"--name {config.name} goes on with it"
                 progress.note(f"{len(tasks)} tasks for {name} at {server.url}, into {folder.root}; {goes_on}")
                 await _show_isolation(config, progress)
@@ -85,10 +86,22 @@ async def evaluate_server(
     return path
 
 
-def _asked(config: RunConfig, settings: EvalConfig, model: str) -> dict[str, Any]:
-    """Return what answers depend on beside their tasks, as plain JSON data."""
-    sampling, turns = asdict(settings.sampling), config.rollout.limits.turns
-    return {"model": model, "samples": settings.samples, "sampling": sampling, "seed": config.seed, "turns": turns}
+def _asked(config: RunConfig, settings: EvalConfig, server: ChatServer, model: str) -> dict[str, Any]:
+    """Return what answers and their rewards depend on beside their tasks, as plain JSON data."""
+    asked = {
+        "url": server.url,
+        "model": model,
+        "samples": settings.samples,
+        "sampling": asdict(settings.sampling),
+        "seed": config.seed,
+        "turns": config.rollout.limits.turns,
+    }
+    for name, env in sorted(config.environments.items()):
+        played = asdict(env.ref.settings) | {"thinking": env.config.thinking, "options": env.ref.options}
+        del played["threads"]
+        asked |= {f"envs.{name}.{setting}": value for setting, value in played.items()}
+    plain: dict[str, Any] = json.loads(json.dumps(asked))
+    return plain
 
 
 async def _model(client: ChatClient, wanted: str | None) -> str:

@@ -88,7 +88,7 @@ def asked_of_envs(config: RunConfig) -> dict[str, Any]:
     return {
         f"envs.{name}.{setting}": value
         for name, env in sorted(config.envs.items())
-        for setting, value in (("thinking", env.thinking), ("max_turns", env.max_turns))
+        for setting, value in (("thinking", env.thinking), ("max_turns", env.max_turns), ("credit", env.credit))
     }
 
 
