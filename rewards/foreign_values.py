@@ -28,22 +28,24 @@ JSON_TYPES: Mapping[Language, Mapping[str, str]] = {
     },
 }
 """JSON Schema's name of what each type of a language is read as; all other types are texts."""
+DIGITS = r"-?\d{1,4000}"
+"""A whole number of more digits is not read: Python reads and writes up to 4300."""
 DECIMAL = r"-?\d+(?:\.\d+)?"
 EXPONENT = r"(?:[eE][+-]?\d+)?"
 Reader = tuple[re.Pattern[str], Callable[[str], Any]]
-WHOLE: Reader = (re.compile(r"(-?\d+)"), int)
+WHOLE: Reader = (re.compile(f"({DIGITS})"), int)
 TRUTH: Reader = (re.compile(r"(true|false)"), "true".__eq__)
 SCALARS: Mapping[Language, Mapping[str, Reader]] = {
     "java": {
         **dict.fromkeys(("byte", "short", "integer"), WHOLE),
-        "long": (re.compile(r"(-?\d+)[lL]"), int),
+        "long": (re.compile(f"({DIGITS})[lL]"), int),
         "float": (re.compile(f"({DECIMAL}{EXPONENT})[fF]"), float),
         "double": (re.compile(f"({DECIMAL}{EXPONENT})"), float),
         "boolean": TRUTH,
     },
     "javascript": {
         "integer": WHOLE,
-        "Bigint": (re.compile(r"(-?\d+)n"), int),
+        "Bigint": (re.compile(f"({DIGITS})n"), int),
         "float": (re.compile(f"({DECIMAL})"), float),
         "Boolean": TRUTH,
         "String": (re.compile(r"""((?:".*")|(?:'.*'))""", re.DOTALL), lambda text: text[1:-1]),

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from rewards.foreign_values import Language, foreign_value
+from rewards.foreign_values import JSON_TYPES, Language, foreign_value
+from rewards.tool_calls import argument_fits
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,26 @@ def test_long_texts_are_read_in_a_moment() -> None:
         for start in starts:
             for filling in (" ", "a,", "new ArrayList<>() {{ ", "put(", "a: ", "[", "[1], ", "new HashMap<"):
                 foreign_value((start + filling * 8192)[:8192], kind, "String", language)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "language"),
+    [
+        ("{}", "integer", "java"),
+        ("-{}L", "long", "java"),
+        ("{}f", "float", "java"),
+        ("{}", "double", "java"),
+        ('new HashMap<>() {{{{ put("a", {}); }}}}', "HashMap", "java"),
+        ("new int[]{{{}}}", "Array", "java"),
+        ("{}", "integer", "javascript"),
+        ("{}n", "Bigint", "javascript"),
+        ("[{}]", "array", "javascript"),
+        ("{{a: {}}}", "dict", "javascript"),
+    ],
+)
+@pytest.mark.parametrize("digits", [4001, 4301, 8000])
+def test_a_number_of_more_digits_than_python_reads_is_no_accepted_value(
+    text: str, kind: str, language: Language, digits: int
+) -> None:
+    value = foreign_value(text.format("9" * digits), kind, None, language)
+    assert not argument_fits(value, [9], {"type": JSON_TYPES[language][kind]})

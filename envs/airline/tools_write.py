@@ -9,7 +9,7 @@ from typing import Any
 
 from envs.airline.database import AVAILABLE, CERTIFICATE, CREDIT_CARD, GIFT_CARD, Database
 from envs.service.records import Record
-from envs.service.tools import Refusal
+from envs.service.tools import Refusal, is_number
 
 NOW = "2024-05-15T15:00:00"
 """The time of the policy."""
@@ -177,7 +177,7 @@ def _priced(database: Database, flight: dict[str, Any], cabin: str, passengers: 
 def _check_payments(user: Record, payments: list[dict[str, Any]], price: float) -> None:
     """Raise `Refusal` unless the payments add up to the price, each method is the user's, and covers all that it pays."""
     _require_texts(payments, "payment_methods", "payment_id")
-    if not all(type(payment.get("amount")) in (int, float) for payment in payments):
+    if not all(is_number(payment.get("amount")) for payment in payments):
         raise Refusal("each of the payment_methods must have an amount, which is a number")
     paid: dict[str, float] = {}
     for payment in payments:

@@ -10,10 +10,19 @@ from envs.tools.calculator import calculate as value_of
 Action = dict[str, Any]
 """A call as `{"name", "arguments"}`."""
 TRANSFER = "transfer_to_human_agents"
+LARGEST = 10**12
+"""What a number of a call may be, up or down: the tools reckon with it."""
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a number that a tool can reckon with."""
+    return type(value) in (int, float) and -LARGEST <= value <= LARGEST
+
+
 KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
     str: ("a string", lambda value: isinstance(value, str)),
-    int: ("a whole number", lambda value: type(value) is int),
-    float: ("a number", lambda value: type(value) in (int, float)),
+    int: ("a whole number", lambda value: type(value) is int and is_number(value)),
+    float: ("a number", is_number),
     list[str]: (
         "a list of strings",
         lambda value: isinstance(value, list) and all(isinstance(it, str) for it in value),
