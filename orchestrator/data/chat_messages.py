@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from envs.core.task import Message, Tool
-from envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text
+from envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text, writable
 
 ROLES = ("system", "user", "assistant", "tool")
 UNREAD = ("function_call", "reasoning", "thinking")
@@ -18,6 +18,8 @@ def checked_messages(row: dict[str, Any]) -> list[Message]:
     messages = row.get("messages")
     if not isinstance(messages, list) or not messages:
         raise ValueError(f"`messages` must be a list of objects with `role` and `content`, not {shown(messages)}")
+    if writable(messages) != messages:
+        raise ValueError(f"`messages` hold half a surrogate pair, which is no text: {shown(messages)}")
     return [_checked(message) for message in messages]
 
 

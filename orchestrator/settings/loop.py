@@ -53,7 +53,8 @@ class LoopConfig:
     """How these answers are drawn."""
     sampling: Sampling = field(default_factory=Sampling)
     """How the answers that are trained on are drawn: temperature and stop alone. The learner computes pi at the same
-    temperature, and so a reference and a teacher."""
+    temperature, and so a reference and a teacher. A turn that a text of `stop` ended is trained as it was sampled: the end of a
+    turn is neither taught nor unlearnt by it."""
     timeout_s: float = running(300.0)
     """Deadline of each wait in the loop, in seconds: for the next group to be finished, or for the learner's step."""
     bands: BandsConfig = field(default_factory=BandsConfig)
