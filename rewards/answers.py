@@ -2,8 +2,8 @@
 
 Which text is the answer, in this order:
 
-1. the content of the last `\\boxed{...}` or `\\fbox{...}`. Boxes that differ in value, and a last box that is not
-   closed, are no answer; empty boxes are not counted.
+1. the content of the last `\\boxed{...}` or `\\fbox{...}`. Boxes that differ in value, unless the last one is asked for,
+   and a last box that is not closed, are no answer; empty boxes are not counted.
 2. the number that starts a line after `####`, with or without words behind it; different numbers are no answer. A last
    line after `####` that is no prose is the answer as it stands. Other lines after `####` are headings.
 3. what the last line states: behind `A:`, `Answer:` or `the answer is`, on that line or the one above; the one number
@@ -19,9 +19,12 @@ Only the last 20,000 characters are searched.
 
 import re
 from itertools import zip_longest
+from typing import Literal
 
 from rewards.plain_numbers import MAX_CHARACTERS, bare, number, plain_number, readable
 
+Boxes = Literal["agree", "last"]
+"""What several boxes are: no answer where they differ, or an answer that is the last one."""
 SEARCHED_TAIL = 20_000
 MAX_VARIANTS = 64
 BOX = re.compile(r"\\(?:boxed|fbox)\s*")
@@ -81,13 +84,15 @@ def _closing_brace(text: str, start: int) -> int | None:
     return None
 
 
-def final_answer(text: str) -> str | None:
+def final_answer(text: str, boxes_are: Boxes = "agree") -> str | None:
     """Return the final answer of a text by the rule above; None where there is none, or where answers contradict each other."""
     tail = END_TOKEN.sub("", readable(text[-SEARCHED_TAIL:])).rstrip()
     if BOX.search(tail):
         boxed = boxes(tail)
         if not boxed or len(boxed[-1]) > MAX_CHARACTERS:
             return None
+        if boxes_are == "last":
+            return boxed[-1]
         different = set(boxed)
         return boxed[-1] if len(different) <= MAX_VARIANTS and len(set(map(_meaning, different))) == 1 else None
     if MARK.search(tail):

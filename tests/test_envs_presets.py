@@ -89,6 +89,39 @@ def test_a_contest_of_calls_is_judged_by_its_private_tests_too(tmp_path: Path) -
     assert [right(call, program.format(body)) for body in ("a + sum(b)", "a + b[0]", "3")] == [1.0, 0.0, 0.0]
 
 
+def test_a_row_of_packed_tests_may_have_tens_of_mib(tmp_path: Path) -> None:
+    whole = base64.b64encode(b"x\x9c" + bytes(13 * 2**20)).decode()
+    (task,) = tasks("livecodebench", tmp_path, [contest(private_test_cases=whole)])
+    assert task.spec["packed"] == whole
+
+
+def test_a_result_in_a_list_is_no_result_of_a_contest(tmp_path: Path) -> None:
+    row = contest(
+        starter_code=LEETCODE["starter_code"],
+        metadata=LEETCODE["metadata"],
+        public_test_cases=json.dumps([{"input": "1\n[2]", "output": "[3]", "testtype": "functional"}]),
+        private_test_cases="[]",
+    )
+    (task,) = tasks("livecodebench", tmp_path, [row])
+    program = "```python\nclass Solution:\n    def add(self, a: int, b: List[int]):\n        return {}\n```"
+    assert [right(task, program.format(body)) for body in ("[3]", "3")] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math500", "aime24", "aime25"])
+def test_the_last_box_is_the_answer_to_a_question_of_mathematics(name: str, tmp_path: Path) -> None:
+    (task,) = tasks(name, tmp_path, ROWS[name][:1])
+    answer = task.spec["answer"]
+    said = [
+        f"\\boxed{{m+n={answer}}}",
+        f"First \\boxed{{12345}}, then \\boxed{{{answer}}}.",
+        f"First \\boxed{{{answer}}}, then \\boxed{{12345}}.",
+    ]
+    assert [right(task, each) for each in said] == [0.0, 1.0, 0.0]
+    assert "equation" in PRESETS[name].differs
+    with pytest.raises(ValueError, match=r"options\.boxes='first': choose one of agree, last"):
+        bound(name, options={"boxes": "first"})
+
+
 def test_a_window_of_dates_is_a_filter(tmp_path: Path) -> None:
     def dates(**window: str) -> list[str]:
         rows = [contest(contest_date=f"{day}T00:00:00", question_content=day) for day in days]
@@ -131,13 +164,15 @@ def test_a_pickle_of_anything_but_one_text_is_refused(held: Any) -> None:
 
 def test_packed_tests_that_are_broken_are_refused_and_are_no_wrong_answer(tmp_path: Path) -> None:
     whole = packed([{"input": "1", "output": "1", "testtype": "stdin"}])
-    for text in (whole[:-8], whole[:20] + "!" + whole[20:], base64.b64encode(zlib.compress(b"\x80\x04no")).decode()):
+    broken = base64.b64encode(zlib.compress(b"\x80\x04no")).decode()
+    for text in (whole[:-8], whole[:20] + "!" + whole[20:], broken, packed([])):
         with pytest.raises(ValueError, match="packed tests"):
             unpacked(text)
-    (task,) = tasks("livecodebench", tmp_path, [contest(private_test_cases=whole[:-8])])
-    failure = score(task, [RIGHT["livecodebench"]]).failure
-    assert failure is not None
-    assert "packed tests" in failure.message
+    for text in (whole[:-8], packed([])):
+        (task,) = tasks("livecodebench", tmp_path, [contest(private_test_cases=text, public_test_cases="[]")])
+        failure = score(task, [RIGHT["livecodebench"]]).failure
+        assert failure is not None
+        assert "packed tests" in failure.message
 
 
 def test_a_row_that_can_not_be_judged_is_skipped_where_the_set_says_so(tmp_path: Path) -> None:
@@ -211,7 +246,7 @@ def test_what_is_given_wins_and_a_file_has_no_configuration() -> None:
     env = bound("gsm8k", eval_data=given, options={"system": "Be brief."}, max_turns=2).config
     assert env.eval_data is not None
     assert (env.eval_data.path, env.eval_data.config, env.eval_data.revision) == ("mine.jsonl", None, None)
-    assert env.options == {"system": "Be brief.", "prompt": f"{{question}}{BOXED}"}
+    assert env.options == {"system": "Be brief.", "prompt": f"{{question}}{BOXED}", "boxes": "last"}
     assert env.max_turns == 2
     assert bound("gsm8k", eval_data="mine.jsonl").config.eval_data == DataConfig(path="mine.jsonl")
     part = bound("gsm8k", eval_data={"revision": "main"}).config.eval_data

@@ -111,13 +111,13 @@ def test_what_is_remarkable_about_rows_is_counted(tmp_path: Path) -> None:
     )
 
 
-def test_separators_of_unicode_a_mark_of_byte_order_and_a_line_of_100_mb_are_no_trouble(tmp_path: Path) -> None:
+def test_separators_of_unicode_a_mark_of_byte_order_and_a_line_of_300_mb_are_no_trouble(tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     answer = "one\u2028two\x85three\u2029"
     good = json.dumps(said({"role": "assistant", "content": answer}), ensure_ascii=False).encode()
     with path.open("wb") as file:
         file.write(b"\xef\xbb\xbf" + good + b"\r\n\n")
-        file.write(b'{"messages": "' + b"x" * 100_000_000 + b'"}\n')
+        file.write(b'{"messages": "' + b"x" * 300_000_000 + b'"}\n')
         file.write(good[:-1] + b', "id": 2}\n')
         file.write(json.dumps(said({"role": "assistant", "content": "\ud800"})).encode() + b"\n")
     read = chats(path, on_error="skip")

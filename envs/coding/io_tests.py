@@ -10,14 +10,19 @@ import base64
 import binascii
 import json
 import pickletools
+import threading
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 Pair = tuple[Any, Any]
 """An input and the output that is expected."""
 MAX_UNPACKED = 512 * 2**20
 """Most bytes of unpacked tests."""
+UNPACKING = threading.Lock()
+KEPT = 4
+"""Texts of packed tests that stay unpacked: answers to one task come together."""
 FRAMING = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
 """Opcodes that only frame or number what a pickle holds."""
 TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
@@ -104,7 +109,16 @@ def is_packed(value: Any) -> bool:
 
 
 def unpacked(text: str) -> list[Pair]:
-    """Return the pairs of packed tests. Raise `ValueError` where they are not packed so, or are too large."""
+    """Return the pairs of packed tests, not to be changed: one text at a time, so that a process needs the memory once.
+
+    Raise `ValueError` where they are not packed so, where there are none, or where they are too large.
+    """
+    with UNPACKING:
+        return _unpacked(text)
+
+
+@lru_cache(maxsize=KEPT)
+def _unpacked(text: str) -> list[Pair]:
     try:
         inflate = zlib.decompressobj()
         pickled = inflate.decompress(base64.b64decode(text, validate=True), MAX_UNPACKED)
@@ -112,7 +126,10 @@ def unpacked(text: str) -> list[Pair]:
         raise ValueError(f"packed tests can't be unpacked: {error}") from error
     if inflate.unconsumed_tail or not inflate.eof:
         raise ValueError(f"packed tests are cut off, or larger than {MAX_UNPACKED} bytes")
-    return pairs_of(pickled_text(pickled), "private_test_cases")
+    pairs = pairs_of(pickled_text(pickled), "private_test_cases")
+    if not pairs:
+        raise ValueError("packed tests hold no test")
+    return pairs
 
 
 def pickled_text(pickled: bytes) -> str:

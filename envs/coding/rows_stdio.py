@@ -27,6 +27,8 @@ HIDDEN = (
     "generated_tests",
 )
 PACKED = "private_test_cases"
+WRAPPED = "input_output"
+"""Where a list of one result stands for the result too, as APPS writes some of them."""
 SOLUTIONS = ("solution", "solutions", "code", "canonical_solution", "reference_solution")
 LEETCODE = (
     "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string\n"
@@ -83,6 +85,8 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
         request = PROGRAM.format(text.strip())
     else:
         spec |= {"entry_point": function, "tests": function_tests(pairs), "json": True}
+        if row.get(WRAPPED):
+            spec["wrapped"] = True
         if "class Solution" in starter:
             spec |= {"method": True, "imports": LEETCODE}
         request = FUNCTION.format(text.strip(), function, STARTER.format(starter.rstrip()) if starter.strip() else "")

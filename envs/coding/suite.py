@@ -1,7 +1,8 @@
 """The tests of a coding task, executed one by one, each in a process of its own that never sees what is expected.
 
 The spec of a task holds one of
-- `tests`: `args` and `expected` of a function, compared with their types, or with `json` by the rules of JSON;
+- `tests`: `args` and `expected` of a function, compared with their types, or with `json` by the rules of JSON, where with
+  `wrapped` a list of one result stands for the result too;
 - `stdio`: `input` and `output` of a program;
 - `checks`: sources that judge what the program defines (`envs.coding.checks`), after a common `setup`;
 - `check`: a source with a function `check(candidate)`: one test, or one for each statement that judges.
@@ -108,7 +109,8 @@ def _with_packed(spec: dict[str, Any]) -> dict[str, Any]:
 
 def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tested, None, None]:
     name, tests = spec["entry_point"], spec["tests"]
-    equal, limits = (_equals_json, MAIN_LIMITS) if spec.get("json") else (strictly_equal, CALL_LIMITS)
+    equal, limits = (json_equal, MAIN_LIMITS) if spec.get("json") else (strictly_equal, CALL_LIMITS)
+    equal = _equals_wrapped if spec.get("wrapped") else equal
     source = source + METHOD.format(name) if spec.get("method") else source
     replies = sandbox.call_each(source, name, [test["args"] for test in tests], limits)
     for test, reply in zip(tests, replies, strict=True):
@@ -122,8 +124,8 @@ def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tes
             yield Tested(passed=False, detail=detail)
 
 
-def _equals_json(result: Any, expected: Any) -> bool:
-    """Compare by the rules of JSON; a list of one result, as APPS wraps it, stands for the result too."""
+def _equals_wrapped(result: Any, expected: Any) -> bool:
+    """Compare by the rules of JSON; a list of one result stands for the result too."""
     wrapped = isinstance(expected, list) and len(expected) == 1
     return json_equal(result, expected) or (wrapped and json_equal(result, expected[0]))
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from envs.core.row_format import Row
 from envs.data.placed_row import PlacedRow
 
-MAX_LINE_BYTES = 16 * 2**20
+MAX_LINE_BYTES = 256 * 2**20
+"""Most bytes of a line: tests of programs that are packed into one row may have tens of MiB."""
 BOM = b"\xef\xbb\xbf"
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
-from envs.core.bounds import only_known
+from envs.core.bounds import one_of, only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
 from envs.core.step_result import StepResult
@@ -13,9 +13,9 @@ from envs.core.turn_text import ParsedTurn
 from envs.mathematics import arithmetic
 from envs.mathematics import gold as answers
 from envs.mathematics.grader import shared_grader
-from envs.mathematics.rows import KINDS, REQUEST, asked, formats
+from envs.mathematics.rows import AGREE, BOXES, KINDS, REQUEST, asked, formats
 from envs.task_env import TaskEnv, last_user_text
-from rewards.answers import equal_numbers, final_answer
+from rewards.answers import Boxes, equal_numbers, final_answer
 from rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
 from rewards.plain_numbers import plain_number
 from rewards.verdict import Verdict, policy_fault, verdict
@@ -34,11 +34,17 @@ class MathEnv(TaskEnv):
         return observed
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        judged = grade(parsed.answer, gold=task.spec["answer"], question=last_user_text(task), bare=asked(task))
+        judged = grade(
+            parsed.answer,
+            gold=task.spec["answer"],
+            question=last_user_text(task),
+            bare=asked(task),
+            boxes=task.spec.get(BOXES, AGREE),
+        )
         return self.end(judged)
 
 
-def grade(text: str, *, gold: str, question: str = "", bare: str | None = None) -> Verdict:
+def grade(text: str, *, gold: str, question: str = "", bare: str | None = None, boxes: Boxes = AGREE) -> Verdict:
     """Judge the answer part of a turn: plain numbers exactly, other expressions by math-verify in its own process.
 
     An answer that only repeats text of the question is wrong and has the part `echo`; a question that is repeated ahead
@@ -47,7 +53,7 @@ def grade(text: str, *, gold: str, question: str = "", bare: str | None = None) 
     """
     if repeats(text, question):
         return _judged(False, "echo", "repeats the question")
-    found = final_answer(without(question.removesuffix(REQUEST) if bare is None else bare, text))
+    found = final_answer(without(question.removesuffix(REQUEST) if bare is None else bare, text), boxes)
     if found is None:
         return _judged(False, "extraction", "no final answer, or several that differ", well_formed=False)
     said = f"answered {found[:80]}"
@@ -76,16 +82,18 @@ def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     """Return the environment with these options, which are about its rows. Raise `ValueError` for wrong ones."""
-    only_known(options, NAMES, "options")
-    return _definition(read_prompts(options, KINDS))
+    only_known(options, (*NAMES, BOXES), "options")
+    boxes: Boxes = options.get(BOXES, AGREE)
+    one_of(f"options.{BOXES}", boxes, get_args(Boxes))
+    return _definition(read_prompts(options, KINDS), boxes)
 
 
-def _definition(prompts: Prompts) -> EnvDefinition:
+def _definition(prompts: Prompts, boxes: Boxes = AGREE) -> EnvDefinition:
     return EnvDefinition(
         id="math",
         entry_point="envs.mathematics.env:MathEnv",
         generate=arithmetic.generate,
-        formats=formats(prompts),
+        formats=formats(prompts, boxes),
         demonstrate=arithmetic.demonstrate,
         gold=answers.gold,
         corruptions=answers.corruptions,

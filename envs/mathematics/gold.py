@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from envs.core.task import Task
-from envs.mathematics.rows import asked
+from envs.mathematics.rows import AGREE, BOXES, asked
 from envs.task_env import last_user_text
 from rewards.plain_numbers import plain_number
 
@@ -27,7 +27,8 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
     another = "0" if plain_number(right) is None else next(iter(_wrong(right).values()))
     yield "empty", [""]
     yield "an empty box", [boxed("")]
-    yield "two boxes that differ", [f"{boxed(another)} {boxed(right)}"]
+    if task.spec.get(BOXES, AGREE) == AGREE:
+        yield "two boxes that differ", [f"{boxed(another)} {boxed(right)}"]
     yield "right box, then another", [f"{boxed(right)} {boxed(another)}"]
     yield "a box left open", [f"The answer is \\boxed{{{right}"]
     yield "the question repeated", [last_user_text(task)]

@@ -7,46 +7,50 @@ from envs.core.prompts import QUESTION, USUAL, Prompts
 from envs.core.row_format import RowFormat, field, has_fields
 from envs.core.task import Task
 from envs.task_env import last_user_text
-from rewards.answers import boxes
+from rewards.answers import Boxes, boxes
 from rewards.plain_numbers import MAX_CHARACTERS
 
 REQUEST = "\nPut the final answer in \\boxed{}."
+AGREE: Boxes = "agree"
+BOXES = "boxes"
+"""Option, and part of a spec: whether an answer's boxes must agree, or the last one counts."""
 KINDS = {QUESTION: (QUESTION,)}
 """What `options.prompt` may give a text for, with its fields."""
 
 
-def load_gsm8k(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
+def load_gsm8k(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
     """Make a task of a GSM8K row: `question`, and `answer` with the final number after `####`."""
     question, answer = field(row, "question", str), field(row, "answer", str)
     _, mark, gold = answer.rpartition("####")
     if not mark or not gold.strip():
         raise ValueError("field 'answer' has no final answer after '####'")
-    return _task(question, gold, prompts)
+    return _task(question, gold, prompts, boxes_are)
 
 
-def load_math(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
+def load_math(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
     """Make a task of a row as in the MATH data: `problem`, and the final `answer`, or a `solution` that ends in a box."""
     problem = field(row, "problem", str)
     if isinstance(row.get("answer"), int) and not isinstance(row["answer"], bool):
-        return _task(problem, str(row["answer"]), prompts)
+        return _task(problem, str(row["answer"]), prompts, boxes_are)
     if row.get("answer") is not None:
         answer = field(row, "answer", str)
         boxed = boxes(answer)
-        return _task(problem, boxed[-1] if boxed else answer.strip().strip("$"), prompts)
+        return _task(problem, boxed[-1] if boxed else answer.strip().strip("$"), prompts, boxes_are)
     boxed = boxes(field(row, "solution", str))
     if not boxed:
         raise ValueError("field 'solution' has no closed \\boxed{...}; give one, or a field 'answer'")
-    return _task(problem, boxed[-1], prompts)
+    return _task(problem, boxed[-1], prompts, boxes_are)
 
 
-def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
-    """Return the formats of rows, put to the model as `prompts` say."""
+def formats(prompts: Prompts, boxes_are: Boxes = AGREE) -> tuple[RowFormat, ...]:
+    """Return the formats of rows, put to the model as `prompts` say, whose answers are judged with `boxes_are`."""
+    gsm8k = partial(load_gsm8k, prompts=prompts, boxes_are=boxes_are)
     return (
-        RowFormat(name="gsm8k", matches=has_fields("question", "answer"), load=partial(load_gsm8k, prompts=prompts)),
+        RowFormat(name="gsm8k", matches=has_fields("question", "answer"), load=gsm8k),
         RowFormat(
             name="math",
             matches=lambda row: "problem" in row and ("answer" in row or "solution" in row),
-            load=partial(load_math, prompts=prompts),
+            load=partial(load_math, prompts=prompts, boxes_are=boxes_are),
         ),
     )
 
@@ -56,7 +60,7 @@ def asked(task: Task) -> str:
     return str(task.spec[QUESTION]) if QUESTION in task.spec else last_user_text(task).removesuffix(REQUEST)
 
 
-def _task(question: str, gold: str, prompts: Prompts) -> Task:
+def _task(question: str, gold: str, prompts: Prompts, boxes_are: Boxes) -> Task:
     gold = gold.strip()
     if not 0 < len(gold) <= MAX_CHARACTERS:
         raise ValueError(f"the final answer {gold[:40]!r} must have 1 to {MAX_CHARACTERS} characters, not {len(gold)}")
@@ -64,5 +68,5 @@ def _task(question: str, gold: str, prompts: Prompts) -> Task:
         raise ValueError("the question is empty")
     question = question.strip()
     messages = prompts.messages(QUESTION, question + REQUEST, {QUESTION: question})
-    spec = {"answer": gold}
+    spec = {"answer": gold} | ({} if boxes_are == AGREE else {BOXES: boxes_are})
     return Task(messages=messages, spec=spec | ({QUESTION: question} if QUESTION in prompts.texts else {}))

@@ -128,6 +128,6 @@ LIVECODEBENCH = Preset(
     source="Jain et al., LiveCodeBench: Holistic and Contamination Free Evaluation, 2024, arXiv 2403.07974",
     differs=(
         "a test has 6 s of CPU (published: 6 s) and all of a task 40 s; 1 GiB (published: 4); decimals agree to 1e-6 where the "
-        "expected one has a point; private tests are unpacked, never unpickled"
+        "expected one has a point; as a result True is not 1; private tests are unpacked, never unpickled"
     ),
 )

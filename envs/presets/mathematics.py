@@ -10,8 +10,9 @@ BOXED_FROM = (
 )
 EXACT = "the last box equals the answer: numbers exactly, other expressions by math-verify"
 STRICTER = (
-    "boxes that contradict each other are no answer; so are an unevaluated expression and one over the time limit"
+    "an unevaluated expression is wrong, and so is an equation where the answer is none, or one over the time limit"
 )
+A_NUMBER = "an answer that is left to be computed, such as 2*17, is wrong, and so is an equation, such as m+n=34"
 FEW = "16 to 64 at temperature 0.6, top_p 0.95"
 
 GSM8K = Preset(
@@ -22,12 +23,13 @@ GSM8K = Preset(
         path="openai/gsm8k", config="main", split="test", revision="e53f048856ff4f594e959d75785d2c2d37b678ee"
     ),
     rows=1319,
-    options={"prompt": BOXED},
+    options={"prompt": BOXED, "boxes": "last"},
     prompt=BOXED_FROM,
     rule="the number in the last box, else the answer that the text states, equals the one after ####",
     samples="1, greedy",
     source="Cobbe et al., Training Verifiers to Solve Math Word Problems, 2021, arXiv 2110.14168",
-    differs="no examples before the question (many quote 8 with worked steps); an answer that contradicts itself is wrong",
+    differs="no examples before the question (many quote 8 with worked steps); "
+    f"without a box an answer that contradicts itself is wrong; {A_NUMBER}",
 )
 
 MATH500 = Preset(
@@ -36,7 +38,7 @@ MATH500 = Preset(
     env="math",
     data=DataConfig(path="HuggingFaceH4/MATH-500", split="test", revision="6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"),
     rows=500,
-    options={"prompt": BOXED},
+    options={"prompt": BOXED, "boxes": "last"},
     prompt=BOXED_FROM,
     rule=EXACT,
     samples="1, greedy; or 4 at temperature 0.6",
@@ -52,12 +54,12 @@ AIME24 = Preset(
     env="math",
     data=DataConfig(path="HuggingFaceH4/aime_2024", split="train", revision="2fe88a2f1091d5048c0f36abc874fb997b3dd99a"),
     rows=30,
-    options={"prompt": BOXED},
+    options={"prompt": BOXED, "boxes": "last"},
     prompt=BOXED_FROM,
     rule="the number in the last box equals the answer, a whole number from 0 to 999",
     samples=FEW,
     source="American Invitational Mathematics Examination 2024, Mathematical Association of America",
-    differs="nothing known; 30 rows say little: one answer each leaves a 95 % interval of +-0.18 at 0.5",
+    differs=f"{A_NUMBER}; 30 rows say little: one answer each leaves a 95 % interval of +-0.18 at 0.5",
 )
 AIME25 = Preset(
     name="aime25",
@@ -65,7 +67,7 @@ AIME25 = Preset(
     env="math",
     data=DataConfig(path="math-ai/aime25", split="test", revision="563bb8404243c5f09de6ec262f2db674fe5bce9b"),
     rows=30,
-    options={"prompt": BOXED},
+    options={"prompt": BOXED, "boxes": "last"},
     prompt=BOXED_FROM,
     rule=AIME24.rule,
     samples=FEW,
