@@ -26,8 +26,6 @@ class Preset:
     """How many they are."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """`envs.NAME.options`, among them the prompt where it is not the rows' own."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Other settings of `envs.NAME`."""
     prompt: str
     """Where the prompt is published."""
     rule: str
@@ -55,7 +53,7 @@ class Preset:
             )
         options = {**self.options, **(given.get("options") or {})}
         share = {"share": 0.0 if data is None else 1.0}
-        whole = {**share, **self.settings, **given, "kind": self.env, "options": options}
+        whole = {**share, **given, "kind": self.env, "options": options}
         if data is None and whole["share"] != 0:
             raise ValueError(
                 f"share={whole['share']}: the preset {self.name} is for evaluation and is not trained on; leave share out, or "

@@ -55,7 +55,6 @@ def description(preset: Preset) -> list[str]:
         "source": preset.source,
         "prompt": preset.prompt,
         "differs": preset.differs,
-        "settings": ", ".join(f"{name}={value}" for name, value in preset.settings.items()),
     }
     lines = [line for name, text in said.items() if text for line in _laid_out(name, text)]
     return [f"{preset.name}: {preset.title}", *lines, *_prompts(preset), ""]
