@@ -7,9 +7,10 @@ import envs
 from envs.catalog import ENVIRONMENTS
 
 ROOM = Path(envs.__file__).parent
-MODULES = [f"envs.{path.parent.name}.env" for path in ROOM.glob("*/env.py")]
-MODULES += [
-    f"envs.questions.{path.stem}" for path in ROOM.glob("questions/*.py") if "\nENVIRONMENT =" in path.read_text()
+MODULES = [
+    f"envs.{path.parent.name}.{path.stem}"
+    for path in (*ROOM.glob("*/env.py"), *ROOM.glob("questions/*.py"))
+    if "\nENVIRONMENT = " in path.read_text()
 ]
 
 

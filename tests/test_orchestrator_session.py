@@ -16,6 +16,7 @@ from envs.core.member import MemberNow
 from envs.core.pulse import LearnerDied
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
+from learner.models.fresh import byte_tokenizer
 from orchestrator.deadline import StopFlag, StopRequested, StuckError
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.runner import finish, healed
@@ -89,7 +90,8 @@ async def begun(run: Run, loss: LossConfig) -> int:
 
 def on_a_run(folder: Path, learner: Learner, work: Callable[[Run], Awaitable[Any]], *overrides: str) -> Any:
     """What some work on a run with this learner returns."""
-    (folder / "model").mkdir(parents=True, exist_ok=True)
+    byte_tokenizer().save_pretrained(folder / "model")
+    (folder / "model" / "config.json").write_text('{"model_type": "llama"}')
     place = RunDir(folder / "run")
     place.open()
     place.store(RunState(model=str(folder / "model")))
