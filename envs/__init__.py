@@ -10,6 +10,7 @@ From the bottom up; each room imports itself and those above it in this list, an
     task_env      the base class of all below
     service       records that an agent changes by tools for one customer: what shops and airlines share
     mathematics, coding, tool_use, retail, airline, puzzles, games, questions, remote      the families
+    multi_turn_calls       calls over several turns of a user, on the leaderboard's own simulators: above tool_use
     catalog       the environments by id
     binding       an environment under the name and with the settings that a run gives to it
     task_rows     rows of data as tasks

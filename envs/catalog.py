@@ -23,6 +23,7 @@ from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from envs.games import env as games
 from envs.mathematics import env as mathematics
+from envs.multi_turn_calls import env as multi_turn_calls
 from envs.puzzles import env as puzzles
 from envs.questions import instruction_following, multiple_choice, needles, search, short_answer, structured_output
 from envs.remote import env as remote
@@ -36,6 +37,7 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         mathematics.ENVIRONMENT,
         coding.ENVIRONMENT,
         tool_use.ENVIRONMENT,
+        multi_turn_calls.ENVIRONMENT,
         retail.ENVIRONMENT,
         airline.ENVIRONMENT,
         puzzles.ENVIRONMENT,

@@ -10,6 +10,7 @@ from typing import Any
 
 from tiny_airline import write_airline
 from tiny_shop import write_shop
+from tiny_simulators import FILES, dialogue
 
 from envs.presets import tool_use
 from envs.presets.catalog import PRESETS
@@ -230,6 +231,19 @@ def add_function_calls() -> None:
             BESIDE[name] = {f"possible_answer/BFCL_v4_{category}.json": json.dumps(answer)}
 
 
+def add_dialogues() -> None:
+    """Add dialogues of two turns, with simulators beside them."""
+    for preset in tool_use.BFCL_TURNS:
+        category = preset.name.removeprefix("bfcl_")
+        row, answer = dialogue(category)
+        ROWS[preset.name] = [row]
+        ASKED[preset.name] = "Make the folder docs."
+        call = json.dumps({"name": "mkdir", "arguments": {"name": "docs"}})
+        RIGHT[preset.name], WRONG[preset.name] = f"<tool_call>{call}</tool_call>", call
+        LATER[preset.name] = ["Made.", '<tool_call>{"name": "ls", "arguments": {}}</tool_call>', "There it is."]
+        BESIDE[preset.name] = FILES | {f"possible_answer/BFCL_v4_{category}.json": json.dumps(answer)}
+
+
 def add_services() -> None:
     """Add a shop and an airline with their files, which small databases of other tests are."""
     cancels = {"retail": "cancel_pending_order", "airline": "cancel_reservation"}
@@ -246,4 +260,5 @@ def add_services() -> None:
 
 
 add_function_calls()
+add_dialogues()
 add_services()

@@ -47,10 +47,12 @@ def bound(name: str, **given: Any) -> BoundEnv:
 
 def tasks(name: str, folder: Path, rows: list[Row], **data: Any) -> list[Task]:
     """The tasks of rows in a file."""
+    folder = folder / "set"
+    folder.mkdir(exist_ok=True)
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for beside, text in BESIDE.get(name, {}).items():
-        (folder / beside).parent.mkdir(exist_ok=True)
+        (folder / beside).parent.mkdir(parents=True, exist_ok=True)
         (folder / beside).write_text(text)
     env = bound(name, eval_data={"path": str(path), **data}, thinking=False)
     return distinct(open_source(env, split="heldout", seed=1), None)

@@ -21,6 +21,7 @@ ROOMS = {
         "task_env",
         "service",
         FAMILIES,
+        "multi_turn_calls",
         "catalog",
         "binding",
         "task_rows",

@@ -21,6 +21,7 @@ PRESETS: dict[str, Preset] = {
         coding.LIVECODEBENCH,
         questions.IFEVAL,
         *tool_use.BFCL,
+        *tool_use.BFCL_TURNS,
         service.RETAIL,
         service.AIRLINE,
     )

@@ -1,4 +1,4 @@
-"""Standard sets of function calls: the Berkeley Function-Calling Leaderboard, version 4, those of one turn."""
+"""Standard sets of function calls: the Berkeley Function-Calling Leaderboard, version 4, of one turn and of several."""
 
 from envs.data.config import DataConfig
 from envs.presets.preset import Preset
@@ -6,6 +6,10 @@ from envs.presets.preset import Preset
 FOLDER = "gorilla/berkeley-function-call-leaderboard/bfcl_eval/data"
 """Where its files lie beside a clone of github.com/ShishirPatil/gorilla."""
 SAME_CALLS = "the calls are the accepted ones, in any order: names, types and values by the leaderboard's rules"
+SOURCE = (
+    "Patil et al., The Berkeley Function Calling Leaderboard, ICML 2025; data and rules of github.com/ShishirPatil/gorilla at "
+    "6ea5797 (to be cloned; the hub has version 3), Apache-2.0"
+)
 LITERALS = f"{SAME_CALLS}; arguments are texts with literals of the language"
 NO_CALL, ANY_CALL = "no call that can be read", "at least one call that can be read"
 ROWS = {
@@ -36,11 +40,31 @@ def _preset(category: str, rows: int, rule: str) -> Preset:
         prompt="the dialogue and the functions of the row, as the leaderboard gives them to models that call functions",
         rule=rule,
         samples="1, temperature 0.001",
-        source="Patil et al., The Berkeley Function Calling Leaderboard, ICML 2025; data and rules of github.com/"
-        "ShishirPatil/gorilla at 6ea5797 (to be cloned; the hub has version 3), Apache-2.0",
+        source=SOURCE,
         differs="functions are put by the model's chat template, calls read by its own format; "
         "calls pair up in the best way, not by the first that fits; an accepted object whose text is no list has that text",
     )
 
 
 BFCL = tuple(_preset(category, rows, rule) for category, (rows, rule) in ROWS.items())
+
+
+def _of_turns(category: str) -> Preset:
+    return Preset(
+        name=f"bfcl_multi_turn_{category}",
+        title=f"BFCL v4, multi_turn_{category}",
+        env="multi_turn_calls",
+        data=DataConfig(path=f"{FOLDER}/BFCL_v4_multi_turn_{category}.json", format="bfcl_v4_multi_turn"),
+        rows=200,
+        prompt="the user's turns and the functions of the row, as the leaderboard gives them to models that call functions",
+        rule="after each of the user's turns with gold calls the simulators' state is the one after these, and what they "
+        "returned is among what the model's calls did",
+        samples="1, temperature 0.001",
+        source=f"{SOURCE}; the simulators are those of the clone, or of options.simulators, and run sealed",
+        differs="functions are put by the model's chat template, calls read by its own format; functions that are first "
+        "offered in a later turn are told in the user's words, as the leaderboard does for models without calls of their own; "
+        "the first wrong turn ends a dialogue, which nothing later could mend",
+    )
+
+
+BFCL_TURNS = tuple(_of_turns(category) for category in ("base", "miss_func", "miss_param", "long_context"))

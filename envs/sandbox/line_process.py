@@ -4,7 +4,7 @@ import json
 import selectors
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ class LineProcess:
     It is started when first needed, and again after it was lost.
     """
 
-    def __init__(self, child: Path) -> None:
+    def __init__(self, child: Path, arguments: Sequence[str] = ()) -> None:
+        """`arguments` are those of its command line."""
         self.child = child
+        self.arguments = tuple(arguments)
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[str] | None = None
 
@@ -31,7 +33,7 @@ class LineProcess:
         if self._process is not None:
             return False
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", str(self.child)],
+            [sys.executable, "-P", "-s", str(self.child), *self.arguments],
             env=VARIABLES,
             cwd="/",
             text=True,

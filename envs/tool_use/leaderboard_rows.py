@@ -56,7 +56,7 @@ def load(row: Row, *, folder: Path | None) -> Task:
     category = category_of(row)
     language = LANGUAGES.get(category)
     functions = [_plainly_named(function) for function in field(row, "function", list)]
-    tools = tuple(_shown(function, language) for function in functions)
+    tools = tuple(shown_function(function, language) for function in functions)
     if category in WANTED:
         spec: dict[str, Any] = {"wanted": WANTED[category]}
     else:
@@ -78,27 +78,36 @@ def _plain(name: str) -> str:
 
 
 def _accepted(row_id: str, category: str, folder: Path | None) -> list[dict[str, Any]]:
+    calls = accepted_calls(answer_to(row_id, category, folder))
+    return [{_plain(name): arguments for name, arguments in call.items()} for call in calls]
+
+
+def answer_to(row_id: str, category: str, folder: Path | None) -> list[Any]:
+    """Return the field `ground_truth` of the answer to a question of a category, which lies below `folder`.
+
+    Raise `ValueError` where the file or the answer is not there.
+    """
     path = Path() if folder is None else folder / "possible_answer" / f"BFCL_v4_{category}.json"
     if folder is None or not path.is_file():
         raise ValueError(f"{path} is not there, with the accepted calls; keep the leaderboard's folder as it is")
     answers = _answers(path, path.stat().st_mtime_ns)
     if row_id not in answers:
         raise ValueError(f"{path} has no answer for {row_id!r}; get both files from the same version")
-    return [{_plain(name): arguments for name, arguments in call.items()} for call in answers[row_id]]
+    return answers[row_id]
 
 
 @functools.lru_cache(maxsize=32)
-def _answers(path: Path, _changed: int) -> Mapping[str, list[dict[str, Any]]]:
-    """Return the accepted calls of a file by id."""
+def _answers(path: Path, _changed: int) -> Mapping[str, list[Any]]:
+    """Return the answers of a file by id."""
     found = {}
     for placed in jsonl_rows(path):
         if placed.row is None:
             raise ValueError(f"{placed.place}: {placed.fault}")
-        found[field(placed.row, "id", str)] = accepted_calls(field(placed.row, "ground_truth", list))
+        found[field(placed.row, "id", str)] = field(placed.row, "ground_truth", list)
     return found
 
 
-def _shown(function: Any, language: Language | None) -> Tool:
+def shown_function(function: Any, language: Language | None) -> Tool:
     """Return a function as it is shown: with its language, and in other languages than Python with texts as arguments."""
     tool = tool_of(function)
     properties = inner_schema(function["parameters"], "properties")

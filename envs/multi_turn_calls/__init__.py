@@ -1,0 +1,1 @@
+"""Dialogues of several turns whose calls change simulated services."""

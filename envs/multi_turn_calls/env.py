@@ -1,0 +1,139 @@
+"""Dialogues of several turns of the Berkeley Function-Calling Leaderboard, with its own simulators, which a user names.
+
+Option: `simulators`, the folder of a clone of github.com/ShishirPatil/gorilla or of an installed `bfcl_eval`; without it those
+of the clone in which the rows lie, else the installed ones. They run in a process of their own (`simulators`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from envs.core.bounds import only_known
+from envs.core.definition import PARTS, EnvDefinition
+from envs.core.row_format import RowFormat
+from envs.core.step_result import StepResult
+from envs.core.task import Message, Task
+from envs.core.turn_text import Call, ParsedTurn
+from envs.multi_turn_calls import rows
+from envs.multi_turn_calls.gold import corruptions, gold
+from envs.multi_turn_calls.judge import fault_of
+from envs.multi_turn_calls.simulator_names import REMEDY, package_for, package_named
+from envs.multi_turn_calls.simulators import Played, shared_simulators
+from envs.task_env import TaskEnv
+from rewards.verdict import Verdict, policy_fault, verdict
+
+MAX_CALLS = 64
+TOO_MANY = f"Error during execution: more than {MAX_CALLS} calls in a turn"
+MAX_STEPS = 20
+MAX_TURNS = 8 * (MAX_STEPS + 1)
+"""Turns of the model: the published dialogues have up to eight of the user."""
+USER_TURNS = "user_turns"
+
+
+class MultiTurnCallsEnv(TaskEnv):
+    """A user asks several things in turn; turns of the model with calls are answered by one tool message a call.
+
+    A turn without calls ends the user's turn, which is judged (`judge.fault_of`): the first wrong one ends the episode, and the
+    next of the user follows a right one. A turn with a call that can't be read counts as one without calls. In each turn of the
+    user at most 20 of the model's may have calls. Right is an episode in which all the user's turns are. Parts: `user_turns`
+    (the share of them that is right), `format` (0 where a call could not be read).
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        observation = super().reset(seed=seed, options=options)
+        self.calls: list[dict[str, Any]] = []
+        self.right = self.steps = self.unreadable = 0
+        self.played: Played | None = None
+        return observation
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        calls = [call for call in parsed.calls if isinstance(call, Call)]
+        if calls and len(calls) == len(parsed.calls):
+            return self._step(task, calls)
+        self.unreadable += len(parsed.calls) - len(calls)
+        fault = self._fault(task)
+        if fault:
+            return self.end(self._verdict(task, f"user's turn {self.right}: {fault}"))
+        self.right += 1
+        self.steps = 0
+        if self.right == len(task.spec["gold"]):
+            return self.end(self._verdict(task, ""))
+        if self.is_last(task):
+            return self.cut(f"after {self.turns} turns")
+        return self.go_on(task.spec["later"][self.right - 1])
+
+    def _step(self, task: Task, calls: list[Call]) -> StepResult:
+        """Carry out a turn's calls, the gold ones of the dialogue up to now beside them."""
+        if self.steps == MAX_STEPS:
+            return self.cut(f"after {MAX_STEPS} turns with calls in user's turn {self.right}")
+        self.steps += 1
+        made = [{"name": call.name, "arguments": call.arguments} for call in calls[:MAX_CALLS]]
+        self.calls += made
+        due = [call for turn in task.spec["gold"][: self.right + 1] for call in turn]
+        simulators = shared_simulators(task.env.options["simulators"])
+        self.played = simulators.play(rows.scene_of(task), model=self.calls, gold=due)
+        if self.played is None:
+            return self.end(
+                self._with_turns(task, policy_fault(f"the calls of user's turn {self.right} did not come to an end"))
+            )
+        if self.is_last(task):
+            return self.cut(f"after {self.turns} turns")
+        messages: list[Message] = [{"role": "tool", "content": text} for text in self.played.model[-len(made) :]]
+        messages += [{"role": "tool", "content": TOO_MANY}] * (len(calls) - len(made))
+        return self.go_on(messages)
+
+    def _fault(self, task: Task) -> str:
+        """Return what is wrong with the user's turn that ends now; empty where nothing is."""
+        wanted = len(task.spec["gold"][self.right])
+        if not wanted or self.played is None or not self.steps:
+            return "no call" if wanted else ""
+        played = self.played
+        return fault_of(wanted=played.gold[-wanted:], seen=played.model, differing=played.differing)
+
+    def standing(self, task: Task) -> Verdict:
+        return self._verdict(task, f"{self.right} turns of the user were right")
+
+    def _verdict(self, task: Task, fault: str) -> Verdict:
+        return self._with_turns(task, verdict(not fault, well_formed=self.unreadable == 0, detail=fault))
+
+    def _with_turns(self, task: Task, judged: Verdict) -> Verdict:
+        return replace(judged, parts=judged.parts | {USER_TURNS: self.right / len(task.spec["gold"])})
+
+
+def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:
+    """Return the environment of the rows in a folder, with the simulators of a package, else those that belong to the folder.
+
+    Raise `ValueError` with the remedy where there are none.
+    """
+    found = package or package_for(folder)
+    load = partial(rows.load, folder=folder, package=found)
+    dialogues = RowFormat(name="bfcl_v4_multi_turn", matches=rows.is_dialogue, load=load)
+    return replace(_definition(package), formats=(dialogues,), beside=None, options={"simulators": str(found)})
+
+
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    """Return the environment with the simulators that an option names. Raise `ValueError` where they are not there."""
+    only_known(options, ("simulators",), "options")
+    given = options.get("simulators")
+    if given is not None and not isinstance(given, str):
+        raise ValueError(f"options.simulators is {given!r}; {REMEDY}")
+    return _definition(None if given is None else package_named(given))
+
+
+def _definition(package: Path | None) -> EnvDefinition:
+    return EnvDefinition(
+        id="multi_turn_calls",
+        entry_point="envs.multi_turn_calls.env:MultiTurnCallsEnv",
+        gold=gold,
+        corruptions=corruptions,
+        configure=configure,
+        beside=partial(with_folder, package=package),
+        companions=rows.ANSWERS,
+        parts=(*PARTS, USER_TURNS),
+        max_turns=MAX_TURNS,
+    )
+
+
+ENVIRONMENT = _definition(None)

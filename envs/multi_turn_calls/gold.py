@@ -1,0 +1,40 @@
+"""Right and wrong dialogues of several turns, made from the gold calls that a task holds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from envs.core.task import Task
+from envs.core.turn_text import call_message, turn_text
+
+DONE = "Done."
+Calls = list[dict[str, Any]]
+"""Calls as `{"name", "arguments"}`."""
+
+
+def gold(task: Task) -> list[str]:
+    """Return for each turn of the user a turn with all its gold calls, where it has any, and one without calls."""
+    return _turns(task.spec["gold"])
+
+
+def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+    """Yield for each turn of the user with gold calls one with none, and the dialogue that ends before it is over.
+
+    A single call left out need not be wrong: its result may have been seen before, and nothing be changed by it.
+    """
+    turns: list[Calls] = task.spec["gold"]
+    for place, calls in enumerate(turns):
+        if calls:
+            yield f"turn {place} without calls", _turns([*turns[:place], [], *turns[place + 1 :]])
+            yield f"turn {place} not ended", _turns(turns[: place + 1])[:-1]
+    if any(turns):
+        other = [[call | {"name": f"{call['name']}_other"} for call in calls] for calls in turns]
+        yield "other functions", _turns(other)
+
+
+def _turns(turns: list[Calls]) -> list[str]:
+    return [text for calls in turns for text in (*([_said(calls)] if calls else []), DONE)]
+
+
+def _said(calls: Calls) -> str:
+    asked = [call_message(call["name"], call["arguments"]) for call in calls]
+    return turn_text({"content": "", "tool_calls": asked}, thinks=False)

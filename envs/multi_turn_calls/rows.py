@@ -1,0 +1,139 @@
+"""Rows of several turns of the Berkeley Function-Calling Leaderboard, version 4, as its files have them.
+
+A row has the user's `question` turn by turn, the `involved_classes` with their `initial_config`, and in the category
+`miss_func` the functions that are first offered in a later turn (`missed_function`), which has no words of its own. Gold calls
+are texts of Python calls, which are read and never run; they lie by id in `possible_answer/` below the rows, the functions'
+documents in the package of the simulators.
+"""
+
+import ast
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envs.core.row_format import Row, field
+from envs.core.task import Message, Task, Tool
+from envs.data.jsonl import jsonl_rows
+from envs.multi_turn_calls.simulator_names import DOCUMENTS, MODULES
+from envs.multi_turn_calls.simulators import Scene
+from envs.tool_use.function_rows import messages_of
+from envs.tool_use.leaderboard_rows import answer_to, category_of, shown_function
+
+CATEGORIES = tuple(f"multi_turn_{kind}" for kind in ("base", "miss_func", "miss_param", "long_context"))
+ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in CATEGORIES)
+"""The files of gold calls, beside those of questions."""
+OFFER = "{functions}\nI have updated some more functions you can choose from. What about now?"
+"""What the user says, in the leaderboard's form for models that are told of functions in words, when more are offered."""
+
+
+def is_dialogue(row: Row) -> bool:
+    """Return whether a row is a dialogue of several turns of the leaderboard."""
+    return "involved_classes" in row and category_of(row) in CATEGORIES
+
+
+def load(row: Row, *, folder: Path, package: Path) -> Task:
+    """Make a task of a row, with the answer below `folder` and the documents in `package`.
+
+    Its spec has the scene, the user's later turns, and the gold calls of each turn. Raise `ValueError` where a part is missing.
+    """
+    category, classes = category_of(row), field(row, "involved_classes", list)
+    for name in classes:
+        if name not in MODULES:
+            raise ValueError(f"field 'involved_classes' has {name!r}; the simulators are {', '.join(MODULES)}")
+    documents = {document["name"]: document for name in classes for document in _documents(package, MODULES[name])}
+    later = _withheld(row, documents)
+    turns = _turns(
+        row, {place: [shown_function(documents[name], None) for name in names] for place, names in later.items()}
+    )
+    answer = answer_to(str(row["id"]), category, folder)
+    if len(answer) != len(turns):
+        raise ValueError(f"{len(turns)} turns but gold calls of {len(answer)}; get both files from the same version")
+    withheld = {name for names in later.values() for name in names}
+    return Task(
+        messages=tuple(turns[0]),
+        tools=tuple(shown_function(one, None) for name, one in documents.items() if name not in withheld),
+        spec={
+            "classes": classes,
+            "config": row.get("initial_config", {}),
+            "long_context": category.endswith("long_context"),
+            "later": turns[1:],
+            "gold": [[call_in(text, documents) for text in texts] for texts in answer],
+        },
+    )
+
+
+def scene_of(task: Task) -> Scene:
+    """Return the simulators of a task, and how they begin."""
+    spec = task.spec
+    return Scene(classes=tuple(spec["classes"]), config=spec["config"], long_context=spec["long_context"])
+
+
+def _withheld(row: Row, documents: Mapping[str, Any]) -> dict[int, list[str]]:
+    """Return the names of functions that are offered only from a turn on, by its place."""
+    found = {int(place): names for place, names in row.get("missed_function", {}).items()}
+    for name in (name for names in found.values() for name in names):
+        if name not in documents:
+            raise ValueError(f"field 'missed_function' has {name!r}, which none of the row's classes has")
+    return found
+
+
+def _turns(row: Row, offered: Mapping[int, list[Tool]]) -> list[list[Message]]:
+    """Return the user's messages of each turn; a turn in which functions are offered says them in words."""
+    turns: list[list[Message]] = []
+    for place, messages in enumerate(field(row, "question", list)):
+        if place in offered:
+            if messages or not place:
+                raise ValueError(
+                    f"field 'question' must have no messages in turn {place}, in which functions are offered"
+                )
+            functions = json.dumps([tool["function"] for tool in offered[place]])
+            turns.append([{"role": "user", "content": OFFER.format(functions=functions)}])
+        else:
+            turns.append(list(messages_of({"question": [messages]})))
+    if not turns:
+        raise ValueError("field 'question' has no turns")
+    return turns
+
+
+def call_in(text: str, documents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the call that a text such as `cd(folder='docs')` is; arguments without names are in the order of the document.
+
+    Raise `ValueError` for any other text: nothing of it is run.
+    """
+    try:
+        return _call(ast.parse(text, mode="eval").body, documents)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(
+            f"the gold call {text!r:.120} is no call of a known function with literals: {error}"
+        ) from error
+
+
+def _call(node: ast.expr, documents: Mapping[str, Any]) -> dict[str, Any]:
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=values, keywords=words) if name in documents:
+            known = list(documents[name]["parameters"]["properties"])
+            given = [*zip(known, values, strict=False), *((word.arg, word.value) for word in words)]
+            if len(values) <= len(known) and None not in dict(given) and len(dict(given)) == len(values) + len(words):
+                return {"name": name, "arguments": {key: ast.literal_eval(value) for key, value in given}}
+    raise ValueError(f"{ast.dump(node):.80}")
+
+
+def _documents(package: Path, module: str) -> Sequence[dict[str, Any]]:
+    """Return the functions of a simulator as they are described. Raise `ValueError` where the file is missing or broken."""
+    path = package / DOCUMENTS / f"{module}.json"
+    if not path.is_file():
+        raise ValueError(f"{path} is not there, with the functions that the model may call; keep the package as it is")
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=32)
+def _read(path: Path, _changed: int) -> Sequence[dict[str, Any]]:
+    functions = []
+    for placed in jsonl_rows(path):
+        if placed.row is None:
+            raise ValueError(f"{placed.place}: {placed.fault}")
+        field(placed.row, "name", str)
+        functions.append(placed.row)
+    return functions

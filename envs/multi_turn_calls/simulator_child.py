@@ -1,0 +1,128 @@
+"""The leaderboard's simulators in a process of their own, which may be killed at any time: they carry out calls.
+
+    simulator_child.py FOLDER CPU_S
+
+FOLDER holds the package `bfcl_eval`. Its first line says what its seal stops (`seal_probe`) and which simulators can't be had.
+It takes lines `{"classes", "config", "long_context", "model", "gold"}`, the last two lists of calls `{"name", "arguments"}`,
+and answers `{"model", "gold", "differing"}`: what each call returned, of simulators that are made anew for either list, and
+the attributes in which they then differ; or `{"fault"}`. A request that takes more than CPU_S seconds of processor time ends
+the process. Simulators are imported under the seal: they read their own files and those of the installed libraries, and
+can't write, open sockets, fork or execute.
+"""
+
+import copy
+import importlib
+import inspect
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, ROOT)
+from envs.multi_turn_calls.simulator_names import ERROR, MODULES, ROOM, STATELESS  # noqa: E402
+from envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
+
+sys.path.remove(ROOT)
+
+MEMORY_BYTES = 2 * 2**30
+MISSING = object()
+Instances = dict[str, Any]
+Call = dict[str, Any]
+
+
+def loaded(folder: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the classes of the simulators that can be imported, and of all others why not."""
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return {}, dict.fromkeys(
+            MODULES, f"user {os.getuid()}, as whom it runs, may not read {folder}; let others read it"
+        )
+    sys.path.insert(0, folder)
+    importlib.import_module(ROOM.partition(".")[0])
+    sys.path.remove(folder)
+    classes, unusable = {}, {}
+    for name, module in MODULES.items():
+        try:
+            classes[name] = vars(importlib.import_module(f"{ROOM}.{module}"))[name]
+        except Exception as error:  # whatever a module of others raises
+            unusable[name] = f"{type(error).__name__}: {error}"
+    return classes, unusable
+
+
+def opened(classes: dict[str, Any], request: dict[str, Any]) -> Instances:
+    """Return new simulators in the state with which a dialogue begins."""
+    made = {}
+    for name in request["classes"]:
+        made[name] = classes[name]()
+        if name not in STATELESS:
+            config = copy.deepcopy(request["config"].get(name, {}))
+            made[name]._load_scenario(config, long_context=request["long_context"])
+    return made
+
+
+def results(instances: Instances, calls: Sequence[Call]) -> list[str]:
+    """Carry out calls in order; return what each answers. Of two simulators with the same method the later one has it."""
+    methods: dict[str, Callable[..., Any]] = {}
+    for instance in instances.values():
+        methods |= {name: method for name, method in inspect.getmembers(instance, inspect.ismethod) if name[0] != "_"}
+    return [result(methods, call) for call in calls]
+
+
+def result(methods: dict[str, Callable[..., Any]], call: Call) -> str:
+    """Return the answer to a call, as text: an exception is one that the model is told."""
+    if call["name"] not in methods:
+        return f"{ERROR} name {call['name']!r} is not defined"
+    try:
+        answer = methods[call["name"]](**call["arguments"])
+    except Exception as error:
+        return f"{ERROR} {error}"
+    if not isinstance(answer, dict):
+        return str(answer)
+    try:
+        return json.dumps(answer)
+    except (TypeError, ValueError):
+        return str(answer)
+
+
+def differing(model: Instances, gold: Instances) -> list[str]:
+    """Return the public attributes of the gold's simulators that are others in the model's."""
+    return [
+        f"{name}.{key}"
+        for name, right in gold.items()
+        for key, value in vars(right).items()
+        if key[0] != "_" and vars(model[name]).get(key, MISSING) != value
+    ]
+
+
+def answered(classes: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request; `fault` where a simulator failed that was not merely called wrongly."""
+    try:
+        model, gold = opened(classes, request), opened(classes, request)
+        said = {"model": results(model, request["model"]), "gold": results(gold, request["gold"])}
+        return said | {"differing": differing(model, gold)}
+    except Exception as error:
+        return {"fault": f"{type(error).__name__}: {error}"}
+
+
+def main(folder: str, cpu_s: float) -> None:
+    """Serve until standard input ends."""
+    out, sys.stdout = sys.stdout, sys.stderr
+    sys.path.append(folder)
+    namespaces.leave_root(seal.library_folders())
+    seal.seal_library_user(memory_bytes=MEMORY_BYTES)
+    sys.path.remove(folder)
+    found = seal_probe.seal_found(memory_bytes=MEMORY_BYTES)
+    classes, unusable = loaded(folder)
+    print(json.dumps({"seal": found, "unusable": unusable}), file=out, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        reply = answered(classes, request)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        print(json.dumps(reply), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

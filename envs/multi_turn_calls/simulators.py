@@ -1,0 +1,118 @@
+"""Simulated services as seen from outside their process (`simulator_child`): what calls return, and what they leave behind.
+
+The process keeps nothing: every request makes the simulators anew and carries out all calls of a dialogue up to now, so that
+it may be killed at any time, and one serves all episodes of a worker.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envs.core.clock import off_the_clock
+from envs.core.errors import EnvironmentFault, GraderError
+from envs.multi_turn_calls.simulator_names import ERROR, REMEDY
+from envs.sandbox.line_process import LineProcess
+from envs.sandbox.per_process import PerProcess
+from envs.sandbox.seal_probe import require_seal
+
+CHILD = Path(__file__).with_name("simulator_child.py")
+CPU_S, WALL_S = 2.0, 60.0
+Calls = Sequence[Mapping[str, Any]]
+"""Calls as `{"name", "arguments"}`, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The simulators of a dialogue, and the state in which each begins."""
+
+    classes: tuple[str, ...]
+    config: Mapping[str, Any]
+    long_context: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What the model's calls and the gold ones returned, and the attributes (`Class.name`) that differ after them."""
+
+    model: tuple[str, ...]
+    gold: tuple[str, ...]
+    differing: tuple[str, ...]
+
+
+class Simulators:
+    """One child process. Requests go one at a time, from any thread; they have deadlines of their own, off any other."""
+
+    def __init__(self, package: Path, *, cpu_s: float = CPU_S, wall_s: float = WALL_S) -> None:
+        """`package` is the folder of `bfcl_eval`; a request may take `cpu_s` of processor time and `wall_s` in all."""
+        self.package = package
+        self.wall_s = wall_s
+        self._lock = threading.Lock()
+        self._process = LineProcess(CHILD, (str(package.parent), str(cpu_s)))
+
+    def play(self, scene: Scene, *, model: Calls, gold: Calls) -> Played | None:
+        """Carry out the model's calls and the gold ones, each on simulators of their own.
+
+        Return None where the model's calls took too long or ended the process, twice, and the gold ones alone do not. Raise
+        `EnvironmentFault` where a simulator can't be loaded, fails, or does not come to an end with the gold calls.
+        """
+        with off_the_clock(), self._lock:
+            reply = self._ask(scene, model, gold)
+            if reply is None:
+                if self._ask(scene, (), gold) is None:
+                    raise EnvironmentFault(
+                        f"the simulators {', '.join(scene.classes)} of {self.package} take too long for the gold calls, or die"
+                    )
+                reply = self._ask(scene, model, gold)
+        if reply is None:
+            return None
+        for call, text in zip(gold, reply["gold"], strict=True):
+            if text.startswith(ERROR):
+                raise EnvironmentFault(f"the gold call {call} failed in the simulators of {self.package}: {text}")
+        return Played(**{name: tuple(reply[name]) for name in ("model", "gold", "differing")})
+
+    def seal(self) -> dict[str, Any]:
+        """Return what the process says of its seal."""
+        with self._lock:
+            self._started()
+            return dict(self._process.ready["seal"])
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._process.close()
+
+    def _ask(self, scene: Scene, model: Calls, gold: Calls) -> dict[str, Any] | None:
+        self._started()
+        for name in scene.classes:
+            if name in self._process.ready["unusable"]:
+                raise EnvironmentFault(
+                    f"{name} of {self.package} can't be loaded ({self._process.ready['unusable'][name]}); {REMEDY}"
+                )
+        request = {"classes": scene.classes, "config": scene.config, "long_context": scene.long_context}
+        reply = self._process.ask(request | {"model": model, "gold": gold}, seconds=self.wall_s)
+        if reply is not None and "fault" in reply:
+            raise EnvironmentFault(f"a simulator of {', '.join(scene.classes)} failed: {reply['fault']}")
+        return reply
+
+    def _started(self) -> None:
+        """Start the process where it does not run. Raise `GraderError` where it is sealed too little."""
+        try:
+            fresh = self._process.start()
+        except GraderError as error:
+            raise EnvironmentFault(f"the simulators of {self.package} can't be loaded: {error}; {REMEDY}") from error
+        if fresh:
+            try:
+                require_seal(self._process.ready["seal"], "the simulators")
+            except GraderError:
+                self._process.close()
+                raise
+
+
+SHARED = PerProcess[dict[str, Simulators]](dict)
+
+
+def shared_simulators(package: str) -> Simulators:
+    """Return the simulators of this package in this process."""
+    return SHARED.get().setdefault(package, Simulators(Path(package)))
