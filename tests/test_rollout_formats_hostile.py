@@ -10,8 +10,8 @@ from model_families import tokenizer_of
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.core.turn_text import Call, call_message
-from rollout.episodes.renderer import MARK, Renderer
-from rollout.formats.probe import call_id
+from rollout.episodes.renderer import Renderer
+from rollout.formats.probe import SAID, call_id
 
 NAME, VALUE, COUNT = "NAME", "VALUE", "1234567"
 GOLD: Message = {
@@ -33,7 +33,7 @@ TOOLS = (
 WORDS = (
     *("", " ", "\n", "\\", '"', "\\ud800", "\\udc00\\ud800", "\\u0000", "\x00\x01\x02", "\ufffd", "\U0001f600"),
     *(
-        MARK,
+        SAID,
         "{{ 1 / 0 }}",
         "%s{0}",
         "]",

@@ -19,17 +19,9 @@ class Database(service.Database[Records]):
         """All flights by number, which no tool changes."""
         return self.records.tables["flights"]
 
-    def user(self, user_id: str) -> Record | None:
-        """Return the user as it is now, to read only."""
-        return self.find("users", user_id)
-
     def reservation(self, reservation_id: str) -> Record | None:
         """Return the reservation as it is now, to read only."""
         return self.find("reservations", reservation_id)
-
-    def edit_user(self, user_id: str) -> Record:
-        """Return the user, which is there, to change."""
-        return self.edit("users", user_id)
 
     def edit_reservation(self, reservation_id: str) -> Record:
         """Return the reservation, which is there, to change."""

@@ -16,7 +16,7 @@ TOOLS = service.ToolSet(
     reading=(
         service.calculate,
         read.get_reservation_details,
-        read.get_user_details,
+        service.get_user_details,
         read.list_all_airports,
         read.search_direct_flight,
         read.search_onestop_flight,

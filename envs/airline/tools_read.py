@@ -36,14 +36,6 @@ NEXT_DAY = "+1"
 """What a time ends with that is on the day after the departure."""
 
 
-def get_user_details(database: Database, *, user_id: str) -> str:
-    """Return the user as JSON."""
-    user = database.user(user_id)
-    if user is None:
-        raise Refusal("user not found")
-    return json.dumps(user)
-
-
 def get_reservation_details(database: Database, *, reservation_id: str) -> str:
     """Return the reservation as JSON."""
     reservation = database.reservation(reservation_id)

@@ -43,17 +43,9 @@ class Database(service.Database[Shop]):
         """The shop as it is before."""
         return self.records
 
-    def user(self, user_id: str) -> Record | None:
-        """Return the user as it is now, to read only."""
-        return self.find("users", user_id)
-
     def order(self, order_id: str) -> Record | None:
         """Return the order as it is now, to read only."""
         return self.find("orders", order_id)
-
-    def edit_user(self, user_id: str) -> Record:
-        """Return the user, which is there, to change."""
-        return self.edit("users", user_id)
 
     def edit_order(self, order_id: str) -> Record:
         """Return the order, which is there, to change."""

@@ -20,7 +20,7 @@ TOOLS = service.ToolSet(
         read.find_user_id_by_name_zip,
         read.get_order_details,
         read.get_product_details,
-        read.get_user_details,
+        service.get_user_details,
         read.list_all_product_types,
         service.think,
         service.transfer_to_human_agents,

@@ -23,14 +23,6 @@ def find_user_id_by_name_zip(database: Database, *, first_name: str, last_name: 
     raise Refusal("user not found")
 
 
-def get_user_details(database: Database, *, user_id: str) -> str:
-    """Return the user as JSON."""
-    user = database.user(user_id)
-    if user is None:
-        raise Refusal("user not found")
-    return json.dumps(user)
-
-
 def get_order_details(database: Database, *, order_id: str) -> str:
     """Return the order as JSON."""
     order = database.order(order_id)

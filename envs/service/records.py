@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Records)
 
 
 class Database(Generic[R]):
-    """One episode's view of records: those that `edit` and `add` give are this episode's own."""
+    """One episode's view of records, which have a table `users`: those that `edit` and `add` give are this episode's own."""
 
     def __init__(self, records: R) -> None:
         self.records = records
@@ -50,6 +50,14 @@ class Database(Generic[R]):
         if key not in own:
             own[key] = copy.deepcopy(self.records.tables[table][key])
         return own[key]
+
+    def user(self, user_id: str) -> Record | None:
+        """Return the user as it is now, to read only; None where there is none."""
+        return self.find("users", user_id)
+
+    def edit_user(self, user_id: str) -> Record:
+        """Return the user, which is there, to change."""
+        return self.edit("users", user_id)
 
     def add(self, table: str, key: str, record: Record) -> None:
         """Add a record under an id that is free."""

@@ -1,10 +1,12 @@
 """The tools of a service by name, and how a call is carried out."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from envs.core.turn_text import BadCall, Call
+from envs.service.records import Database
 from envs.tools.calculator import calculate as value_of
 
 Action = dict[str, Any]
@@ -90,6 +92,14 @@ def calculate(database: Any, *, expression: str) -> str:
         return str(round(float(value_of(expression)), 2))
     except ValueError as error:
         raise Refusal(str(error)) from None
+
+
+def get_user_details(database: Database[Any], *, user_id: str) -> str:
+    """Return the user as JSON."""
+    user = database.user(user_id)
+    if user is None:
+        raise Refusal("user not found")
+    return json.dumps(user)
 
 
 def think(database: Any, *, thought: str) -> str:

@@ -10,36 +10,32 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.task import Message, Task, Tool
-from envs.core.turn_text import BadCall, Call, ParsedTurn, Tags
+from envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_message
 from rollout.budget.config import ThoughtConfig
 from rollout.escaping import Escaper
 from rollout.formats.find import find_format
 from rollout.formats.messages import THOUGHT, in_mode, prepared
-from rollout.formats.probe import after_common, modes
+from rollout.formats.probe import ASKED, SAID, SPOKEN, after_common, modes
 from rollout.formats.turn_format import TurnFormat, opens_thought
 
-MARK = "temper-mark"
-"""Stands for the text of the assistant where only what follows it is wanted."""
 UNNAMED = BadCall(error="")
 """A call without a name or an id of the model's own."""
 
 
 def _calling(name: str) -> Message:
-    function = {"name": name, "arguments": {"key": "a"}}
-    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    return {"role": "assistant", "content": "", "tool_calls": [call_message(name, {"key": "a"})]}
 
 
-ASKED: Message = {"role": "user", "content": "-"}
-TOLD: Message = {"role": "tool", "content": MARK}
+TOLD: Message = {"role": "tool", "content": SAID}
 OFFERED: Tool = {
     "type": "function",
-    "function": {"name": MARK, "description": "-", "parameters": {"type": "object", "properties": {}}},
+    "function": {"name": SAID, "description": "-", "parameters": {"type": "object", "properties": {}}},
 }
 PARTS: dict[str, tuple[list[Message], list[Tool]]] = {
     "tools": ([ASKED], [OFFERED]),
-    "tool_calls": ([ASKED, _calling(MARK)], []),
+    "tool_calls": ([ASKED, _calling(SAID)], []),
     "tool": ([ASKED, _calling("get"), TOLD], []),
-    "system": ([{"role": "system", "content": MARK}, ASKED], []),
+    "system": ([{"role": "system", "content": SAID}, ASKED], []),
 }
 """Parts of a conversation that a chat template may not know, each in messages and tools that show it."""
 
@@ -86,8 +82,8 @@ class Renderer:
         if any(message.get("role") == "tool" for message in messages) and self.format.reads_calls:
             text = self._answered_calls(calls, messages, thinks=thinks)
         else:
-            text = self._render([ASKED, {"role": "assistant", "content": MARK}, *messages], thinks=thinks)
-        tail = text[text.index(MARK) + len(MARK) :]
+            text = self._render([ASKED, SPOKEN, *messages], thinks=thinks)
+        tail = text[text.index(SAID) + len(SAID) :]
         found = [(tail.index(end), -len(end), end) for end in self.format.parted_by if end in tail]
         if not found:
             raise ValueError(
@@ -111,9 +107,8 @@ class Renderer:
         kept = names if self.format.parallel else names[:1]
         made: list[dict[str, object]] = []
         for number, (name, given) in enumerate(kept):
-            arguments = {"key": MARK} if number == len(kept) - 1 else {}
-            call: dict[str, object] = {"type": "function", "function": {"name": name, "arguments": arguments}}
-            made.append(call | ({"id": given} if given else {}))
+            arguments = {"key": SAID} if number == len(kept) - 1 else {}
+            made.append(call_message(name, arguments) | ({"id": given} if given else {}))
         return {"role": "assistant", "content": "", "tool_calls": made}
 
     def parse(self, text: str, task: Task, context_ids: Sequence[int]) -> ParsedTurn:
@@ -229,7 +224,7 @@ class Renderer:
         if part not in self._dropped:
             messages, tools = PARTS[part]
             try:
-                self._dropped[part] = MARK not in self._render(messages, tools=tools, thinks=False, open_turn=False)
+                self._dropped[part] = SAID not in self._render(messages, tools=tools, thinks=False, open_turn=False)
             except ValueError:  # not in silence
                 self._dropped[part] = False
         return self._dropped[part]

@@ -39,8 +39,6 @@ PROBE_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("probe_second", {"text": "75001", "count": -1, "items": ["a", "b c"]}),
 )
 """Two calls; a number that is text shows whether the types of arguments are kept."""
-
-
 SPOKEN_MODES = (("/think", "/no_think"),)
 """Texts in a system message that switch thinking on and off with templates which know none of `modes`."""
 

@@ -154,12 +154,12 @@ def _mapping(body: Body, key: str) -> Mapping[str, Any]:
 
 def _in_mode(messages: Any, text: str) -> Any:
     """Return the messages with what says the mode; as they are where nothing can be said in the first."""
-    first = messages[0] if isinstance(messages, list) and messages else None
-    if not isinstance(first, dict) or not (
-        first.get("role") != "system" or isinstance(first.get("content"), str | list)
-    ):
-        return messages
-    return in_mode(messages, text)
+    match messages:
+        case [{"role": "system", "content": str() | list()}, *_]:
+            return in_mode(messages, text)
+        case [dict() as first, *_] if first.get("role") != "system":
+            return in_mode(messages, text)
+    return messages
 
 
 def _noted(messages: Any, notice: str) -> Any:
