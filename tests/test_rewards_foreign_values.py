@@ -1,5 +1,6 @@
 """Values written in Java and JavaScript."""
 
+import time
 from typing import Any
 
 import pytest
@@ -75,11 +76,13 @@ def test_literals_of_javascript_are_read_by_their_type(text: str, kind: str, ite
 def test_long_texts_are_read_in_a_moment() -> None:
     languages: list[tuple[Language, str]] = [("java", "ArrayList"), ("java", "HashMap"), ("java", "Array")]
     languages += [("javascript", "array"), ("javascript", "dict")]
+    began = time.process_time()
     starts = ("new ArrayList<", "new HashMap<>() {{ put(", "new int[]{", "[[", "{a:", "[" * 50, "new HashMap<")
     for language, kind in languages:
         for start in starts:
             for filling in (" ", "a,", "new ArrayList<>() {{ ", "put(", "a: ", "[", "[1], ", "new HashMap<"):
                 foreign_value((start + filling * 8192)[:8192], kind, "String", language)
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(

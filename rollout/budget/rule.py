@@ -169,19 +169,17 @@ class ThoughtTags:
         if not thinks:
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         begin = self.thought_start(ids, opened=opened)
+        at = begin or 0
         if any(forced_T):
             start = list(forced_T).index(True)
-            closed = Closed.LINE_END if self._line_ends(ids[begin or 0 : start]) else Closed.ABRUPT
-            answer_tokens = len(ids) - start - sum(forced_T)
-            return Thought(tokens=start - (begin or 0), answer_tokens=answer_tokens, closed=closed)
+            closed = Closed.LINE_END if self._line_ends(ids[at:start]) else Closed.ABRUPT
+            return Thought(tokens=start - at, answer_tokens=len(ids) - start - sum(forced_T), closed=closed)
         place = self.close_of(ids)
         if place is None and begin is None and not self._begins_opening(ids):  # it answered at once
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         if place is None:
-            return Thought(tokens=len(ids) - (begin or 0), answer_tokens=0, closed=Closed.NEVER)
-        return Thought(
-            tokens=place[0] - min(begin or 0, place[0]), answer_tokens=len(ids) - place[1], closed=Closed.ITSELF
-        )
+            return Thought(tokens=len(ids) - at, answer_tokens=0, closed=Closed.NEVER)
+        return Thought(tokens=max(0, place[0] - at), answer_tokens=len(ids) - place[1], closed=Closed.ITSELF)
 
     def _opens(self, ids: Sequence[int]) -> bool:
         return self._text(ids).lstrip().startswith(self.tags.opening)

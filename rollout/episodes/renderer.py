@@ -14,7 +14,7 @@ from envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_message
 from rollout.budget.config import ThoughtConfig
 from rollout.escaping import Escaper
 from rollout.formats.find import find_format
-from rollout.formats.messages import THOUGHT, in_mode, prepared
+from rollout.formats.messages import THOUGHT, in_mode, prepared, with_line
 from rollout.formats.probe import ASKED, SAID, SPOKEN, after_common, modes
 from rollout.formats.turn_format import TurnFormat, opens_thought
 
@@ -271,9 +271,7 @@ def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
         return list(messages)
     of_user = (number for number, message in enumerate(messages) if message.get("role") == "user")
     last = max(of_user, default=len(messages) - 1)
-    content = messages[last]["content"]
-    noted = [*content, {"type": "text", "text": notice}] if isinstance(content, list) else f"{content}\n{notice}"
-    return [*messages[:last], {**messages[last], "content": noted}, *messages[last + 1 :]]
+    return [*messages[:last], with_line(messages[last], notice), *messages[last + 1 :]]
 
 
 def _before_thought(opening: str, tags: Tags) -> str:

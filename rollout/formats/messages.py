@@ -40,9 +40,14 @@ def in_mode(messages: Sequence[Message], text: str) -> list[Message]:
         return list(messages)
     if not messages or messages[0].get("role") != "system":
         return [{"role": "system", "content": text}, *messages]
-    content = messages[0]["content"]
+    return [with_line(messages[0], text), *messages[1:]]
+
+
+def with_line(message: Message, text: str) -> Message:
+    """Return a message with one more line at its end, be its content text or a list of parts."""
+    content = message["content"]
     said = [*content, {"type": "text", "text": text}] if isinstance(content, list) else f"{content}\n{text}"
-    return [{**messages[0], "content": said}, *messages[1:]]
+    return {**message, "content": said}
 
 
 def _thought_moved(message: Message, form: TurnFormat) -> Message:

@@ -72,9 +72,7 @@ class FamilyParser(ToolParser):
         calls = [call for call in turn.calls if isinstance(call, Call)]
         if not calls or len(calls) < len(turn.calls):
             return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=model_output)
-        made = [
-            ToolCall(**_named(call), function=FunctionCall(name=call.name, arguments=_text(call))) for call in calls
-        ]
+        made = [_made(call) for call in calls]
         return ExtractedToolCallInformation(tools_called=True, tool_calls=made, content=turn.said or None)
 
     def extract_tool_calls_streaming(
@@ -114,11 +112,12 @@ def _text(call: Call) -> str:
     return json.dumps(call.arguments, ensure_ascii=False)
 
 
-def _named(call: Call) -> dict[str, str]:
-    return {"id": call.id} if call.id else {}
+def _made(call: Call) -> ToolCall:
+    """Return a call with the model's id, or where it gave none with one of vLLM's."""
+    given = {"id": call.id} if call.id else {}
+    return ToolCall(**given, function=FunctionCall(name=call.name, arguments=_text(call)))
 
 
 def _delta(number: int, call: Call) -> DeltaToolCall:
     function = DeltaFunctionCall(name=call.name, arguments=_text(call))
-    made = ToolCall(**_named(call), function=FunctionCall(name=call.name, arguments=_text(call)))
-    return DeltaToolCall(index=number, id=made.id, type="function", function=function)
+    return DeltaToolCall(index=number, id=_made(call).id, type="function", function=function)
