@@ -74,15 +74,13 @@ class RowSource:
 
     Training rows, and held-out ones that a hash chose, are shuffled by the seed, and of equal rows only one stays; `duplicates`
     counts the others. Rows that a file or a column holds out are a set to be quoted: they stay in order, each of them once.
-    A row that has the key of another one gets a key of its own. `skipped` counts bad rows, `overlapping` the training rows that
-    `drop_overlap` leaves out.
+    A row that has the key of another one gets a key of its own. `skipped` counts bad rows.
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
         heldout, read = split == "heldout", all_rows(env, data)
         rows = [each.task for each in read.tasks if each.heldout == heldout]
         self.skipped = read.skipped
-        self.overlapping = 0
         whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
         kept = rows if whole else _without_equals(rows)
         self.duplicates = len(rows) - len(kept)
@@ -92,7 +90,7 @@ class RowSource:
             LOG.warning("%s: %d rows have the key of another row and are given their own", data.name, named)
         self.tasks = _named_apart(kept)
         if not heldout and env.config.drop_overlap != "none":
-            self._drop_overlap(env)
+            self.tasks = _without_overlap(self.tasks, env)
         if not self.tasks:
             raise ValueError(f"{data.name} has no {split} rows among {len(read.tasks)}; give a larger file")
         if not whole:
@@ -107,11 +105,10 @@ class RowSource:
         """Return the task at `index`, counted round and round."""
         return self.tasks[index % len(self.tasks)]
 
-    def _drop_overlap(self, env: BoundEnv) -> None:
-        index, by = evaluation_index(env), env.config.drop_overlap
-        kept = [task for task in self.tasks if not index.overlaps(prompt_text(task.messages), by)]
-        self.overlapping = len(self.tasks) - len(kept)
-        self.tasks = kept
+
+def _without_overlap(tasks: list[Task], env: BoundEnv) -> list[Task]:
+    index, by = evaluation_index(env), env.config.drop_overlap
+    return [task for task in tasks if not index.overlaps(prompt_text(task.messages), by)]
 
 
 def distinct(source: SizedSource, count: int | None) -> list[Task]:

@@ -47,7 +47,7 @@ def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
 
 
 def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
-    config, column = env.config, None if env.config.eval_data is not None else env.config.split.column
+    config, column = env.config, env.config.split.column
     try:
         if env.definition.beside is not None:
             env = replace(env, definition=env.definition.beside(data_files(data)[0].parent))

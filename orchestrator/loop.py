@@ -252,7 +252,7 @@ class Loop:
         try:
             await asyncio.wait({taking, producer}, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done() and (fault := producer.exception()) is not None:
-                raise first_error(fault)
+                raise _first_error(fault)
             return await taking
         finally:
             taking.cancel()
@@ -281,7 +281,7 @@ class _Later:
             self.fault = self.fault or error
 
 
-def first_error(error: BaseException) -> BaseException:
+def _first_error(error: BaseException) -> BaseException:
     """Return the first plain error inside nested groups; an error alone is that itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -161,7 +161,7 @@ def overlaps(contents: Mapping[Pin, Files]) -> dict[tuple[Pin, Pin], list[str]]:
     for path, several in holders.items():
         if path in NEVER_IMPORTED:
             continue
-        for first, second in pairwise(several):
+        for first, second in combinations(several, 2):
             if contents[first][path] != contents[second][path]:
                 found.setdefault((first, second), []).append(path)
     return found

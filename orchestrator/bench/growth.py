@@ -68,7 +68,7 @@ class Growth:
 
 def most_actors(config: Config) -> int:
     """Return how many actors there are at most."""
-    return max(WORKERS) + config.learner.ranks
+    return replace(config.rollout, workers=max(WORKERS)).processes + config.learner.ranks
 
 
 async def bench_growth(config: Config, mixture: Mixture, say: Callable[[str], None]) -> list[Growth]:

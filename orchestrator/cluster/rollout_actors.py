@@ -42,7 +42,7 @@ async def make_rollout_pool(
     the start raises `ValueError` where experts can't be recorded, and `TooManyRestarts` where workers die before they serve.
     """
     processes = config.engine.processes
-    share = await gpu_share(actors, wanted=config.workers * processes)
+    share = await gpu_share(actors, wanted=config.processes)
     if processes > 1 and 0 < share < 1:
         raise NoRoomError(
             f"an engine of {processes} processes needs a whole GPU for each, and the run has {actors} processes in all; "

@@ -136,16 +136,14 @@ class DialogueTokenizer:
             thought_text, answer_text = thought_text.rstrip("\n"), answer_text.lstrip("\n")
         thought, answer = self._renderer.encode(thought_text), self._renderer.encode(answer_text)
         limit, opened = ThoughtLimit(tokens=budget, grace=self._thought.grace), self._tags.opened_by(before)
-        close, begin = (
-            self._tags.forced_close(thought, limit, opened=opened),
-            self._tags.thought_start(thought, opened=opened),
-        )
+        close = self._tags.forced_close(thought, limit, opened=opened)
+        begin = self._tags.thought_start(thought, opened=opened) or 0
         if close is None:
             ids = self._renderer.encode(text)
-            return ids, [True] * len(ids), len(thought) - (begin or 0)
+            return ids, [True] * len(ids), len(thought) - begin
         kept = thought[: close.start]
         own = [True] * len(kept) + [self._train_closing] * len(close.ids) + [True] * len(answer)
-        return (*kept, *close.ids, *answer), own, len(kept) - (begin or 0)
+        return (*kept, *close.ids, *answer), own, len(kept) - begin
 
 
 def _calls(message: Message) -> list[Call]:

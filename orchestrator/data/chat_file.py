@@ -8,7 +8,6 @@ from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
 from envs.data.config import DataConfig, OnError
 from orchestrator.data.chat_data import Dialogue
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
-from orchestrator.data.epoch_batches import Epochs
 from orchestrator.data.row_intake import RowIntake
 from orchestrator.data.sft import in_rounds
 
@@ -28,14 +27,7 @@ class ChatFile:
             intake.require_fits(in_rounds(dialogue, rounds))
             return dialogue
 
-        self.counts: dict[str, int] = {}
-        order = f"{seed}/epoch"
-        if data.streaming:
-            self._row = intake.stream(data, parse, on_error=on_error, seed=order).item
-            return
-        rows, self.counts = intake.read(data, parse, on_error=on_error)
-        epochs = Epochs(len(rows), seed=order)
-        self._row = lambda index: rows[epochs.at(index).item]
+        self._row, self.counts = intake.shuffled(data, parse, on_error=on_error, seed=f"{seed}/epoch")
 
     def dialogue(self, index: int) -> Dialogue:
         """Return the dialogue at a position, epoch after epoch."""

@@ -11,7 +11,6 @@ from envs.data.config import DataConfig, OnError
 from learner.batches.pairs import Pair
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
-from orchestrator.data.epoch_batches import Epochs
 from orchestrator.data.row_intake import RowIntake
 
 
@@ -34,13 +33,7 @@ class PreferenceFile:
     """
 
     def __init__(self, data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: str) -> None:
-        self.counts: dict[str, int] = {}
-        if data.streaming:
-            self._row = intake.stream(data, _parsed_by(intake), on_error=on_error, seed=seed).item
-            return
-        rows, self.counts = read_preferences(data, intake, on_error=on_error)
-        epochs = Epochs(len(rows), seed=seed)
-        self._row = lambda index: rows[epochs.at(index).item]
+        self._row, self.counts = intake.shuffled(data, _parsed_by(intake), on_error=on_error, seed=seed)
 
     def preference(self, index: int) -> Preference:
         """Return the preference at a position, epoch after epoch."""

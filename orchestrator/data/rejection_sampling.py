@@ -82,8 +82,7 @@ class RejectionSampledData:
         for number, turn in enumerate(answer.turns):
             context = turn.context_ids if number else prompt
             own = [not forced for forced in turn.forced_T]
-            opened = self._tags is not None and self._tags.opened_by(context)
-            kept, own, thought = self._cut(list(turn.sampled_ids), own, budget=left, opened=opened)
+            kept, own, thought = self._cut(list(turn.sampled_ids), own, budget=left, context=context)
             left = max(0, left - thought) if self._thought.scope == "episode" else left
             ids += [*context, *kept]
             trained_T += [False] * len(context) + own
@@ -102,10 +101,11 @@ class RejectionSampledData:
         return self._renderer.prompt_ids(announced) if self._renderer.prompt_ids(task) == seen else None
 
     def _cut(
-        self, sampled: list[int], own: list[bool], *, budget: int, opened: bool
+        self, sampled: list[int], own: list[bool], *, budget: int, context: Sequence[int]
     ) -> tuple[list[int], list[bool], int]:
         """Cut a turn at a budget: its ids, which of them are trained, and the length of its thought."""
         assert self._tags is not None
+        opened = self._tags.opened_by(context)
         place, begin = self._tags.close_of(sampled), self._tags.thought_start(sampled, opened=opened)
         if place is None or begin is None:
             return sampled, own, 0 if begin is None else len(sampled) - begin

@@ -11,6 +11,7 @@ from envs.data.blocks import Blocks
 from envs.data.config import DataConfig, OnError
 from envs.data.rows import read_rows, usable_rows
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from orchestrator.data.epoch_batches import Epochs
 
 T = TypeVar("T")
 ROWS, MALFORMED = "rows", "malformed and skipped"
@@ -85,6 +86,19 @@ class RowIntake:
         """
         _require_no_format(data)
         return Blocks(lambda: usable_rows(data, parse=parse, on_error=on_error), seed=seed)
+
+    def shuffled(
+        self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
+    ) -> tuple[Callable[[int], T], dict[str, int]]:
+        """Return what gives the item at a position, epochs shuffled, and the counts of `read`; of streamed data there are none.
+
+        Raise as `read`.
+        """
+        if data.streaming:
+            return self.stream(data, parse, on_error=on_error, seed=seed).item, {}
+        rows, counts = self.read(data, parse, on_error=on_error)
+        epochs = Epochs(len(rows), seed=seed)
+        return lambda index: rows[epochs.at(index).item], counts
 
     def require_fits(self, dialogue: Dialogue) -> tuple[int, ...]:
         """Return the ids of a dialogue. Raise `ValueError` where they are too many, or lack what the template does not know."""

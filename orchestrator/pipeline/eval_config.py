@@ -87,10 +87,8 @@ def with_envs(given: Given, envs: Named, presets: Named) -> Given:
 
 def data_of(text: str) -> Any:
     """Return data as a configuration has it: a path or a name, or a mapping in YAML. Raise `ValueError` for a bad one."""
-    if not text.lstrip().startswith("{"):
-        return text
     data_option(text)  # says what is wrong with it
-    return parsed(text)
+    return _parts_of(text)
 
 
 def _parts_of(text: str) -> Any:

@@ -119,8 +119,8 @@ async def _start_cluster(config: Config, ahead: list[StageInstance]) -> None:
 
 def processes(config: Config, ahead: list[StageInstance]) -> int:
     """Return how many processes that generate or train these stages start."""
-    workers = config.rollout.workers if any(config.plays(one) for one in ahead) else 0
-    return workers + (config.learner.ranks if any(one.stage.trains for one in ahead) else 0)
+    engines = config.rollout.processes if any(config.plays(one) for one in ahead) else 0
+    return engines + (config.learner.ranks if any(one.stage.trains for one in ahead) else 0)
 
 
 async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:

@@ -50,7 +50,7 @@ def check_before(config: Config, ahead: list[StageInstance], root: Path, reached
 
 
 def check_model(model: Path, config: Config) -> None:
-    """Raise `FileNotFoundError` or `ValueError` where the model can't be trained or can't think as configured."""
+    """Raise `FileNotFoundError` or `ValueError` where the model can't think as configured."""
     told = [(one.stage, config.settings(one)) for one in config.instances]
     check_thoughts(
         model,

@@ -123,7 +123,7 @@ class RunConfig:
     @property
     def actors(self) -> int:
         """How many processes generate and train, each with a GPU or half of one where there are GPUs."""
-        return self.rollout.workers * self.rollout.engine.processes + self.learner.ranks
+        return self.rollout.processes + self.learner.ranks
 
 
 def require_name(name: str) -> None:

@@ -49,9 +49,14 @@ class SftConfig:
     def __post_init__(self) -> None:
         require_at_least_1("sft", lengths(self))
 
+    @property
+    def usual(self) -> bool:
+        """Whether nobody says what is done to the thoughts of demonstrations."""
+        return self.data is None and self.thoughts.thinking is None
+
     def modes(self, *, left_out: bool) -> SftDataConfig:
         """Return what is done to the thoughts of the stage's samples; `left_out` says whether the model can leave them out."""
-        if self.data is not None or self.thoughts.thinking is not None:
+        if not self.usual:
             return self.thoughts
         return replace(self.thoughts, thinking=DEMONSTRATED if left_out else replace(DEMONSTRATED, no_thought=0.0))
 
@@ -93,7 +98,7 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
         tell_data(run, name, config.data.name, chats.counts, drawn=config.steps * config.batch_size)
         source = chats.dialogue
     left_out = Renderer(tokenizer).leaves_thoughts_out
-    if config.data is None and config.thoughts.thinking is None and not left_out:
+    if config.usual and not left_out:
         run.progress.note(
             f"{name}: the chat template can't leave thoughts out, so no demonstration is without its thought"
         )

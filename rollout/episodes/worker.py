@@ -37,6 +37,11 @@ class RolloutConfig:
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     thought: ThoughtConfig = field(default_factory=ThoughtConfig)
 
+    @property
+    def processes(self) -> int:
+        """How many processes compute the passes of all engines."""
+        return self.workers * self.engine.processes
+
     def __post_init__(self) -> None:
         if self.workers < 1 or self.programs < 1 or self.retries < 0:
             raise ValueError(
