@@ -102,6 +102,11 @@ def bare(answer: str) -> str:
     return SPACING.sub(" ", text).strip(" *_`").rstrip(".").strip(" *_`")
 
 
+def ungrouped(text: str) -> str:
+    """Return a text whose digits have no commas or spaces between groups of three."""
+    return GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), text)
+
+
 def number(answer: str) -> Number | None:
     """Return the plain number that an answer is, else None."""
     if len(answer) > MAX_CHARACTERS:
@@ -109,7 +114,7 @@ def number(answer: str) -> Number | None:
     text = bare(answer)
     if sum(map(str.isdigit, text)) > MAX_DIGITS:
         return None
-    text = GROUPS.sub(lambda found: found[0].replace(",", "").replace(" ", ""), text)
+    text = ungrouped(text)
     text = POWER_OF_TEN.sub(r"e\1\2", FRACTION.sub(r" \1\3/\2\4", text)).replace("  ", " ").strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1]

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rewards.answers import BOX, NUMBER, SEARCHED_TAIL, boxes
-from rewards.plain_numbers import DEGREES, FRACTION, GROUPS, LAYOUT, SCALES, SPACING, TEXT_MACRO, number, readable
+from rewards.plain_numbers import DEGREES, FRACTION, LAYOUT, SCALES, SPACING, TEXT_MACRO, number, readable, ungrouped
 
 MAX_CHARACTERS = 4000
 """A text beyond this is no short answer."""
@@ -76,7 +76,7 @@ def simpler(text: str) -> str:
         " ", FRACTION.sub(r" \1\3/\2\4", DEGREES.sub("", text)).translate({ord("{"): None, ord("}"): None})
     )
     text = SPACED.sub(lambda sign: sign[0].strip(), text.strip())
-    text = GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), ESCAPED.sub("", text))
+    text = ungrouped(ESCAPED.sub("", text))
     return SEPARATED.sub(" ", text)
 
 
@@ -96,9 +96,7 @@ def forms(text: str) -> frozenset[tuple[str, object]]:
     """Return the forms of a text, of which texts that say the same have one in common; none for an empty text."""
     text = text.strip()
     written = simpler(text)
-    signs = [sign for sign in UNIT_SIGNS if sign in written][
-        :1
-    ] or UNIT_SIGNS  # a text without one goes with each of them
+    signs = next(((sign,) for sign in UNIT_SIGNS if sign in written), UNIT_SIGNS)  # one without goes with each of them
     found: list[tuple[str, object]] = [
         ("squad", _without_punctuation(written, "")),
         ("trivia", _without_punctuation(written, " ")),

@@ -19,7 +19,6 @@ from rewards.answers import NUMBER
 from rewards.plain_numbers import (
     ASSIGNED,
     FRACTION,
-    GROUPS,
     LAYOUT,
     MAX_CHARACTERS,
     SCALES,
@@ -27,6 +26,7 @@ from rewards.plain_numbers import (
     TEXT_MACRO,
     number,
     readable,
+    ungrouped,
 )
 
 Dimension = tuple[tuple[str, int], ...]
@@ -188,7 +188,7 @@ def _simpler(text: str) -> str:
         SPACING.sub(" ", LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(MATHS.sub(r"\1", text)).strip(" \n*_`")))),
     )
     text = FRACTION.sub(r" \1\3/\2\4 ", FRACTION_OF_UNITS.sub(r" \1/(\2)", text)).strip()
-    text = GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), text).replace("- ", "-")
+    text = ungrouped(text).replace("- ", "-")
     text = TENS.sub(r"*10^\1", text)
     for sign, word in SIGNS.items():
         text = text.replace(sign, word)

@@ -38,10 +38,15 @@ NEXT_DAY = "+1"
 
 def get_reservation_details(database: Database, *, reservation_id: str) -> str:
     """Return the reservation as JSON."""
+    return json.dumps(known_reservation(database, reservation_id))
+
+
+def known_reservation(database: Database, reservation_id: str) -> Record:
+    """Return a reservation as it is now. Raise `Refusal` where there is none of this id."""
     reservation = database.reservation(reservation_id)
     if reservation is None:
         raise Refusal("reservation not found")
-    return json.dumps(reservation)
+    return reservation
 
 
 def list_all_airports(database: Database) -> str:

@@ -8,8 +8,9 @@ import json
 from typing import Any
 
 from envs.airline.database import AVAILABLE, CERTIFICATE, CREDIT_CARD, GIFT_CARD, Database
+from envs.airline.tools_read import known_reservation
 from envs.service.records import Record
-from envs.service.tools import Refusal, is_number
+from envs.service.tools import Refusal, is_number, known_user
 
 NOW = "2024-05-15T15:00:00"
 """The time of the policy."""
@@ -35,9 +36,7 @@ def book_reservation(
     insurance: str,
 ) -> str:
     """Book flights, paid in full by the user's methods; a certificate is used up, the seats stay as they are."""
-    user = database.user(user_id)
-    if user is None:
-        raise Refusal("user not found")
+    user = known_user(database, user_id)
     _require_texts(passengers, "passengers", "first_name", "last_name", "dob")
     booked = [_priced(database, flight, cabin, len(passengers)) for flight in _segments(flights)]
     price = sum(flight["price"] for flight in booked) * len(passengers) + BAG * nonfree_baggages
@@ -71,7 +70,7 @@ def book_reservation(
 
 def cancel_reservation(database: Database, *, reservation_id: str) -> str:
     """Cancel a whole reservation; all that was paid is noted as going back, which takes days."""
-    _reservation(database, reservation_id)
+    known_reservation(database, reservation_id)
     reservation = database.edit_reservation(reservation_id)
     history = reservation["payment_history"]
     history += [{"payment_id": entry["payment_id"], "amount": -entry["amount"]} for entry in history]
@@ -81,9 +80,7 @@ def cancel_reservation(database: Database, *, reservation_id: str) -> str:
 
 def send_certificate(database: Database, *, user_id: str, amount: float) -> str:
     """Give the user a certificate."""
-    user = database.user(user_id)
-    if user is None:
-        raise Refusal("user not found")
+    user = known_user(database, user_id)
     payment_id = next((it for it in NEW_CERTIFICATES if it not in user["payment_methods"]), None)
     if payment_id is None:
         raise Refusal(f"no more than {len(NEW_CERTIFICATES)} certificates can be sent")
@@ -96,7 +93,7 @@ def update_reservation_baggages(
     database: Database, *, reservation_id: str, total_baggages: int, nonfree_baggages: int, payment_id: str
 ) -> str:
     """Set the numbers of bags; those that are not free beyond the ones before are paid."""
-    reservation = _reservation(database, reservation_id)
+    reservation = known_reservation(database, reservation_id)
     price = BAG * max(0, nonfree_baggages - reservation["nonfree_baggages"])
     _pay(database, reservation, payment_id, price)
     reservation = database.edit_reservation(reservation_id)
@@ -108,7 +105,7 @@ def update_reservation_flights(
     database: Database, *, reservation_id: str, cabin: str, flights: list[dict[str, Any]], payment_id: str
 ) -> str:
     """Replace all flights of a reservation; those that stay in the same cabin keep their prices, the difference is paid."""
-    reservation = _reservation(database, reservation_id)
+    reservation = known_reservation(database, reservation_id)
     count = len(reservation["passengers"])
     kept = {
         (flight["flight_number"], flight["date"]): flight
@@ -129,20 +126,13 @@ def update_reservation_flights(
 
 def update_reservation_passengers(database: Database, *, reservation_id: str, passengers: list[dict[str, Any]]) -> str:
     """Replace the passengers of a reservation by as many others."""
-    reservation = _reservation(database, reservation_id)
+    reservation = known_reservation(database, reservation_id)
     _require_texts(passengers, "passengers", "first_name", "last_name", "dob")
     if len(passengers) != len(reservation["passengers"]):
         raise Refusal("number of passengers does not match")
     reservation = database.edit_reservation(reservation_id)
     reservation["passengers"] = [dict(passenger) for passenger in passengers]
     return json.dumps(reservation)
-
-
-def _reservation(database: Database, reservation_id: str) -> Record:
-    reservation = database.reservation(reservation_id)
-    if reservation is None:
-        raise Refusal("reservation not found")
-    return reservation
 
 
 def _require_texts(entries: list[dict[str, Any]], what: str, *keys: str) -> None:

@@ -12,7 +12,7 @@ import json
 import pickletools
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -108,17 +108,26 @@ def is_packed(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(("eJ", "eA", "eN", "eF", "eH"))
 
 
-def unpacked(text: str) -> list[Pair]:
-    """Return the pairs of packed tests, not to be changed: one text at a time, so that a process needs the memory once.
+def packed_tests(text: str, *, calls: bool) -> Sequence[Mapping[str, Any]]:
+    """Return packed tests as those of a function or of a program, not to be changed. Raise `ValueError` as `unpacked`.
 
-    Raise `ValueError` where they are not packed so, where there are none, or where they are too large.
+    One text is unpacked at a time, so that a process needs the memory once.
     """
     with UNPACKING:
-        return _unpacked(text)
+        return _packed_tests(text, calls)
 
 
 @lru_cache(maxsize=KEPT)
-def _unpacked(text: str) -> list[Pair]:
+def _packed_tests(text: str, calls: bool) -> Sequence[Mapping[str, Any]]:
+    pairs = unpacked(text)
+    return function_tests(pairs) if calls else program_tests(pairs)
+
+
+def unpacked(text: str) -> list[Pair]:
+    """Return the pairs of packed tests.
+
+    Raise `ValueError` where they are not packed so, where there are none, or where they are too large.
+    """
     try:
         inflate = zlib.decompressobj()
         pickled = inflate.decompress(base64.b64decode(text, validate=True), MAX_UNPACKED)

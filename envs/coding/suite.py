@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from envs.coding.checks import run_checks
-from envs.coding.io_tests import function_tests, program_tests, unpacked
+from envs.coding.io_tests import packed_tests
 from envs.coding.row_source import split, whole
 from envs.coding.test_result import Tested, call_text, failed, short, shown
 from envs.core.errors import GraderError
@@ -99,8 +99,7 @@ def _with_packed(spec: dict[str, Any]) -> dict[str, Any]:
     if "packed" not in spec:
         return spec
     try:
-        pairs = unpacked(spec["packed"])
-        tests = program_tests(pairs) if "stdio" in spec else function_tests(pairs)
+        tests = packed_tests(spec["packed"], calls="stdio" not in spec)
     except ValueError as error:
         raise GraderError(str(error)) from error
     kind = "stdio" if "stdio" in spec else "tests"

@@ -22,6 +22,14 @@ def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
             yield PlacedRow(place=place, fault=str(error))
 
 
+def sound_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file in which none may be bad. Raise `ValueError` with the place of one that is."""
+    for placed in jsonl_rows(path):
+        if placed.row is None:
+            raise ValueError(f"{placed.place}: {placed.fault}")
+        yield placed.row
+
+
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines with their 1-based numbers; of a line over the size limit only its start is kept."""
     with path.open("rb") as file:

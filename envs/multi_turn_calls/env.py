@@ -19,13 +19,13 @@ from envs.core.turn_text import Call, ParsedTurn
 from envs.multi_turn_calls import rows
 from envs.multi_turn_calls.gold import corruptions, gold
 from envs.multi_turn_calls.judge import fault_of
-from envs.multi_turn_calls.simulator_names import REMEDY, package_for, package_named
+from envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
 from envs.multi_turn_calls.simulators import Played, shared_simulators
 from envs.task_env import TaskEnv
 from rewards.verdict import Verdict, policy_fault, verdict
 
 MAX_CALLS = 64
-TOO_MANY = f"Error during execution: more than {MAX_CALLS} calls in a turn"
+TOO_MANY = f"{ERROR} more than {MAX_CALLS} calls in a turn"
 MAX_STEPS = 20
 MAX_TURNS = 8 * (MAX_STEPS + 1)
 """Turns of the model: the published dialogues have up to eight of the user."""
@@ -87,8 +87,10 @@ class MultiTurnCallsEnv(TaskEnv):
     def _fault(self, task: Task) -> str:
         """Return what is wrong with the user's turn that ends now; empty where nothing is."""
         wanted = len(task.spec["gold"][self.right])
-        if not wanted or self.played is None or not self.steps:
-            return "no call" if wanted else ""
+        if not wanted:
+            return ""
+        if self.played is None or not self.steps:
+            return "no call"
         played = self.played
         return fault_of(wanted=played.gold[-wanted:], seen=played.model, differing=played.differing)
 

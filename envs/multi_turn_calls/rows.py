@@ -15,7 +15,7 @@ from typing import Any
 
 from envs.core.row_format import Row, field
 from envs.core.task import Message, Task, Tool
-from envs.data.jsonl import jsonl_rows
+from envs.data.jsonl import sound_rows
 from envs.multi_turn_calls.simulator_names import DOCUMENTS, MODULES
 from envs.multi_turn_calls.simulators import Scene
 from envs.tool_use.function_rows import messages_of
@@ -130,10 +130,7 @@ def _documents(package: Path, module: str) -> Sequence[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, _changed: int) -> Sequence[dict[str, Any]]:
-    functions = []
-    for placed in jsonl_rows(path):
-        if placed.row is None:
-            raise ValueError(f"{placed.place}: {placed.fault}")
-        field(placed.row, "name", str)
-        functions.append(placed.row)
+    functions = list(sound_rows(path))
+    for function in functions:
+        field(function, "name", str)
     return functions

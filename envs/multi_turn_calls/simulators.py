@@ -15,7 +15,6 @@ from envs.core.errors import EnvironmentFault, GraderError
 from envs.multi_turn_calls.simulator_names import ERROR, REMEDY
 from envs.sandbox.line_process import LineProcess
 from envs.sandbox.per_process import PerProcess
-from envs.sandbox.seal_probe import require_seal
 
 CHILD = Path(__file__).with_name("simulator_child.py")
 CPU_S, WALL_S = 2.0, 60.0
@@ -103,11 +102,7 @@ class Simulators:
         except GraderError as error:
             raise EnvironmentFault(f"the simulators of {self.package} can't be loaded: {error}; {REMEDY}") from error
         if fresh:
-            try:
-                require_seal(self._process.ready["seal"], "the simulators")
-            except GraderError:
-                self._process.close()
-                raise
+            self._process.require_seal("the simulators")
 
 
 SHARED = PerProcess[dict[str, Simulators]](dict)

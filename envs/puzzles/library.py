@@ -10,7 +10,6 @@ from envs.core.clock import off_the_clock
 from envs.core.errors import GraderError
 from envs.sandbox.line_process import LineProcess
 from envs.sandbox.per_process import PerProcess
-from envs.sandbox.seal_probe import require_seal
 
 CHILD = Path(__file__).with_name("library_child.py")
 MAKE_S, SCORE_S = 120.0, 30.0
@@ -76,11 +75,7 @@ class PuzzleLibrary:
     def _started(self) -> None:
         """Start the process where it does not run. Raise `GraderError` where it can't, or is sealed too little."""
         if self._process.start():
-            try:
-                require_seal(self._process.ready["seal"], "reasoning-gym")
-            except GraderError:
-                self._process.close()
-                raise
+            self._process.require_seal("reasoning-gym")
 
     def _make(self, origin: Origin) -> Puzzle:
         self._started()

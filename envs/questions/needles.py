@@ -35,6 +35,7 @@ from envs.core.row_format import field as row_field
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
+from envs.questions.made_words import CONSONANTS, VOWELS
 from envs.task_env import TaskEnv
 from rewards.short_answers import short_answer
 from rewards.verdict import verdict
@@ -50,7 +51,7 @@ MOST_WORDS = 16
 DIGITS = 4
 MOST_NEEDLES = 1000
 NAMES = ("ann", "bob", "cal", "dan", "eva", "fay", "gus", "hal", "ida", "jim", "kim", "lee", "max", "ned", "pat", "sue")
-SYLLABLES = tuple(first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou")
+SYLLABLES = tuple(first + vowel for first in CONSONANTS for vowel in VOWELS)
 SUBJECTS = (
     "The road",
     "A river",

@@ -9,7 +9,7 @@ from collections import Counter
 
 from envs.retail.database import GIFT_CARD, Database
 from envs.service.records import Record
-from envs.service.tools import Refusal
+from envs.service.tools import Refusal, known_user
 
 REASONS = ("no longer needed", "ordered by mistake")
 ITEMS_MODIFIED = "pending (item modified)"
@@ -120,8 +120,7 @@ def modify_user_address(
     database: Database, *, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
 ) -> str:
     """Replace the default address of a user; the orders keep theirs."""
-    if database.user(user_id) is None:
-        raise Refusal("user not found")
+    known_user(database, user_id)
     user = database.edit_user(user_id)
     user["address"] = _address(address1, address2, city, state, country, zip)
     return json.dumps(user)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.core.errors import GraderError
+from envs.sandbox.seal_probe import require_seal
 
 START_S = 120.0
 VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -48,6 +49,14 @@ class LineProcess:
             raise GraderError(f"{self.child.name} did not start; are the packages that it imports installed?")
         self.ready = json.loads(line)
         return True
+
+    def require_seal(self, who: str) -> None:
+        """Raise `GraderError` where the process says of itself that it is sealed too little, which ends it."""
+        try:
+            require_seal(self.ready["seal"], who)
+        except GraderError:
+            self.close()
+            raise
 
     def ask(self, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any] | None:
         """Return the answer to a request; None where none came in time or the process died, which ends it."""

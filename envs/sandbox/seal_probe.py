@@ -1,6 +1,6 @@
 """Finding out in a sealed process what its seal stops, by trying it; and, on the other side, whether that is enough.
 
-For the processes that run computer algebra and the scorers of reasoning-gym (`grader_child`, `library_child`).
+For the processes that run computer algebra, the scorers of reasoning-gym and simulators (`*_child.py`).
 Their levels are those of the sandbox; they have no namespaces of their own, so that 2 is all that they reach. Standard
 library only.
 """

@@ -38,10 +38,11 @@ class Domain(Generic[D]):
 
     def load(self, row: Row, *, folder: Path) -> Task:
         """Make a task of a row: `user_id`, `instruction`, `actions` (`name`, `kwargs`) and `outputs`, which must be said."""
-        records = self.fresh(folder.resolve()).records
+        folder = folder.resolve()
+        records = self.fresh(folder).records
         user_id, outputs = field(row, "user_id", str), field(row, "outputs", list)
         if user_id not in records.tables["users"]:
-            raise ValueError(f"field 'user_id' is {user_id!r}, whom {folder.resolve() / 'users.json'} does not have")
+            raise ValueError(f"field 'user_id' is {user_id!r}, whom {folder / 'users.json'} does not have")
         if not all(isinstance(output, str) for output in outputs):
             raise ValueError(f"field 'outputs' must hold texts, not {outputs!r:.80}")
         actions = [self._action(action) for action in field(row, "actions", list)]

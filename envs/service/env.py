@@ -120,11 +120,10 @@ def definition(domain: Domain[Any]) -> EnvDefinition:
 
 def with_folder(folder: Path, *, domain: Domain[Any]) -> EnvDefinition:
     """Return the environment whose rows find the database in this folder. Raise `ValueError` where it can't be read."""
-    domain.fresh(folder.resolve())
-    tau = RowFormat(
-        name="tau", matches=has_fields("instruction", "actions"), load=partial(domain.load, folder=folder.resolve())
-    )
-    return replace(definition(domain), formats=(tau,), beside=None, options={"database": str(folder.resolve())})
+    whole = folder.resolve()
+    domain.fresh(whole)
+    tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=partial(domain.load, folder=whole))
+    return replace(definition(domain), formats=(tau,), beside=None, options={"database": str(whole)})
 
 
 def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from envs.core.turn_text import BadCall, Call
-from envs.service.records import Database
+from envs.service.records import Database, Record
 from envs.tools.calculator import calculate as value_of
 
 Action = dict[str, Any]
@@ -96,10 +96,15 @@ def calculate(database: Any, *, expression: str) -> str:
 
 def get_user_details(database: Database[Any], *, user_id: str) -> str:
     """Return the user as JSON."""
+    return json.dumps(known_user(database, user_id))
+
+
+def known_user(database: Database[Any], user_id: str) -> Record:
+    """Return a user as it is now. Raise `Refusal` where there is none of this id."""
     user = database.user(user_id)
     if user is None:
         raise Refusal("user not found")
-    return json.dumps(user)
+    return user
 
 
 def think(database: Any, *, thought: str) -> str:

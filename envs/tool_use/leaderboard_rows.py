@@ -16,7 +16,7 @@ from typing import Any, Literal
 from envs.core.row_format import Row, field
 from envs.core.task import Task, Tool
 from envs.core.turn_text import BadCall, Call
-from envs.data.jsonl import jsonl_rows
+from envs.data.jsonl import sound_rows
 from envs.tool_use.function_rows import accepted_calls, json_schema, messages_of, parameter_schemas, tool_of
 from rewards.foreign_values import JSON_TYPES, Language, foreign_value
 from rewards.tool_calls import Schema, Schemas, inner_schema, match_calls
@@ -99,12 +99,7 @@ def answer_to(row_id: str, category: str, folder: Path | None) -> list[Any]:
 @functools.lru_cache(maxsize=32)
 def _answers(path: Path, _changed: int) -> Mapping[str, list[Any]]:
     """Return the answers of a file by id."""
-    found = {}
-    for placed in jsonl_rows(path):
-        if placed.row is None:
-            raise ValueError(f"{placed.place}: {placed.fault}")
-        found[field(placed.row, "id", str)] = field(placed.row, "ground_truth", list)
-    return found
+    return {field(row, "id", str): field(row, "ground_truth", list) for row in sound_rows(path)}
 
 
 def shown_function(function: Any, language: Language | None) -> Tool:
