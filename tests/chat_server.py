@@ -75,10 +75,10 @@ class _Handler(BaseHTTPRequestHandler):
             fault = server.faults.pop(0) if server.faults else ""
         try:
             time.sleep(HANG_S if fault == "hang" else server.seconds)
-            self._respond(body, fault)
         finally:
-            with server.lock:
+            with server.lock:  # before the answer: whoever has it may ask the next
                 server.busy -= 1
+        self._respond(body, fault)
 
     def _respond(self, body: Body, fault: str) -> None:
         if self.server.key and self.headers.get("Authorization") != f"Bearer {self.server.key}":

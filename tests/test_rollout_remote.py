@@ -129,7 +129,7 @@ def test_a_mode_of_thinking_is_asked_for_in_the_words_that_servers_know() -> Non
         return request_body("m", MATH.messages, (), thinking, PLAIN, seed=2**40)
 
     assert set(body(UNLIMITED)) == {"model", "messages", "temperature", "seed"}
-    assert body(OFF)["chat_template_kwargs"] == {"enable_thinking": False}
+    assert body(OFF)["chat_template_kwargs"] == {"enable_thinking": False, "thinking": False}
     assert body(LOW_EFFORT)["thinking"] == "low"
     assert body(up_to(64))["thinking_budget"] == 64
 

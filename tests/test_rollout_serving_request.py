@@ -94,6 +94,10 @@ def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_mess
         ({"vllm_xargs": {"thinking_begun": [1]}}, r"thinking_begun is \[1\]; it must be a whole number"),
         ({"thinking_budget": 5, "thinking": False}, "thinking_budget is 5 while thinking is off"),
         ({"thinking_budget": 5, **OFF}, "thinking_budget is 5 while thinking is off"),
+        (
+            {"thinking_budget": 5, "chat_template_kwargs": {"thinking": False}},
+            "thinking_budget is 5 while thinking is off",
+        ),
         ({"thinking_budget": 5, "reasoning_effort": "none"}, "thinking_budget is 5 while thinking is off"),
         ({"vllm_xargs": {"thinking_budget": 5}, "thinking": False}, "thinking_budget is 5 while thinking is off"),
         ({"vllm_xargs": 5}, "vllm_xargs is 5; it must be an object"),

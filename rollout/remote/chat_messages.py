@@ -29,6 +29,7 @@ from envs.core.turn_text import (
     writable,
 )
 from rollout.budget.request_args import BUDGET
+from rollout.formats.probe import modes
 from rollout.remote.client import Refused, ServerFault
 from rollout.sampling import Sampling
 from rollout.trajectory import Closed, Thought
@@ -58,7 +59,7 @@ def request_body(
 ) -> dict[str, Any]:
     """Return the body of a request for the next turn: what every server knows, and what only some do where it is set.
 
-    The latter are top_k and min_p, and modes of thinking other than free: `enable_thinking` of the chat template, and the
+    The latter are top_k and min_p, and modes of thinking other than free: the chat template's variables, and the
     words of this project's own server.
     """
     body: dict[str, Any] = {
@@ -82,7 +83,7 @@ def request_body(
     if tools:
         body["tools"] = list(tools)
     if thinking.mode is Mode.OFF:
-        body["chat_template_kwargs"] = {"enable_thinking": False}
+        body["chat_template_kwargs"] = modes(thinks=False)
     elif thinking.mode is Mode.LOW_EFFORT:
         body["thinking"] = "low"
     elif thinking.budget is not None:

@@ -136,7 +136,9 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
 
 def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None) -> None:
     """Raise `RefusedRequest` where there is no thought that could be limited."""
-    switched = _mapping(body, "chat_template_kwargs").get("enable_thinking", body.get("reasoning_effort") != "none")
+    given = _mapping(body, "chat_template_kwargs")
+    told = [given[name] for name in modes(thinks=True) if name in given]
+    switched = all(told) if told else body.get("reasoning_effort") != "none"
     if not (switched if thinks is None else thinks):
         raise RefusedRequest(
             f"{BUDGET} is {limit[BUDGET]} while thinking is off; leave it out or switch thinking on", parameter=BUDGET
