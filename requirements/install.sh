@@ -55,11 +55,15 @@ check_nvcc() {
             "install that toolkit (CUDA_HOME says where), or go without: models with Mamba layers train without it too"
 }
 
-# The locks are made for this version.
+# The locks are made for these versions (lock.sh).
+is_known() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
+}
+
 find_python() {
     local candidate
-    for candidate in "${PYTHON:-python3.11}" python3; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
+        if is_known "$candidate"; then
             echo "$candidate"
             return
         fi
@@ -69,11 +73,11 @@ find_python() {
 # uv, from this machine or as a package, brings Python into .venv, and .venv's own pip.
 fetch_python() {
     local uv
-    echo "setup: no Python 3.11 here; uv fetches one into $venv (30 MB)"
+    echo "setup: no Python 3.11 to 3.13 here; uv fetches 3.11 into $venv (30 MB)"
     uv=$(command -v uv) || {
         uv=$venv/fetch/bin/uv
         python3 -m pip install --quiet --disable-pip-version-check --target "$venv/fetch" "$(grep -E '^uv==' "$dev")" ||
-            fail "Python 3.11 was not found, and neither uv nor a Python with pip to fetch it;" \
+            fail "no Python 3.11 to 3.13 was found, and neither uv nor a Python with pip to fetch one;" \
                 "install one of them, or name it: make setup PYTHON=/path/to/python3.11"
     }
     UV_PYTHON_INSTALL_DIR=$PWD/$venv/python "$uv" venv --quiet --allow-existing --seed --managed-python --python 3.11 "$venv" ||
@@ -83,17 +87,17 @@ fetch_python() {
 make_venv() {
     local found
     if [ -x "$python" ]; then
-        "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
-            fail "$venv is not Python 3.11; remove it with 'make clean' and try again"
+        is_known "$python" ||
+            fail "$venv is not Python 3.11 to 3.13; remove it with 'make clean' and try again"
         return
     fi
     found=$(find_python)
     if [ -z "$found" ]; then
-        [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is not Python 3.11"
+        [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is not Python 3.11, 3.12 or 3.13"
         fetch_python
         return
     fi
-    "$found" -m venv "$venv" || fail "'$found -m venv' failed; on Debian and Ubuntu install python3.11-venv"
+    "$found" -m venv "$venv" || fail "'$found -m venv' failed; on Debian and Ubuntu install python3-venv or that of the version"
 }
 
 # All versions are pinned and the locks are complete, so no installer resolves anything. uv takes a tenth of pip's time

@@ -11,11 +11,24 @@ compile() {  # compile NAME ARGUMENTS...
     local name=$1
     shift
     cp "requirements/$name.txt" "requirements/$name.new"
-    "$uv" pip compile --quiet --no-header --python-version 3.11 "requirements/$name.in" \
-        --output-file "requirements/$name.new" "$@" >/dev/null
+    resolve 3.11 "$name" "$@"
     { echo "$head"; cat "requirements/$name.new"; } >"requirements/$name.txt"
+    local later
+    for later in 3.12 3.13; do  # one lock serves them all
+        [ "$name" != cpu ] || [ ! -d "$torch_cpu" ] || { echo "cpu.txt: not compared for $later, torch comes from a folder"; continue; }
+        resolve "$later" "$name" "$@"
+        cmp --silent <(pins "requirements/$name.txt") <(pins "requirements/$name.new") ||
+            { echo "$name.txt does not serve Python $later:"; diff <(pins "requirements/$name.txt") <(pins "requirements/$name.new"); exit 1; }
+    done
     rm "requirements/$name.new"
 }
+
+resolve() {  # resolve PYTHON NAME ARGUMENTS...
+    "$uv" pip compile --quiet --no-header --python-version "$1" "requirements/$2.in" \
+        --output-file "requirements/$2.new" "${@:3}" >/dev/null
+}
+
+pins() { grep -E '^[a-z]' "$1"; }
 
 torch_cpu=${TORCH_CPU:-https://download.pytorch.org/whl/cpu}
 case $torch_cpu in
@@ -31,8 +44,11 @@ grep -E '^[a-z]' requirements/puzzles.txt >requirements/puzzles.new
 { echo "$head"; grep -vxFf <(cat requirements/cpu.txt requirements/gpu.txt) requirements/puzzles.new; } >requirements/puzzles.txt
 rm requirements/puzzles.new
 # without torch, which TRL names: it is the one package whose version differs between the stacks
+without_torch=$(mktemp)
+echo "torch; sys_platform == 'never'" >"$without_torch"
 compile dev --constraint requirements/cpu.txt --constraint requirements/gpu.txt \
-    --override <(echo "torch; sys_platform == 'never'") "$@"
+    --override "$without_torch" "$@"
+rm "$without_torch"
 # what is installed together shares no file
 wheels=()
 [ ! -d "$torch_cpu" ] || wheels=(--find-links "$torch_cpu")

@@ -7,6 +7,7 @@ write down how they were called.
 import re
 import shutil
 import subprocess
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
 TOOLS = ("bash", "cat", "chmod", "cmp", "cp", "dirname", "grep", "head", "mkdir", "rm", "sed", "sha256sum")
 OLD, NEW = "550.54.15", "580.65.06"
 
-PYTHON_311 = """
+PYTHON = """
 case "$1 $2" in
     "-m venv") mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; cp "$BIN/uv-of-venv" "$3/bin/uv" ;;
     "-c import importlib.metadata"*) exit 1 ;;
@@ -89,7 +90,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     made = Machine(root=tmp_path)
-    made.program("python3.11", PYTHON_311)
+    made.program("python3.11", PYTHON)
     return made
 
 
@@ -135,7 +136,7 @@ def test_kernels_of_mamba_that_can_t_be_had_are_told_and_the_rest_is_installed(m
     machine.gpu(NEW)
     refuse = 'case "$*" in *mamba.txt*) exit 1 ;; esac'
     machine.program("uv-of-venv", refuse)
-    machine.program("python3.11", f"{refuse}\n{PYTHON_311}")
+    machine.program("python3.11", f"{refuse}\n{PYTHON}")
     done = machine.setup()
     assert done.returncode == 0
     assert "no model with Mamba layers is trained on a GPU" in " ".join(done.stderr.split())
@@ -168,11 +169,28 @@ def test_compiling_without_the_right_toolkit_is_refused_at_once(
     assert not (machine.root / ".venv").exists()
 
 
+@pytest.mark.parametrize("name", ["python3.12", "python3.13", "python3"])
+def test_any_python_of_the_locks_makes_the_environment(name: str, tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path)
+    machine.program(name, PYTHON)
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{name} -m venv .venv " in machine.calls(name)
+
+
+def test_which_pythons_the_locks_serve_is_said_alike() -> None:
+    script, lock = ((REQUIREMENTS / name).read_text() for name in ("install.sh", "lock.sh"))
+    project = tomllib.loads((REQUIREMENTS.parent / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.14"
+    assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in script
+    assert "for later in 3.12 3.13; do" in lock
+
+
 def test_where_no_python_of_the_locks_is_there_uv_fetches_one(tmp_path: Path) -> None:
     machine = Machine(root=tmp_path)
     machine.program("python3", OTHER_PYTHON)
     machine.program("uv-fetched", UV_FETCHED)
-    machine.program("made-python", PYTHON_311)
+    machine.program("made-python", PYTHON)
     done = machine.setup()
     assert (done.returncode, done.stderr) == (0, "")
     (call,) = machine.calls("uv-fetched")
