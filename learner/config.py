@@ -6,7 +6,7 @@ from typing import Literal
 from envs.core.bounds import not_negative, one_of, positive
 from envs.core.setting import identity, running, scheduled
 from rollout.weights.manifest import WireDtype
-from rollout.weights.transports.catalog import TRANSPORTS
+from rollout.weights.transports.catalog import AUTO, TRANSPORTS, transport_kind
 
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -110,10 +110,10 @@ class LearnerConfig:
     """Whether expert layers use the experts that the engine chose, as its routers recorded them."""
     wire_dtype: WireDtype = identity("float32")
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
-    transport: str = running("shared_memory")
+    transport: str = running(AUTO)
     """What a weight push travels by: shared_memory (engines on this host), ray (Ray's object store: several hosts), broadcast
-    (from rank 0 to all engines at once, by NCCL where each has a GPU of its own, else by gloo) or cuda_ipc (engines on
-    the learner's GPU)."""
+    (from rank 0 to all engines at once, by NCCL where each has a GPU of its own, else by gloo), cuda_ipc (engines on
+    the learner's GPU) or auto: the run chooses by its cluster, and says what."""
     sparse_push: bool = running(False)
     """Whether only the weights that changed travel, where that is fewer bytes; each end then keeps a copy."""
 
@@ -136,8 +136,8 @@ class LearnerConfig:
             positive(f"learner.{name}", value)
         self._check_partitioning()
         self._check_passes()
-        one_of("learner.transport", self.transport, tuple(TRANSPORTS))
-        if self.sparse_push and not TRANSPORTS[self.transport].sparse:
+        one_of("learner.transport", self.transport, (AUTO, *TRANSPORTS))
+        if self.sparse_push and not transport_kind(self.transport).sparse:
             able = " or ".join(name for name, kind in TRANSPORTS.items() if kind.sparse)
             raise ValueError(
                 f"learner.sparse_push=true with learner.transport={self.transport}: changes are found in main memory; set "

@@ -40,7 +40,7 @@ from learner.update import (
     sum_over_ranks,
 )
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.transports.catalog import TRANSPORTS, open_transport
+from rollout.weights.transports.catalog import open_transport, transport_kind
 from rollout.weights.transports.transport import Audience, Transport
 
 
@@ -80,7 +80,7 @@ class TrainerWorker:
         for a directory that holds no such model, for one without the expert layers that the configuration is about, and
         for a transport that needs a GPU where there is none.
         """
-        TRANSPORTS[self.config.transport].require()
+        transport_kind(self.config.transport).require()
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0

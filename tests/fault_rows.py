@@ -119,7 +119,7 @@ ROWS = (
     ),
     Row(
         name="push-receiver-dies",
-        fault="an engine that dies while it takes a push",
+        fault="an engine that dies, or fails twice, while it takes a push",
         promised="it is replaced, the others confirm the push; no newcomer serves older weights",
         threads=threads("verl PR #7987", "NeMo-RL PR #3403", "NeMo-RL PR #3296"),
         held_by="test_rollout_pool_healing.py::test_those_that_die_in_a_push_are_replaced_and_the_others_confirm_it",

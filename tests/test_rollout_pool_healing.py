@@ -186,6 +186,22 @@ def test_a_damaged_push_is_delivered_once_more_to_those_that_did_not_get_it() ->
     assert run(work()) == (ONE, ["start base 0", "push 1"], ["start base 0", "push 1"])
 
 
+def test_one_that_fails_again_in_a_push_that_others_took_is_replaced() -> None:
+    said: list[str] = []
+
+    async def work() -> tuple[WeightVersion, list[str], list[str], bool]:
+        fails, lives, newcomer = Worker(), Worker(), Worker()
+        pool = await pool_of([fails, lives], newcomers=[newcomer], tell=said.append)
+        fails.damaged = 2
+        confirmed = await pool.load_weights(empty_push(1, nbytes=64))
+        while states(pool)[0] != ("serving", 1):
+            await asyncio.sleep(0.01)
+        return confirmed, lives.did, newcomer.did, fails.dead.is_set()
+
+    assert run(work()) == (ONE, ["start base 0", "push 1"], ["start newest 1", "push 1"], True)
+    assert "did not take weight version 1, which others took: ValueError: what arrived" in said[0]
+
+
 def test_a_push_that_is_damaged_again_is_a_fault() -> None:
     async def work() -> None:
         damaged = Worker()

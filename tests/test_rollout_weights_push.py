@@ -235,7 +235,10 @@ def test_large_and_turned_tensors_are_pushed_in_any_order(receiver, dtype, backw
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"transport": "nccl"}, "learner.transport='nccl': choose one of shared_memory, ray, broadcast, cuda_ipc"),
+        (
+            {"transport": "nccl"},
+            "learner.transport='nccl': choose one of auto, shared_memory, ray, broadcast, cuda_ipc",
+        ),
         (
             {"transport": "broadcast", "sparse_push": True},
             "changes are found in main memory; set learner.transport to shared",

@@ -101,6 +101,7 @@ HOMES = {
         "orchestrator/cluster/actors.py",
         "orchestrator/cluster/rollout_actors.py",
         "orchestrator/cluster/trainer_actors.py",
+        "orchestrator/cluster/transport_choice.py",
         "orchestrator/cluster/ray_jobs.py",
     ),
     "vllm": (

@@ -1,6 +1,7 @@
 """The learner's ranks under a run's deadlines: brought to the model or checkpoint that a stage goes on from, and saved."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -13,6 +14,7 @@ from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.actors import gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
+from orchestrator.cluster.transport_choice import Choice, Ground, choose
 from orchestrator.deadline import StopRequested, in_thread, within
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from orchestrator.run.declared_model import generation_file
@@ -21,6 +23,8 @@ from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
 from orchestrator.session.context import RunContext
 from rollout.pool.restarts import RestartLimit
 from rollout.tokenizer import load_tokenizer, pad_id
+from rollout.weights.manifest import wire_dtype
+from rollout.weights.weight_files import require_whole
 
 SLOW_S = 5.0
 """How long a checkpoint may wait for the one before without a word, in seconds."""
@@ -56,7 +60,8 @@ class Trainer:
         """Return the ranks, which start for the first instance that asks."""
         config = self._run.config
         if self.learner is None:
-            starting = start_trainer_group(config.learner, actors=config.actors, again=self.renewals > 0)
+            settled = replace(config.learner, transport=(await in_thread(self._chosen)).transport)
+            starting = start_trainer_group(settled, actors=config.actors, again=self.renewals > 0)
             self.learner = await within(
                 self._limits.start(),
                 starting,
@@ -64,6 +69,17 @@ class Trainer:
                 waiting_for=lambda: f"the learner's ranks to meet{gpus_taken()}",
             )
         return self.learner
+
+    def _chosen(self) -> Choice:
+        """Choose what pushes travel by on the cluster as it is now, and say so.
+
+        Raise `ValueError` where that does not reach the engines, or has no room.
+        """
+        learner, ground = self._run.config.learner, Ground.of_cluster(actors=self._run.config.actors)
+        nbytes = require_whole(self._run.model_dir) * wire_dtype(learner.wire_dtype).itemsize
+        choice = choose(learner.transport, ground, sparse=learner.sparse_push, nbytes=nbytes)
+        self._run.progress.note(f"weights travel by {choice.transport}: {choice.why}")
+        return choice
 
     async def renew(self, death: LearnerDied) -> None:
         """End all ranks after the death of one; others start for the next instance that asks.

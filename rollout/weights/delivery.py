@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from envs.core.failure import in_words
 from envs.core.pulse import ProcessDied, WorkerDied
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
@@ -52,8 +53,9 @@ class Delivery:
         """Bring a push to all engines at once, whole to one that lacks a delta's base; returns what each confirms.
 
         In the place of a worker that died meanwhile stands its death. To those that live and have not got it the push is
-        delivered once more, whole: it was damaged, or came by way of the one that died. Raises what goes wrong again,
-        and `ProcessDied` where the sender did. With `whole` nobody is given a delta.
+        delivered once more, whole: it was damaged, or came by way of the one that died. One that fails again while others
+        have it counts as dead, and is to be replaced; raises what goes wrong again with all, and `ProcessDied` where the
+        sender did. With `whole` nobody is given a delta.
         """
         found = await self._deliver_once(manifest, takers, whole=whole)
         again = [number for number, outcome in enumerate(found) if _failed(outcome)]
@@ -61,11 +63,16 @@ class Delivery:
             repeated = await self._deliver_once(manifest, [takers[number] for number in again], whole=True)
             for number, outcome in zip(again, repeated, strict=True):
                 found[number] = outcome
+        taken = any(isinstance(outcome, WeightVersion) for outcome in found)
         confirmed: list[WeightVersion | WorkerDied] = []
         for outcome in found:
-            if not isinstance(outcome, WeightVersion | WorkerDied):
+            if isinstance(outcome, WeightVersion | WorkerDied):
+                confirmed.append(outcome)
+            elif taken and isinstance(outcome, Exception) and not isinstance(outcome, ProcessDied):
+                why = f"did not take weight version {manifest.version}, which others took: {in_words(outcome)}"
+                confirmed.append(WorkerDied(why))
+            else:
                 raise outcome
-            confirmed.append(outcome)
         return confirmed
 
     async def _deliver_once(

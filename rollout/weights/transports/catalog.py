@@ -18,6 +18,15 @@ TRANSPORTS: dict[str, type[Transport[Any]]] = {  # each has offers of its own ty
 }
 
 
+AUTO = "auto"
+"""What leaves the choice to whoever knows the cluster; where nobody does, both ends are on one machine."""
+
+
+def transport_kind(name: str) -> type[Transport[Any]]:
+    """Return the transport of a name, which may be `AUTO`."""
+    return TRANSPORTS[SharedMemory.name if name == AUTO else name]
+
+
 def open_transport(name: str, *, device: torch.device | None = None, timeout_s: float = TIMEOUT_S) -> Transport[Any]:
     """Return a new end of the transport of that name. See `Transport`."""
-    return TRANSPORTS[name](device=device, timeout_s=timeout_s)
+    return transport_kind(name)(device=device, timeout_s=timeout_s)

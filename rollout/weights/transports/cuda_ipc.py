@@ -11,6 +11,8 @@ class CudaIpc(Transport[str]):
 
     name = "cuda_ipc"
     slots = 2
+    one_machine = True
+    gpus = True
 
     @classmethod
     def require(cls) -> None:

@@ -11,6 +11,7 @@ class SharedMemory(Transport[str]):
 
     name = "shared_memory"
     slots = 2
+    one_machine = True
     sparse = True
 
     def __init__(self, *, device: torch.device | None = None, timeout_s: float = TIMEOUT_S) -> None:

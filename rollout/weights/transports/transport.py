@@ -52,6 +52,10 @@ class Transport(ABC, Generic[OfferT]):
     """What `learner.transport` calls it."""
     slots: ClassVar[int] = 1
     """How many whole segments must take turns, so that one that is being read is not overwritten."""
+    one_machine: ClassVar[bool] = False
+    """Whether it reaches only engines on the learner's machine."""
+    gpus: ClassVar[bool] = False
+    """Whether it goes from GPU to GPU."""
     sparse: ClassVar[bool] = False
     """Whether changes alone can travel by it: they are found and made in main memory."""
 

@@ -1,0 +1,94 @@
+"""What a run's weights travel by: as its settings say, where that can be, or by what its cluster is."""
+
+from dataclasses import dataclass
+
+import ray
+
+from orchestrator.cluster.actors import cluster_gpus
+from rollout.weights.host_memory import available_bytes
+from rollout.weights.transports.catalog import AUTO, TRANSPORTS
+
+STORE = "object_store_memory"
+"""What Ray calls the room for objects on a machine, in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a run's processes stand on: how many machines may hold them, which share of a GPU each has (0 for none), and in
+    bytes the main memory that this machine can give and the smallest object store of Ray's.
+    """
+
+    machines: int
+    gpu_share: float
+    memory: int
+    object_store: int
+
+    @classmethod
+    def of_cluster(cls, *, actors: int) -> "Ground":
+        """Return that of the cluster as it is now, for a run of so many processes."""
+        share = cluster_gpus().share(actors)
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        fit = [node for node in nodes if not share or node["Resources"].get("GPU")]
+        return cls(
+            machines=len(fit),
+            gpu_share=share,
+            memory=available_bytes()[0],
+            object_store=int(min(node["Resources"].get(STORE, 0) for node in fit)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A transport by its name, and why it is this one."""
+
+    transport: str
+    why: str
+
+
+def choose(wanted: str, ground: Ground, *, sparse: bool, nbytes: int) -> Choice:
+    """Return what pushes of `nbytes` bytes travel by where `learner.transport` is `wanted`, `sparse` as `learner.sparse_push`.
+
+    Raises `ValueError` where it does not reach the engines on this ground, or finds no room there.
+    """
+    if wanted == AUTO:
+        choice = _by_ground(ground, sparse=sparse)
+    else:
+        choice = Choice(transport=wanted, why=f"learner.transport={wanted}")
+        _require_reach(wanted, ground)
+    _require_room(choice.transport, ground, nbytes=nbytes)
+    return choice
+
+
+def _by_ground(ground: Ground, *, sparse: bool) -> Choice:
+    if ground.machines > 1:
+        return Choice(transport="ray", why=f"the cluster has {ground.machines} machines for learner and engines")
+    return Choice(transport="shared_memory", why="learner and engines are on one machine")
+
+
+def _require_reach(name: str, ground: Ground) -> None:
+    kind = TRANSPORTS[name]
+    if kind.one_machine and ground.machines > 1:
+        raise ValueError(
+            f"learner.transport={name} reaches engines on the learner's machine alone, and the cluster has {ground.machines} "
+            f"that may hold them; set learner.transport={AUTO}"
+        )
+    if kind.gpus and not ground.gpu_share:
+        raise ValueError(
+            f"learner.transport={name} is for GPUs, and the cluster has none; set learner.transport={AUTO}"
+        )
+
+
+def _require_room(name: str, ground: Ground, *, nbytes: int) -> None:
+    """Raise `ValueError` where pushes are larger than what they travel through: memory of no name, or Ray's object store."""
+    needed = nbytes * TRANSPORTS[name].slots
+    if name == "shared_memory" and needed > ground.memory:
+        raise ValueError(
+            f"learner.transport={name} keeps {needed:,} bytes of weights in main memory, of which {ground.memory:,} are "
+            f"available; set learner.wire_dtype=bfloat16, or use a machine with more"
+        )
+    if name == "ray" and nbytes > ground.object_store:
+        raise ValueError(
+            f"learner.transport={name}: {nbytes:,} bytes of weights do not fit into Ray's object store of "
+            f"{ground.object_store:,} bytes on one of the machines; start Ray there with a larger --object-store-memory (and "
+            f"/dev/shm, which it lies in), or set learner.wire_dtype=bfloat16"
+        )
