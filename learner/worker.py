@@ -176,7 +176,7 @@ class TrainerWorker:
         values = []
         with torch.no_grad():
             for sample in samples:
-                ids_BT = torch.tensor([sample.ids], device=engine.device)
+                ids_BT = torch.tensor(sample.ids, dtype=torch.int64, device=engine.device)[None]
                 replay.follow([PassExperts.uncounted(sample.experts, length=len(sample.ids))])
                 temperatures_B = torch.tensor([sample.temperature], device=ids_BT.device)
                 scores = engine.scorer(ids_BT, torch.ones_like(ids_BT).bool(), temperatures_B=temperatures_B)

@@ -3,7 +3,8 @@
 From the bottom up; each room imports itself and those above it in this list:
 
     sampling      how a token is drawn
-    trajectory    what a rollout leaves; `trajectory_json` writes it, `expert_choices` is a part of it
+    expert_choices, token_arrays     what there is of tokens, as arrays
+    trajectory    what a rollout leaves; `trajectory_json` writes it
     tokenizer     loading one; `escaping` keeps texts from forging turns
     formats       how a model's family writes thoughts and tool calls, and ends its turns
     budget        the limit of a thought: the rule, and how a request carries it

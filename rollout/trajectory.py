@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import total_ordering
 
-import numpy as np
-from numpy.typing import NDArray
-
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Message, Task
 from rewards.verdict import Verdict, correctness
+from rollout.expert_choices import Choices
 from rollout.sampling import PLAIN, Sampling
+from rollout.token_arrays import Floats, Ids, Marks, same_values
 
 
 @total_ordering
@@ -106,7 +105,7 @@ NO_TIME = Times()
 NO_THOUGHT = Thought(tokens=0, answer_tokens=0, closed=Closed.NONE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turn:
     """One call of the engine and what followed it.
 
@@ -114,6 +113,7 @@ class Turn:
     rendered observation in later ones. Of a trajectory of two turns the engine saw `context_1` and then
     `context_1 + sampled_1 + context_2`; its training sequence is `context_1 + sampled_1 + context_2 + sampled_2`.
     `forced_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
+    All of these are read-only arrays (`rollout/token_arrays.py`).
     `text` is all that was sampled, `thought_text` and `answer` are what was read of it, in the format of the model's family.
     `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
     `experts` are the expert choices that the engine recorded, of shape (ids, expert layers, experts of a token), a row for
@@ -121,18 +121,18 @@ class Turn:
     `times` are those of this turn alone.
     """
 
-    context_ids: tuple[int, ...]
-    sampled_ids: tuple[int, ...]
-    logprobs_T: tuple[float, ...]
-    versions_T: tuple[int, ...]
-    forced_T: tuple[bool, ...]
+    context_ids: Ids
+    sampled_ids: Ids
+    logprobs_T: Floats
+    versions_T: Ids
+    forced_T: Marks
     text: str
     thought_text: str | None = None
     answer: str = ""
     observation: tuple[Message, ...] = field(default=())
     thought: Thought = NO_THOUGHT
     faults: tuple[TurnFault, ...] = ()
-    experts: NDArray[np.int16] | None = field(default=None, compare=False)
+    experts: Choices | None = field(default=None, compare=False)
     times: Times = field(default=NO_TIME, compare=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +147,9 @@ class Turn:
         ids = len(self.context_ids) + count
         if self.experts is not None and len(self.experts) != ids:
             raise ValueError(f"experts has {len(self.experts)} entries for {ids} ids")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Turn) and same_values(self, other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +183,7 @@ class Trajectory:
     @property
     def unforced_tokens(self) -> int:
         """Tokens that the model sampled itself."""
-        return sum(not forced for turn in self.turns for forced in turn.forced_T)
+        return sum(len(turn.forced_T) - int(turn.forced_T.sum()) for turn in self.turns)
 
     @property
     def thought_tokens(self) -> int:

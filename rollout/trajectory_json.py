@@ -15,6 +15,7 @@ from envs.core.task import Task
 from rewards.verdict import Outcome, Verdict
 from rollout.expert_choices import from_json, to_json
 from rollout.sampling import sampling_from_json, sampling_to_json
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import (
     Carried,
     Closed,
@@ -42,11 +43,11 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "thought_text": turn.thought_text,
         "answer": turn.answer,
         "observation": list(turn.observation),
-        "context_ids": list(turn.context_ids),
-        "sampled_ids": list(turn.sampled_ids),
-        "logprobs": [None if math.isnan(value) else value for value in turn.logprobs_T],
-        "versions": list(turn.versions_T),
-        "forced": list(turn.forced_T),
+        "context_ids": turn.context_ids.tolist(),
+        "sampled_ids": turn.sampled_ids.tolist(),
+        "logprobs": [None if math.isnan(value) else value for value in turn.logprobs_T.tolist()],
+        "versions": turn.versions_T.tolist(),
+        "forced": turn.forced_T.tolist(),
         "thought_tokens": turn.thought.tokens,
         "answer_tokens": turn.thought.answer_tokens,
         "closed": turn.thought.closed.value,
@@ -59,11 +60,11 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
 def turn_from_json(data: dict[str, Any]) -> Turn:
     """Return what `turn_to_json` wrote."""
     return Turn(
-        context_ids=tuple(data["context_ids"]),
-        sampled_ids=tuple(data["sampled_ids"]),
-        logprobs_T=tuple(math.nan if value is None else value for value in data["logprobs"]),
-        versions_T=tuple(data["versions"]),
-        forced_T=tuple(data["forced"]),
+        context_ids=as_ids(data["context_ids"]),
+        sampled_ids=as_ids(data["sampled_ids"]),
+        logprobs_T=as_floats([math.nan if value is None else value for value in data["logprobs"]]),
+        versions_T=as_ids(data["versions"]),
+        forced_T=as_marks(data["forced"]),
         text=data["text"],
         thought_text=data["thought_text"],
         answer=data["answer"],

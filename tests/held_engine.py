@@ -7,6 +7,7 @@ from replay_engine import ReplayEngine
 
 from rollout.budget.rule import ThoughtLimit
 from rollout.engines.protocol import Completion, TurnRequest
+from rollout.token_arrays import tokens_of
 from rollout.trajectory import Trajectory
 
 Said = dict[tuple[int, ...], Completion]
@@ -18,16 +19,16 @@ def said_in(trajectory: Trajectory, *, finished: bool = True) -> Said:
     said: Said = {}
     seen: tuple[int, ...] = ()
     for turn in trajectory.turns:
-        seen = (*seen, *turn.context_ids)
+        seen = (*seen, *tokens_of(turn.context_ids))
         said[seen] = Completion(
-            token_ids=turn.sampled_ids,
-            logprobs_T=turn.logprobs_T,
-            versions_T=turn.versions_T,
-            forced_T=turn.forced_T,
+            token_ids=tokens_of(turn.sampled_ids),
+            logprobs_T=tuple(turn.logprobs_T.tolist()),
+            versions_T=tuple(turn.versions_T.tolist()),
+            forced_T=tuple(turn.forced_T.tolist()),
             finished=finished or turn is not trajectory.turns[-1],
             experts=turn.experts,
         )
-        seen = (*seen, *turn.sampled_ids)
+        seen = (*seen, *tokens_of(turn.sampled_ids))
     return said
 
 

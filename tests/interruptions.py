@@ -22,6 +22,7 @@ from rollout.episodes.begun import BegunGroup
 from rollout.episodes.begun_json import begun_from_json, begun_to_json
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.turn_sampler import TurnSampler
+from rollout.token_arrays import as_floats
 from rollout.trajectory import Ticket, Trajectory, WeightVersion
 
 LONG_S = 30.0
@@ -78,9 +79,9 @@ def same_but_for_versions(trajectory: Trajectory, whole: Trajectory) -> None:
     assert len(trajectory.turns) == len(whole.turns)
     for ours, theirs in zip(trajectory.turns, whole.turns, strict=True):
         np.testing.assert_array_equal(ours.logprobs_T, theirs.logprobs_T)
-        assert dataclasses.replace(ours, logprobs_T=(0.0,) * len(ours.sampled_ids), versions_T=theirs.versions_T) == (
-            dataclasses.replace(theirs, logprobs_T=(0.0,) * len(theirs.sampled_ids))
-        )
+        assert dataclasses.replace(
+            ours, logprobs_T=as_floats((0.0,) * len(ours.sampled_ids)), versions_T=theirs.versions_T
+        ) == (dataclasses.replace(theirs, logprobs_T=as_floats((0.0,) * len(theirs.sampled_ids))))
     assert (trajectory.stop, trajectory.reward, trajectory.verdict, trajectory.failure) == (
         whole.stop,
         whole.reward,

@@ -9,6 +9,7 @@ from envs.core.task import Task
 from learner.batches.micro_batches import MicroBatch, make_batch
 from learner.batches.samples import TrainingSample, samples_from_groups
 from rollout.sampling import Sampling
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 NAN = float("nan")
@@ -29,11 +30,20 @@ def trajectory(*turns: Turn, reward: float, stop: Stop = Stop.ENV) -> Trajectory
 
 
 FIRST = Turn(
-    context_ids=(1, 2), sampled_ids=(3, 4, 5), logprobs_T=(-0.1, NAN, -0.3), versions_T=(4, 4, 5),
-    forced_T=(False, True, False), text="",
-)  # fmt: skip
+    context_ids=as_ids((1, 2)),
+    sampled_ids=as_ids((3, 4, 5)),
+    logprobs_T=as_floats((-0.1, NAN, -0.3)),
+    versions_T=as_ids((4, 4, 5)),
+    forced_T=as_marks((False, True, False)),
+    text="",
+)
 SECOND = Turn(
-    context_ids=(6,), sampled_ids=(7, 8), logprobs_T=(-0.4, -0.5), versions_T=(5, 6), forced_T=(False, False), text=""
+    context_ids=as_ids((6,)),
+    sampled_ids=as_ids((7, 8)),
+    logprobs_T=as_floats((-0.4, -0.5)),
+    versions_T=as_ids((5, 6)),
+    forced_T=as_marks((False, False)),
+    text="",
 )
 
 
@@ -41,13 +51,13 @@ def test_a_trajectory_becomes_one_sequence_of_all_its_turns():
     first, second = samples_from_groups(
         [group(trajectory(FIRST, SECOND, reward=1.0), trajectory(FIRST, reward=0.0))], advantage="rloo"
     )
-    assert first.ids == (1, 2, 3, 4, 5, 6, 7, 8)
-    assert first.trained_T == (False, False, True, False, True, False, True, True)
-    assert first.advantages_T == (1.0,) * 8
-    assert first.behaviour_T[2] == -0.1
+    assert first.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert first.trained_T.tolist() == [False, False, True, False, True, False, True, True]
+    assert first.advantages_T.tolist() == [1.0] * 8
+    assert first.behaviour_T[2] == np.float32(-0.1)
     assert [math.isnan(value) for value in first.behaviour_T] == [True, True, False, True, False, True, False, False]
     assert (first.oldest, first.newest) == (WeightVersion(step=4), WeightVersion(step=6))
-    assert second.advantages_T == (-1.0,) * 5
+    assert second.advantages_T.tolist() == [-1.0] * 5
 
 
 def test_samples_and_micro_batches_carry_the_temperature_of_their_groups():
@@ -72,7 +82,12 @@ def test_truncated_trajectories_carry_no_loss_where_they_are_masked():
 
 def test_misaligned_sequences_are_refused_with_both_lengths():
     with pytest.raises(ValueError, match="behaviour_T has 1 entries for 2 ids"):
-        TrainingSample(ids=(1, 2), trained_T=(False, True), advantages_T=(0.0, 0.0), behaviour_T=(NAN,))
+        TrainingSample(
+            ids=as_ids((1, 2)),
+            trained_T=as_marks((False, True)),
+            advantages_T=as_floats((0.0, 0.0)),
+            behaviour_T=as_floats((NAN,)),
+        )
     with pytest.raises(ValueError, match="first token"):
         TrainingSample.supervised(ids=(1, 2), trained_T=(True, True))
 

@@ -57,9 +57,9 @@ def gradient(loss: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
 
 def answer_logprob(model: PreTrainedModel, sequence: TrainingSample) -> torch.Tensor:
     """log pi of an answer, one sequence at a time, by transformers and torch alone."""
-    ids_1T = torch.tensor([sequence.ids])
+    ids_1T = torch.tensor([sequence.ids.tolist()])
     logs_TV = model(input_ids=ids_1T).logits[0].log_softmax(-1)
-    start = sequence.trained_T.index(True)
+    start = sequence.first_trained
     return sum(logs_TV[place - 1, sequence.ids[place]] for place in range(start, len(sequence.ids)))
 
 

@@ -17,6 +17,7 @@ from learner.losses.dpo import dpo_loss
 from learner.losses.policy import Loss, PolicyTerms, policy_loss
 from learner.models.fresh import byte_tokenizer
 from learner.models.logprobs import token_entropies, token_logprobs
+from rollout.token_arrays import as_floats, as_ids, as_marks
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("trl") is None, reason="TRL is not installed; requirements/dev.txt has it"
@@ -94,10 +95,10 @@ def ours(model: PreTrainedModel, answers: Answers, config: LossConfig) -> tuple[
     """The mean loss of the batch as the learner computes it, from the batch that it is made of."""
     sequences = [
         TrainingSample(
-            ids=tuple(ids),
-            trained_T=tuple(place >= PROMPT for place in range(len(ids))),
-            advantages_T=(advantage,) * len(ids),
-            behaviour_T=tuple(answers.old_BT[row, : len(ids)].tolist()),
+            ids=as_ids(tuple(ids)),
+            trained_T=as_marks(tuple(place >= PROMPT for place in range(len(ids)))),
+            advantages_T=as_floats((advantage,) * len(ids)),
+            behaviour_T=as_floats(tuple(answers.old_BT[row, : len(ids)].tolist())),
         )
         for row, (ids, advantage) in enumerate(zip(answers.ids, ADVANTAGES, strict=True))
     ]

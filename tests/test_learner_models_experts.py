@@ -31,6 +31,7 @@ from learner.models.experts import (
 )
 from learner.models.shared_prompt import causal_logits
 from rollout.expert_choices import Choices
+from rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
 
 MAKERS = [tiny_models.nemotron_h_moe, tiny_models.qwen3_moe]
 LAYERS, EXPERTS, CHOSEN = 2, 8, 2
@@ -87,7 +88,11 @@ def test_choices_of_parts_follow_each_other_and_must_be_alike():
         joined_choices([(2, choices), (2, choices[:, :1])])
     with pytest.raises(ValueError, match="experts has 2 entries for 3 ids"):
         TrainingSample(
-            ids=(1, 2, 3), trained_T=(False,) * 3, advantages_T=(0.0,) * 3, behaviour_T=(0.0,) * 3, experts=choices
+            ids=as_ids((1, 2, 3)),
+            trained_T=as_marks((False,) * 3),
+            advantages_T=as_floats((0.0,) * 3),
+            behaviour_T=as_floats((0.0,) * 3),
+            experts=choices,
         )
 
 
@@ -182,10 +187,10 @@ def answers(model: PreTrainedModel) -> list[TrainingSample]:
             ids = (*prompt, *tokens(long, seed=long))
             sequences.append(
                 TrainingSample(
-                    ids=ids,
-                    trained_T=(False,) * length + (True,) * long,
-                    advantages_T=(1.0,) * len(ids),
-                    behaviour_T=(-5.0,) * len(ids),
+                    ids=as_ids(ids),
+                    trained_T=as_marks((False,) * length + (True,) * long),
+                    advantages_T=as_floats((1.0,) * len(ids)),
+                    behaviour_T=as_floats((-5.0,) * len(ids)),
                     group=group,
                     experts=recorded(model, ids),
                 )
@@ -205,7 +210,7 @@ def answer_logits(model: PreTrainedModel, only: MicroBatch, sequences: list[Trai
     logits_BTV = causal_logits(model, model.config, torch.from_numpy(only.ids_BT), only.prompts)
     rows = []
     for sequence in sequences:
-        prompt = sequence.trained_T.index(True)
+        prompt = sequence.first_trained
         start, count = 0 if only.prompts is not None else prompt - 1, len(sequence.ids) - prompt
         said = only.ids_BT[:, start + 1 : start + 1 + count].tolist()
         rows.append(logits_BTV[said.index(list(sequence.ids[prompt:])), start : start + count])
@@ -227,11 +232,11 @@ def test_choices_recorded_from_other_weights_give_what_forcing_them_by_hand_give
     expected = []
     for sequence in sequences:
         assert sequence.experts is not None
-        own = recorded(after, sequence.ids)
+        own = recorded(after, tokens_of(sequence.ids))
         assert (own != sequence.experts).any(-1).mean() > 0.2  # the weights have moved far
         choices = sequence.experts.copy()
         choices[-1] = 0, 1  # whatever: it predicts nothing
-        expected.append(forced_logits(after, sequence.ids, choices)[sequence.trained_T.index(True) - 1 : -1])
+        expected.append(forced_logits(after, tokens_of(sequence.ids), choices)[sequence.first_trained - 1 : -1])
     draws = [torch.randn(row.shape, generator=torch.Generator().manual_seed(len(row))) for row in expected]
 
     def whole(rows: list[torch.Tensor]) -> torch.Tensor:

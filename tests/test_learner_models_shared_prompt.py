@@ -31,6 +31,7 @@ from learner.models.logprobs import token_logprobs
 from learner.models.prompt_cache import require_shareable
 from learner.models.shared_prompt import causal_logits
 from learner.worker import TrainerWorker
+from rollout.token_arrays import as_floats, as_ids, as_marks
 
 VOCABULARY = 260
 LONGEST = 10**6
@@ -98,10 +99,12 @@ def answer(prompt: list[int], length: int, *, seed: int, group: int | None) -> T
     trained_T = tuple(t >= len(prompt) and t != len(prompt) + 2 for t in range(len(ids)))
     noise = torch.randn(len(ids), generator=torch.Generator().manual_seed(seed)).tolist()
     return TrainingSample(
-        ids=ids,
-        trained_T=trained_T,
-        advantages_T=tuple(noise[0] for _ in ids),
-        behaviour_T=tuple(-5.6 + 0.3 * value if yes else math.nan for value, yes in zip(noise, trained_T, strict=True)),
+        ids=as_ids(ids),
+        trained_T=as_marks(trained_T),
+        advantages_T=as_floats(tuple(noise[0] for _ in ids)),
+        behaviour_T=as_floats(
+            tuple(-5.6 + 0.3 * value if yes else math.nan for value, yes in zip(noise, trained_T, strict=True))
+        ),
         group=group,
     )
 
@@ -162,7 +165,7 @@ def rows(built: TrainBatch) -> list[tuple[Any, ...]]:
     ],
 )
 def test_a_prompt_ends_where_sequences_differ_or_the_first_of_them_is_trained(ids, first_trained, expected):
-    assert shared_length(ids, first_trained) == expected
+    assert shared_length([as_ids(own) for own in ids], first_trained) == expected
 
 
 def test_a_shared_batch_holds_the_same_tokens_as_a_plain_one():

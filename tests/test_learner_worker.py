@@ -31,6 +31,7 @@ from learner.config import LearnerConfig, OptimConfig, ZeroStage
 from learner.losses.config import LossConfig
 from learner.models.logprobs import token_logprobs
 from learner.worker import TrainerWorker
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.weights.manifest import WeightManifest
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
@@ -79,10 +80,10 @@ def policy_sequences(*, seed: int) -> list[TrainingSample]:
         noise = torch.randn(length, generator=draw).tolist()
         sequences.append(
             TrainingSample(
-                ids=tuple(ids),
-                trained_T=tuple(t >= prompt for t in range(length)),
-                advantages_T=(noise[0],) * length,
-                behaviour_T=tuple(-5.6 + 0.3 * noise[t] if t >= prompt else math.nan for t in range(length)),
+                ids=as_ids(tuple(ids)),
+                trained_T=as_marks(tuple(t >= prompt for t in range(length))),
+                advantages_T=as_floats((noise[0],) * length),
+                behaviour_T=as_floats(tuple(-5.6 + 0.3 * noise[t] if t >= prompt else math.nan for t in range(length))),
             )
         )
     return sequences
@@ -96,7 +97,10 @@ def broken_batch(*, ranks: int) -> TrainBatch:
     """A batch whose shortest sequence, which one rank alone gets, has lost its log-probabilities."""
     *whole, last = policy_sequences(seed=9)
     lost = TrainingSample(
-        ids=last.ids, trained_T=last.trained_T, advantages_T=last.advantages_T, behaviour_T=(math.nan,) * len(last.ids)
+        ids=last.ids,
+        trained_T=last.trained_T,
+        advantages_T=last.advantages_T,
+        behaviour_T=as_floats((math.nan,) * len(last.ids)),
     )
     return make_batch([*whole, lost], ranks=ranks, micro_batch_tokens=70, pad_id=0)
 
@@ -104,7 +108,7 @@ def broken_batch(*, ranks: int) -> TrainBatch:
 def infinite_batch() -> TrainBatch:
     """A batch whose loss is not finite either."""
     *whole, last = policy_sequences(seed=9)
-    boundless = replace(last, advantages_T=(math.inf,) * len(last.ids))
+    boundless = replace(last, advantages_T=as_floats((math.inf,) * len(last.ids)))
     return make_batch([*whole, boundless], ranks=1, micro_batch_tokens=70, pad_id=0)
 
 
@@ -266,7 +270,7 @@ def test_a_saved_model_is_loaded_by_transformers_and_holds_what_was_pushed(alone
         assert all(torch.equal(tensor, result["resumed"][name]) for name, tensor in saved.items())
         model = AutoModelForCausalLM.from_pretrained(result["saved"])
         for sequence, expected in zip(policy_sequences(seed=5), result["logprobs"], strict=True):
-            ids_BT = torch.tensor([sequence.ids])
+            ids_BT = torch.tensor([sequence.ids.tolist()])
             with torch.no_grad():
                 found = token_logprobs(model(input_ids=ids_BT).logits, ids_BT)[0]
             assert found.tolist() == pytest.approx(expected, abs=1e-5)
@@ -295,7 +299,7 @@ def summed_gradient(folder: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     model = AutoModelForCausalLM.from_pretrained(f"{folder}/llama", dtype=torch.bfloat16)
     total = {name: torch.zeros_like(parameter, dtype=dtype) for name, parameter in model.named_parameters()}
     for sequence in many_sequences():
-        ids_BT = torch.tensor([sequence.ids])
+        ids_BT = torch.tensor([sequence.ids.tolist()])
         model.zero_grad()
         (-token_logprobs(model(input_ids=ids_BT).logits, ids_BT).sum() / (11 * MANY)).backward()
         for name, parameter in model.named_parameters():
@@ -423,7 +427,7 @@ def test_tied_embeddings_are_one_parameter_with_both_gradients_and_stay_tied_in_
     accumulated, folder, stage
 ):
     model = AutoModelForCausalLM.from_pretrained(f"{folder}/qwen3", dtype=torch.float32)
-    ids_BT = torch.tensor([sequence.ids for sequence in many_sequences()])
+    ids_BT = torch.tensor([sequence.ids.tolist() for sequence in many_sequences()])
     (-token_logprobs(model(input_ids=ids_BT).logits, ids_BT).sum() / (11 * MANY)).backward()
     expected = {name: parameter.grad for name, parameter in model.named_parameters()}
     found = accumulated[f"tied {stage}"]
@@ -463,6 +467,6 @@ def test_padding_on_the_right_changes_no_logprob():
     with torch.no_grad():
         together_BT = token_logprobs(model(input_ids=ids_BT, use_cache=False).logits, ids_BT)
         for row, sequence in enumerate(sequences):
-            ids_1T = torch.tensor([sequence.ids])
+            ids_1T = torch.tensor([sequence.ids.tolist()])
             alone_T = token_logprobs(model(input_ids=ids_1T).logits, ids_1T)[0]
             assert torch.allclose(together_BT[row, : len(sequence.ids)], alone_T, atol=1e-5)

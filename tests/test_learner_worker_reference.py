@@ -14,6 +14,7 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
+from rollout.token_arrays import as_floats, as_ids, as_marks
 
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)
 NEAR = LossConfig(kl_coefficient=0.5, entropy_bonus=0.01)
@@ -27,10 +28,10 @@ def batch(*, ranks: int = 1) -> TrainBatch:
     rng = random.Random(0)
     rows = [
         TrainingSample(
-            ids=tuple(rng.randrange(3, 200) for _ in range(length)),
-            trained_T=tuple(place >= length // 2 for place in range(length)),
-            advantages_T=(1.0 if length % 2 else -1.0,) * length,
-            behaviour_T=tuple(-5.6 if place >= length // 2 else math.nan for place in range(length)),
+            ids=as_ids(tuple(rng.randrange(3, 200) for _ in range(length))),
+            trained_T=as_marks(tuple(place >= length // 2 for place in range(length))),
+            advantages_T=as_floats((1.0 if length % 2 else -1.0,) * length),
+            behaviour_T=as_floats(tuple(-5.6 if place >= length // 2 else math.nan for place in range(length))),
         )
         for length in (21, 16, 13, 8)
     ]

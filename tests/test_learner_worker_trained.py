@@ -158,7 +158,7 @@ def test_a_merged_model_computes_what_weights_and_adapters_compute(folder, found
     model = AutoModelForCausalLM.from_pretrained(folder / "lora-final")
     match_engine(model)
     for sequence, expected in zip(policy_sequences(seed=5), found["lora"]["logprobs"], strict=True):
-        ids_BT = torch.tensor([sequence.ids])
+        ids_BT = torch.tensor([sequence.ids.tolist()])
         with torch.no_grad():
             assert token_logprobs(model(input_ids=ids_BT).logits, ids_BT)[0].tolist() == pytest.approx(
                 expected, abs=1e-5

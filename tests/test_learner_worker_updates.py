@@ -20,6 +20,7 @@ from learner.update import Fixed, over_updates, with_divergence
 from learner.worker import TrainerWorker
 from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.distill import DistillConfig
+from rollout.token_arrays import Floats, as_floats, as_ids, as_marks, tokens_of
 
 EPOCHS = 2
 UPDATES = 2 * EPOCHS
@@ -35,10 +36,10 @@ def parts(seed: int) -> list[list[TrainingSample]]:
     first, last = policy_sequences(seed=seed)[:4], policy_sequences(seed=seed)[4:]
     answers = [
         TrainingSample(
-            ids=(*prompt, *answer.ids),
-            trained_T=(*[False] * PROMPT, *answer.trained_T),
-            advantages_T=(*[0.0] * PROMPT, *answer.advantages_T),
-            behaviour_T=(*[math.nan] * PROMPT, *answer.behaviour_T),
+            ids=as_ids((*prompt, *answer.ids)),
+            trained_T=as_marks((*[False] * PROMPT, *answer.trained_T)),
+            advantages_T=as_floats((*[0.0] * PROMPT, *answer.advantages_T)),
+            behaviour_T=as_floats((*[math.nan] * PROMPT, *answer.behaviour_T)),
             group=7,
         )
         for answer in first
@@ -96,12 +97,12 @@ def trained(folder: Path) -> dict[str, Any]:
 
 def logprobs(model: PreTrainedModel, sequence: TrainingSample) -> torch.Tensor:
     """log pi of the trained tokens."""
-    ids = torch.tensor([sequence.ids])
+    ids = torch.tensor([sequence.ids.tolist()])
     logs_TV = model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1)
     return logs_TV[torch.arange(ids.shape[1] - 1), ids[0, 1:]][torch.tensor(sequence.trained_T[1:])]
 
 
-def of_trained(values_T: tuple[float, ...], sequence: TrainingSample) -> torch.Tensor:
+def of_trained(values_T: Floats, sequence: TrainingSample) -> torch.Tensor:
     return torch.tensor(values_T)[torch.tensor(sequence.trained_T)]
 
 
@@ -126,10 +127,12 @@ def plain_loop(directory: Path) -> PreTrainedModel:
     count = 0
     for seed in (0, 1):
         with torch.no_grad():
-            known = {sequence.ids: logprobs(model, sequence) for part in parts(seed) for sequence in part}
+            known = {tokens_of(sequence.ids): logprobs(model, sequence) for part in parts(seed) for sequence in part}
         for part in parts(seed) * EPOCHS:
             optimizer.param_groups[0]["lr"] = OPTIM.learning_rate * (1 - count / (2 * UPDATES - 1))
-            total = torch.stack([ppo_loss(model, reference, sequence, known[sequence.ids]) for sequence in part]).sum()
+            total = torch.stack(
+                [ppo_loss(model, reference, sequence, known[tokens_of(sequence.ids)]) for sequence in part]
+            ).sum()
             optimizer.zero_grad()
             (total / sum(sequence.trained_tokens for sequence in part)).backward()
             optimizer.step()
@@ -226,10 +229,10 @@ def test_reinforce_pp_takes_the_divergence_from_the_reward_and_normalises_over_t
     rewards = [1.0, 0.0, 1.0]
     sequences = [
         TrainingSample(
-            ids=tuple(range(len(own) + 1)),
-            trained_T=(False, *[True] * len(own)),
-            advantages_T=(reward,) * (len(own) + 1),
-            behaviour_T=(-1.0,) * (len(own) + 1),
+            ids=as_ids(tuple(range(len(own) + 1))),
+            trained_T=as_marks((False, *[True] * len(own))),
+            advantages_T=as_floats((reward,) * (len(own) + 1)),
+            behaviour_T=as_floats((-1.0,) * (len(own) + 1)),
         )
         for reward, own in zip(rewards, kl, strict=True)
     ]

@@ -11,6 +11,7 @@ from test_orchestrator_data_rejection_sampling import DRAW, TOKENIZER, ids_of, m
 from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.data.config import DataConfig
 from learner.batches.pairs import Pair
+from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import DialogueTokenizer
 from orchestrator.data.epoch_batches import EpochBatches
@@ -36,11 +37,9 @@ def tokens_of() -> DialogueTokenizer:
     return DialogueTokenizer(Renderer(TOKENIZER), ThoughtTags(TOKENIZER), ThoughtConfig())
 
 
-def texts(ids: tuple[int, ...], trained: tuple[bool, ...]) -> tuple[str, str]:
+def texts(sample: TrainingSample) -> tuple[str, str]:
     """The prompt, and the trained ids."""
-    return TOKENIZER.decode(ids[: trained.index(True)]), TOKENIZER.decode(
-        [i for i, on in zip(ids, trained, strict=True) if on]
-    )
+    return TOKENIZER.decode(sample.ids[: sample.first_trained]), TOKENIZER.decode(sample.ids[sample.trained_T])
 
 
 def saved(path: Path, *rows: Any) -> Path:
@@ -50,10 +49,10 @@ def saved(path: Path, *rows: Any) -> Path:
 
 def test_a_row_becomes_two_answers_to_one_prompt_with_their_thoughts() -> None:
     pair = parse_preference(ROW, 0).pair(tokens_of())
-    prompt, chosen = texts(pair.chosen.ids, pair.chosen.trained_T)
+    prompt, chosen = texts(pair.chosen)
     assert prompt.endswith("<|im_start|>user\n6*7=?<|im_end|>\n<|im_start|>assistant\n<think>\n")
     assert chosen == "six sevens\n</think>\n42<|im_end|>"
-    assert texts(pair.rejected.ids, pair.rejected.trained_T) == (prompt, "a guess\n</think>\n41<|im_end|>")
+    assert texts(pair.rejected) == (prompt, "a guess\n</think>\n41<|im_end|>")
 
 
 def test_answers_without_thoughts_follow_a_prompt_that_opens_none() -> None:
@@ -61,7 +60,7 @@ def test_answers_without_thoughts_follow_a_prompt_that_opens_none() -> None:
     assert row.chosen.task.thinking == OFF
     assert parse_preference(ROW, 0).chosen.task.thinking == UNLIMITED
     pair = row.pair(tokens_of())
-    prompt, rejected = texts(pair.rejected.ids, pair.rejected.trained_T)
+    prompt, rejected = texts(pair.rejected)
     assert prompt.endswith("<think></think>")
     assert rejected == "41\n<|im_end|>"
 
@@ -161,14 +160,14 @@ def test_each_right_answer_is_paired_with_another_wrong_one_of_the_same_task(tmp
     path.write_text("\n".join(pair_lines(DRAW, answered(*unusable, *wrong, *right))) + "\n", encoding="utf-8")
     (first, second), counts = read_pairs(path, max_tokens=None)
     assert counts == {"rows": 2}
-    assert texts(first.chosen.ids, first.chosen.trained_T)[1].endswith("so42<|im_end|>")  # nothing that was forced
+    assert texts(first.chosen)[1].endswith("so42<|im_end|>")  # nothing that was forced
     assert ids_of("[told]")[0] in first.chosen.ids
-    assert texts(first.rejected.ids, first.rejected.trained_T)[1] == "7<|im_end|>"
-    assert texts(second.chosen.ids, second.chosen.trained_T)[1] == "so\n</think>\n42<|im_end|>"
-    assert texts(second.rejected.ids, second.rejected.trained_T)[1] == "8<|im_end|>"
+    assert texts(first.rejected)[1] == "7<|im_end|>"
+    assert texts(second.chosen)[1] == "so\n</think>\n42<|im_end|>"
+    assert texts(second.rejected)[1] == "8<|im_end|>"
     length = len(second.chosen.ids)
     (short,), counts = read_pairs(path, max_tokens=length)
-    assert short.chosen.ids == second.chosen.ids
+    assert short.chosen.ids.tolist() == second.chosen.ids.tolist()
     assert counts == {"rows": 1, f"longer than {length} tokens and skipped": 1}
     assert pair_lines(DRAW, answered(*wrong)) == pair_lines(DRAW, answered(*right)) == []
 
@@ -186,7 +185,7 @@ def test_a_step_has_the_same_pairs_in_a_continued_run_and_an_epoch_has_each_pair
     steps = [before.batch(step) for step in (1, 2, 3, 4)]
     assert batches().batch(3) == steps[2]
     for epoch in (steps[0] + steps[1], steps[2] + steps[3]):
-        assert len({pair.rejected.ids for pair in epoch}) == 6
+        assert len({tuple(pair.rejected.ids) for pair in epoch}) == 6
     assert steps[0] + steps[1] != steps[2] + steps[3]
 
 

@@ -17,6 +17,7 @@ from orchestrator.mixture import Draw, Mixture, open_mixture
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.renderer import Renderer
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 TOKENIZER = byte_tokenizer()
@@ -39,11 +40,11 @@ def spoken(context: tuple[int, ...], text: str, *, forced: str = "") -> Turn:
     start = len(ids_of(text[: text.index(forced)])) if forced else len(ids)
     marks = tuple(start <= place < start + len(ids_of(forced)) for place in range(len(ids)))
     return Turn(
-        context_ids=context,
-        sampled_ids=ids,
-        logprobs_T=(-1.0,) * len(ids),
-        versions_T=(0,) * len(ids),
-        forced_T=marks,
+        context_ids=as_ids(context),
+        sampled_ids=as_ids(ids),
+        logprobs_T=as_floats((-1.0,) * len(ids)),
+        versions_T=as_ids((0,) * len(ids)),
+        forced_T=as_marks(marks),
         text=text,
         thought=TAGS.measure(ids, thinks=True),
     )
@@ -98,7 +99,7 @@ def own(
 def texts(sample: TrainingSample) -> tuple[str, str]:
     """All of the ids after the prompt, and the trained ones."""
     trained = [token for token, on in zip(sample.ids, sample.trained_T, strict=True) if on]
-    return TOKENIZER.decode(sample.ids[sample.trained_T.index(True) :]), TOKENIZER.decode(trained)
+    return TOKENIZER.decode(sample.ids[sample.first_trained :]), TOKENIZER.decode(trained)
 
 
 def test_an_answer_is_trained_as_it_was_sampled_without_what_was_forced(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_a_step_has_the_same_batch_in_a_continued_run_and_the_share_of_cut_thoug
         return own(tmp_path / "own.jsonl", thinking=ThinkingMix(budget=0.5, budgets=[2]), batch_size=200)[0]
 
     batch = data().batch(2)
-    assert batch[0].ids == data().batch(2)[0].ids
+    assert batch[0] == data().batch(2)[0]
     cut = sum("lo\n" + CLOSE_THOUGHT in TOKENIZER.decode(sequence.ids) for sequence in batch)
     assert 80 < cut < 120
 
@@ -149,7 +150,7 @@ def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path
     turn = replace(spoken(prompt, "42<|im_end|>"), thought=TAGS.measure(ids, thinks=False))
     announced = ThoughtConfig(announce=True)
     data, answer = own(tmp_path / "own.jsonl", thinking=cut, thought=announced, said=trajectory(turn), thinks=False)
-    assert data.batch(1)[0].ids == (*prompt, *ids)
+    assert tuple(data.batch(1)[0].ids) == (*prompt, *ids)
     assert answer.turns == (turn,)  # as it was, after the file
 
 
@@ -169,9 +170,9 @@ def test_an_answer_over_the_limit_is_left_out_and_counted_never_cut(tmp_path: Pa
 
 def test_a_budget_that_makes_the_prompt_too_long_leaves_the_answer_whole(tmp_path: Path) -> None:
     cut = ThinkingMix(budget=1.0, budgets=[9])
-    whole = sample_of(two_turns().turns).ids
-    data, _ = own(tmp_path / "own.jsonl", thinking=cut, thought=ThoughtConfig(announce=True), max_tokens=len(whole))
-    assert data.batch(1)[0].ids == whole
+    whole = sample_of(two_turns().turns)
+    data, _ = own(tmp_path / "own.jsonl", thinking=cut, thought=ThoughtConfig(announce=True), max_tokens=len(whole.ids))
+    assert data.batch(1)[0] == whole
 
 
 def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) -> None:
@@ -179,11 +180,9 @@ def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) 
     greeted = (*Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), *ids_of("[and what the server says]<think>\n"))
     said = trajectory(spoken(greeted, "long thought\n</think>\n42<|im_end|>"))
     path = tmp_path / "own.jsonl"
-    assert (
-        own(path, thinking=cut, thought=ThoughtConfig(announce=True), said=said)[0].batch(1)[0].ids
-        == sample_of(said.turns).ids
-    )
-    assert len(own(path, thinking=cut, said=said)[0].batch(1)[0].ids) < len(sample_of(said.turns).ids)
+    whole = sample_of(said.turns)
+    assert own(path, thinking=cut, thought=ThoughtConfig(announce=True), said=said)[0].batch(1)[0] == whole
+    assert len(own(path, thinking=cut, said=said)[0].batch(1)[0].ids) < len(whole.ids)
 
 
 def test_a_model_without_thoughts_learns_from_its_answers_as_they_are(tmp_path: Path) -> None:
@@ -201,4 +200,4 @@ def test_a_model_without_thoughts_learns_from_its_answers_as_they_are(tmp_path: 
         max_tokens=None,
         seed=1,
     )
-    assert data.batch(1)[0].ids == sample_of(answers[0].turns).ids
+    assert data.batch(1)[0] == sample_of(answers[0].turns)

@@ -62,7 +62,7 @@ def trained_text(sequence: TrainingSample) -> str:
 
 
 def tokens(batch: list[TrainingSample]) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
-    return [(sequence.ids, sequence.trained_T) for sequence in batch]
+    return [(tuple(sequence.ids), tuple(sequence.trained_T)) for sequence in batch]
 
 
 TASK = Task(env=EnvRef(name="tool_use"), key="k", messages=({"role": "user", "content": "a+b=?"},), spec={})
@@ -76,7 +76,7 @@ def cut(config: SftDataConfig, *, seed: int = 0, dialogue: Dialogue = DIALOGUE) 
 def pieces(dialogue: Dialogue, by: DialogueTokenizer) -> tuple[str, str]:
     """The text of all ids after the prompt, and that of the trained ones."""
     sample = by.sample(dialogue)
-    return TOKENIZER.decode(sample.ids[sample.trained_T.index(True) :]), trained_text(sample)
+    return TOKENIZER.decode(sample.ids[sample.first_trained :]), trained_text(sample)
 
 
 def test_at_a_budget_every_longer_thought_is_cut_and_the_dialogue_goes_on_with_its_own_answers() -> None:
@@ -110,7 +110,7 @@ def test_a_sample_is_cut_exactly_as_a_rollout_would_be() -> None:
     tags = ThoughtTags(TOKENIZER)
     lines = Dialogue(task=replace(TASK, thinking=up_to(4)), reply=({**ANSWER, "reasoning_content": "one two\nthree"},))
     ids = tokens_of(thought=ThoughtConfig(grace=6)).sample(lines).ids
-    said = ids[len(Renderer(TOKENIZER).prompt_ids(lines.task)) :]
+    said = ids[len(Renderer(TOKENIZER).prompt_ids(lines.task)) :].tolist()
     forced_close = tags.forced_close(said, ThoughtLimit(tokens=4, grace=6))
     assert forced_close is not None
     assert tuple(said[forced_close.start : forced_close.end]) == forced_close.ids

@@ -12,13 +12,20 @@ from envs.source import content_key
 from orchestrator.evaluation.scores import attested, env_result, is_of, task_scores
 from orchestrator.reporting.record import read_evaluations
 from rewards.verdict import Outcome, Verdict
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
 
 
 def under(version: int, *, last: int | None = None) -> Turn:
     """A turn of two tokens, which these weights sampled, the second perhaps others."""
     versions = (version, version if last is None else last)
-    return replace(turn(1, 1), sampled_ids=(2, 3), logprobs_T=(-1.0,) * 2, versions_T=versions, forced_T=(False, True))
+    return replace(
+        turn(1, 1),
+        sampled_ids=as_ids((2, 3)),
+        logprobs_T=as_floats((-1.0,) * 2),
+        versions_T=as_ids(versions),
+        forced_T=as_marks((False, True)),
+    )
 
 
 def answered(key: str, *turns: Turn, env: str = "math", right: bool = True, failed: int = 0) -> Group:
@@ -79,7 +86,7 @@ class StaleEngine(RolloutPool):
 
 
 def as_before(trajectory: Trajectory) -> Trajectory:
-    turns = tuple(replace(one, versions_T=tuple(version - 1 for version in one.versions_T)) for one in trajectory.turns)
+    turns = tuple(replace(one, versions_T=one.versions_T - 1) for one in trajectory.turns)
     return replace(trajectory, turns=turns)
 
 

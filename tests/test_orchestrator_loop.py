@@ -41,17 +41,18 @@ from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from rollout.weights.delivery import Push
 
 SLOW_S = 0.4
 LIMIT = Deadline(seconds=20, setting="rl.timeout_s")
 TURN = Turn(
-    context_ids=(1, 2),
-    sampled_ids=(3, 4),
-    logprobs_T=(-1.0, -1.0),
-    versions_T=(0, 0),
-    forced_T=(False, False),
+    context_ids=as_ids((1, 2)),
+    sampled_ids=as_ids((3, 4)),
+    logprobs_T=as_floats((-1.0, -1.0)),
+    versions_T=as_ids((0, 0)),
+    forced_T=as_marks((False, False)),
     text="an answer",
     observation=(),
 )

@@ -42,6 +42,7 @@ from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import evaluate, next_order
 from orchestrator.stages.self_sft import SelfSftConfig
 from rewards.verdict import CORRECT, Verdict
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import (
     Closed,
     Failure,
@@ -60,11 +61,11 @@ from rollout.trajectory import (
 def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: bool = True) -> Turn:
     """A turn of which only the measures matter here."""
     return Turn(
-        context_ids=(1,),
-        sampled_ids=(2,),
-        logprobs_T=(-1.0,),
-        versions_T=(0,),
-        forced_T=(False,),
+        context_ids=as_ids((1,)),
+        sampled_ids=as_ids((2,)),
+        logprobs_T=as_floats((-1.0,)),
+        versions_T=as_ids((0,)),
+        forced_T=as_marks((False,)),
         text="",
         thought=Thought(tokens=thought, answer_tokens=answer, closed=closed),
         faults=() if formed else (TurnFault.THOUGHT,),

@@ -47,6 +47,7 @@ from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import StageInstance
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.weights.delivery import Push
 
@@ -200,11 +201,11 @@ class Rollouts:
     def answer(self, ticket: Ticket, reward: float, served: tuple[str, ...]) -> Trajectory:
         tokens = hashlib.sha256(f"{ticket.number}/{reward}/{served}".encode()).digest()[:3]
         turn = Turn(
-            context_ids=(1, 2),
-            sampled_ids=tuple(tokens),
-            logprobs_T=(-1.0 / (1 + tokens[0]),) * 3,
-            versions_T=(ticket.admitted.step,) * 3,
-            forced_T=(False,) * 3,
+            context_ids=as_ids((1, 2)),
+            sampled_ids=as_ids(tuple(tokens)),
+            logprobs_T=as_floats((-1.0 / (1 + tokens[0]),) * 3),
+            versions_T=as_ids((ticket.admitted.step,) * 3),
+            forced_T=as_marks((False,) * 3),
             text="an answer",
         )
         return Trajectory(task=ticket.task, turns=(turn,), stop=Stop.ENV, reward=reward)

@@ -15,6 +15,7 @@ from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped
 from rewards.verdict import CORRECT, Verdict
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 VERSION = WeightVersion(step=0)
@@ -23,11 +24,11 @@ VERSION = WeightVersion(step=0)
 def turn(*, thought: int = 2, answer: int = 1, faults: tuple[TurnFault, ...] = ()) -> Turn:
     count = thought + answer
     return Turn(
-        context_ids=(1, 2),
-        sampled_ids=(5,) * count,
-        logprobs_T=(-1.0,) * count,
-        versions_T=(0,) * count,
-        forced_T=(False,) * count,
+        context_ids=as_ids((1, 2)),
+        sampled_ids=as_ids((5,) * count),
+        logprobs_T=as_floats((-1.0,) * count),
+        versions_T=as_ids((0,) * count),
+        forced_T=as_marks((False,) * count),
         text="",
         thought=Thought(tokens=thought, answer_tokens=answer, closed=Closed.ITSELF),
         faults=faults,
@@ -92,8 +93,8 @@ def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_oth
         [told], advantage="dr_grpo", overrides=LossConfig(malformed_thought=-5.0, invalid_call=-2.0).overrides
     )
     # rewards 1 and 0: advantages 0.5 and -0.5; context ids keep the trajectory's, they are not trained
-    assert first.advantages_T == (*[0.5] * 5, 0.5, 0.5, -5.0, -5.0)
-    assert second.advantages_T == (-0.5, -0.5, -5.0, -5.0, -5.0)
+    assert first.advantages_T.tolist() == [*[0.5] * 5, 0.5, 0.5, -5.0, -5.0]
+    assert second.advantages_T.tolist() == [-0.5, -0.5, -5.0, -5.0, -5.0]
     plain, _ = samples_from_groups([told], advantage="dr_grpo", overrides=LossConfig().overrides)
     assert set(plain.advantages_T) == {0.5}
 

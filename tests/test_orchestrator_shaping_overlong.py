@@ -10,6 +10,7 @@ from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from orchestrator.pipeline.config import load_config
 from orchestrator.shaping import ShapingConfig, shaped
 from rewards.length_shaping import overlong_penalty
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 
@@ -21,11 +22,11 @@ def test_the_penalty_falls_over_the_buffer_to_minus_the_factor(length: int, pena
 
 def turn(tokens: int) -> Turn:
     return Turn(
-        context_ids=(1,),
-        sampled_ids=(5,) * tokens,
-        logprobs_T=(-1.0,) * tokens,
-        versions_T=(0,) * tokens,
-        forced_T=(False,) * tokens,
+        context_ids=as_ids((1,)),
+        sampled_ids=as_ids((5,) * tokens),
+        logprobs_T=as_floats((-1.0,) * tokens),
+        versions_T=as_ids((0,) * tokens),
+        forced_T=as_marks((False,) * tokens),
         text="",
     )
 

@@ -26,6 +26,7 @@ from orchestrator.pipeline.config import Config, load_config
 from orchestrator.pipeline.stage_list import instances
 from orchestrator.stages.distill import DistillConfig
 from orchestrator.stages.stage import StartCheck
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
 
@@ -56,12 +57,14 @@ def batch(student: PreTrainedModel, *, tokens: int = 40) -> TrainBatch:
             known_T = [math.nan, *plain_logprobs(student, ids_of(length)).tolist()]
         rows.append(
             TrainingSample(
-                ids=tuple(ids_of(length)),
-                trained_T=tuple(place >= length // 2 for place in range(length)),
-                advantages_T=(float(number),) * length,
-                behaviour_T=tuple(
-                    known_T[place] - BESIDE.get(length, 0.0) if place >= length // 2 else math.nan
-                    for place in range(length)
+                ids=as_ids(ids_of(length)),
+                trained_T=as_marks(tuple(place >= length // 2 for place in range(length))),
+                advantages_T=as_floats((float(number),) * length),
+                behaviour_T=as_floats(
+                    tuple(
+                        known_T[place] - BESIDE.get(length, 0.0) if place >= length // 2 else math.nan
+                        for place in range(length)
+                    )
                 ),
             )
         )

@@ -27,6 +27,7 @@ from rollout.episodes.begun_json import begun_from_json, begun_to_json
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
+from rollout.token_arrays import tokens_of
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Carried, Group, Ticket, Trajectory, WeightVersion
 
@@ -100,7 +101,7 @@ def check_closings(tags: ThoughtTags, trajectory: Trajectory, budget: int) -> in
     forced = 0
     for turn in trajectory.turns:
         limit = ThoughtLimit(tokens=budget, grace=CONFIG.thought.grace)
-        place = tags.forced_close(turn.sampled_ids, limit)
+        place = tags.forced_close(tokens_of(turn.sampled_ids), limit)
         marked = [number for number, mark in enumerate(turn.forced_T) if mark]
         expected = [] if place is None else list(range(place.start, min(place.end, len(turn.sampled_ids))))
         assert marked == expected

@@ -16,6 +16,7 @@ from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.engines.protocol import Completion
 from rollout.engines.vllm_engine import VllmEngine
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import WeightVersion
 
 ENDS = (byte_tokenizer().eos_token_id,)
@@ -26,7 +27,11 @@ def sequence(prompt: tuple[int, ...], said: Completion) -> TrainingSample:
     ids = (*prompt, *said.token_ids)
     nothing = (0.0,) * len(ids)
     return TrainingSample(
-        ids=ids, trained_T=(False,) * len(ids), advantages_T=nothing, behaviour_T=nothing, experts=said.experts
+        ids=as_ids(ids),
+        trained_T=as_marks((False,) * len(ids)),
+        advantages_T=as_floats(nothing),
+        behaviour_T=as_floats(nothing),
+        experts=said.experts,
     )
 
 

@@ -23,6 +23,7 @@ from rollout.engines.config import EngineConfig
 from rollout.engines.protocol import Completion, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.sampling import PLAIN, Sampling
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
@@ -129,11 +130,11 @@ def learn(model_dir: Path, prompt: tuple[int, ...], said: list[tuple[Sampling, C
 
 def turn_of(prompt: tuple[int, ...], said: Completion) -> Turn:
     return Turn(
-        context_ids=prompt,
-        sampled_ids=said.token_ids,
-        logprobs_T=said.logprobs_T,
-        versions_T=said.versions_T,
-        forced_T=said.forced_T,
+        context_ids=as_ids(prompt),
+        sampled_ids=as_ids(said.token_ids),
+        logprobs_T=as_floats(said.logprobs_T),
+        versions_T=as_ids(said.versions_T),
+        forced_T=as_marks(said.forced_T),
         text="",
     )
 

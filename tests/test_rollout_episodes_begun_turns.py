@@ -113,7 +113,7 @@ def test_a_turn_that_waits_for_its_environment_is_not_sampled_again() -> None:
     assert left.turn is not None
     assert left.turn.whole
     assert len(engine.asked) == 1  # the third turn
-    assert [turn.versions_T for turn in trajectory.turns] == [turn.versions_T for turn in whole.turns]
+    assert [tuple(turn.versions_T) for turn in trajectory.turns] == [tuple(turn.versions_T) for turn in whole.turns]
 
 
 def test_an_episode_may_be_stopped_again_and_again() -> None:
@@ -130,7 +130,7 @@ def test_an_episode_may_be_stopped_again_and_again() -> None:
 
     trajectory = asyncio.run(story())
     same_but_for_versions(trajectory, whole)
-    first, second = trajectory.turns[0].versions_T, trajectory.turns[1].versions_T
+    first, second = (tuple(turn.versions_T) for turn in trajectory.turns[:2])
     assert first[:12] == (0,) * 3 + (1,) * 3 + (2,) * 3 + (3,) * 3
     assert set(first[12:]) == {4}
     assert second[:12] == (4,) * 3 + (5,) * 3 + (6,) * 3 + (7,) * 3

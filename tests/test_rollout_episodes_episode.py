@@ -26,6 +26,7 @@ from rollout.engines.protocol import Completion
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler
+from rollout.token_arrays import tokens_of
 from rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.trajectory_json import group_lines
 
@@ -66,8 +67,8 @@ def test_a_right_answer_is_scored_and_keeps_ids_logprobs_and_versions() -> None:
     trajectory = play(task, {RENDERER.prompt_ids(task): [said]})
     (turn,) = trajectory.turns
     assert (trajectory.reward, trajectory.stop) == (1.0, Stop.ENV)
-    assert (turn.context_ids, turn.sampled_ids) == (RENDERER.prompt_ids(task), said.token_ids)
-    assert (turn.logprobs_T, set(turn.versions_T)) == (said.logprobs_T, {3})
+    assert (tokens_of(turn.context_ids), tokens_of(turn.sampled_ids)) == (RENDERER.prompt_ids(task), said.token_ids)
+    assert (tuple(turn.logprobs_T), set(turn.versions_T)) == (said.logprobs_T, {3})
 
 
 def test_an_answer_that_is_cut_off_stops_for_length() -> None:

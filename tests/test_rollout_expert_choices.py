@@ -12,6 +12,7 @@ from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
 from rollout.engines.protocol import Completion
 from rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
 from rollout.trajectory_json import group_lines
 
@@ -83,9 +84,14 @@ def test_episodes_without_choices_stay_without():
 def test_choices_reach_the_micro_batch_of_their_sequence():
     trajectory, _ = recording()
     (sequence,) = samples_from_groups([group(trajectory)], advantage="dr_grpo")
-    longer = replace(sequence, ids=(*sequence.ids, 1), trained_T=(*sequence.trained_T, True),
-                     advantages_T=(*sequence.advantages_T, 0.0), behaviour_T=(*sequence.behaviour_T, -1.0),
-                     experts=None)  # fmt: skip
+    longer = replace(
+        sequence,
+        ids=as_ids((*sequence.ids, 1)),
+        trained_T=as_marks((*sequence.trained_T, True)),
+        advantages_T=as_floats((*sequence.advantages_T, 0.0)),
+        behaviour_T=as_floats((*sequence.behaviour_T, -1.0)),
+        experts=None,
+    )
     (only,) = make_batch([sequence, longer], ranks=1, micro_batch_tokens=10**6, pad_id=0).micro_batches[0]
     (experts,) = only.experts
     assert sequence.experts is not None

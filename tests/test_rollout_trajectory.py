@@ -8,6 +8,7 @@ from envs.core.env_ref import EnvRef
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from rewards.verdict import Outcome, Verdict
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
 from rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
 
@@ -21,11 +22,11 @@ def test_whoever_reads_trajectories_loads_no_model_library() -> None:
 
 def test_a_turn_is_read_back_as_it_was_written_times_included() -> None:
     turn = Turn(
-        context_ids=(1, 2),
-        sampled_ids=(3,),
-        logprobs_T=(-0.5,),
-        versions_T=(4,),
-        forced_T=(False,),
+        context_ids=as_ids((1, 2)),
+        sampled_ids=as_ids((3,)),
+        logprobs_T=as_floats((-0.5,)),
+        versions_T=as_ids((4,)),
+        forced_T=as_marks((False,)),
         text="a",
         thought=Thought(tokens=0, answer_tokens=1, closed=Closed.NONE),
         times=Times(queue_s=0.1, generate_s=0.25, step_s=1.5),
@@ -42,11 +43,11 @@ def test_times_add_up() -> None:
 def test_a_group_is_read_back_as_it_was_written_with_its_task_made_again() -> None:
     task = Task(env=EnvRef(name="math"), key="7", messages=({"role": "user", "content": "1+1"},), spec={"answer": "2"})
     turn = Turn(
-        context_ids=(1,),
-        sampled_ids=(2, 3),
-        logprobs_T=(-0.1, -1 / 3),
-        versions_T=(4, 5),
-        forced_T=(False,) * 2,
+        context_ids=as_ids((1,)),
+        sampled_ids=as_ids((2, 3)),
+        logprobs_T=as_floats((-0.1, -1 / 3)),
+        versions_T=as_ids((4, 5)),
+        forced_T=as_marks((False,) * 2),
         text="2",
     )
     verdict = Verdict(outcome=Outcome.OK, parts={"correct": 1.0, "length": 0.1}, detail="d", evidence={"by": "sympy"})

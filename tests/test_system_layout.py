@@ -32,8 +32,9 @@ ROOMS = {
     ),
     "rollout": (
         "sampling",
-        "trajectory",
         "expert_choices",
+        "token_arrays",
+        "trajectory",
         "trajectory_json",
         "tokenizer",
         "escaping",
@@ -93,7 +94,7 @@ ROOMS = {
 """The sub-packages and modules of a package, lowest first; each imports itself and those before it. Entries of a tuple
 within stand side by side and do not know each other."""
 MOST_FILES = 16
-LEARNER_TAKES = ("rollout.trajectory", "rollout.expert_choices", "rollout.weights")
+LEARNER_TAKES = ("rollout.trajectory", "rollout.expert_choices", "rollout.token_arrays", "rollout.weights")
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
 HOMES = {
     "ray": (

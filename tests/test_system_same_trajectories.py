@@ -8,6 +8,7 @@ from same_trajectories import compare_runs, main
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from orchestrator.run.metrics_log import MetricsLog
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.trajectory_json import write_groups
 
@@ -16,11 +17,11 @@ TASK = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "conten
 
 def answer(*ids: int, reward: float = 1.0, logprob: float = -1.0) -> Trajectory:
     turn = Turn(
-        context_ids=(1,),
-        sampled_ids=ids,
-        logprobs_T=(logprob,) * len(ids),
-        versions_T=(0,) * len(ids),
-        forced_T=(False,) * len(ids),
+        context_ids=as_ids((1,)),
+        sampled_ids=as_ids(ids),
+        logprobs_T=as_floats((logprob,) * len(ids)),
+        versions_T=as_ids((0,) * len(ids)),
+        forced_T=as_marks((False,) * len(ids)),
         text=str(ids),
     )
     return Trajectory(task=TASK, turns=(turn,), stop=Stop.ENV, reward=reward)

@@ -106,7 +106,7 @@ def make_batch(
     """
     trained = [sample for sample in samples if sample.trained_tokens]
     ids = [sample.ids for sample in trained]
-    prefixes = shared_prefixes([s.group for s in trained], ids, [s.trained_T.index(True) for s in trained])
+    prefixes = shared_prefixes([s.group for s in trained], ids, [s.first_trained for s in trained])
     plan = cheapest_plan(
         [len(own) for own in ids], prefixes if shared_prompts else [], ranks=ranks, budget=micro_batch_tokens
     )
@@ -159,7 +159,7 @@ def micro_batch(
         length = len(sample.ids) - prompt
         scale = 1.0 / max(1, sample.trained_tokens) if by_sample else 1.0
         ids_BT[row, :length] = sample.ids[prompt:]
-        weights_BT[row, :length] = np.asarray(sample.trained_T[prompt:], dtype=np.float32) * scale
+        weights_BT[row, :length] = sample.trained_T[prompt:] * np.float32(scale)
         advantages_BT[row, :length] = sample.advantages_T[prompt:]
         behaviour_BT[row, :length] = sample.behaviour_T[prompt:]
     temperatures_B = np.array([sample.temperature for sample, _ in rows], dtype=np.float32)
@@ -204,5 +204,5 @@ def dummy_micro_batch(like: MicroBatch, *, rows: int, shared: bool) -> MicroBatc
         weights_BT=np.zeros_like(like.weights_BT[:rows, :2]),
         advantages_BT=like.advantages_BT[:rows, :2],
         behaviour_BT=like.behaviour_BT[:rows, :2],
-        prompts=Prompts.padded([like.ids_BT[0, :1].tolist()], rows_P=[rows], pad_id=0) if shared else None,
+        prompts=Prompts.padded([like.ids_BT[0, :1]], rows_P=[rows], pad_id=0) if shared else None,
     )

@@ -25,7 +25,7 @@ class Pair:
     def shared_prompt(self) -> int:
         """How many tokens can run once for both answers, which must have trained ones."""
         answers = (self.chosen, self.rejected)
-        return shared_length([answer.ids for answer in answers], [answer.trained_T.index(True) for answer in answers])
+        return shared_length([answer.ids for answer in answers], [answer.first_trained for answer in answers])
 
 
 def make_pair_batch(

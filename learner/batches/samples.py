@@ -8,29 +8,33 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from types import MappingProxyType
 
+import numpy as np
+
 from learner.batches.pass_experts import joined_choices
 from learner.losses.advantages import batch_advantages
 from rollout.expert_choices import Choices
+from rollout.token_arrays import Floats, Ids, Integers, Marks, Truths, as_ids, as_marks, every, joined, same_values
 from rollout.trajectory import Group, Ticket, Trajectory, TurnFault, WeightVersion
 
+UNTRAINED, UNKNOWN = np.bool_(False), np.float32(np.nan)
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
-    """One sequence to train on. `trained_T[t]` says whether token t, predicted from those before it, carries loss.
+    """One sequence to train on, in read-only arrays (`rollout/token_arrays.py`).
 
-    `behaviour_T` is the engine's log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the
-    weight versions that sampled it, None where nothing was sampled (supervised data). `group` is the same for samples
-    that may begin with the same prompt, None for one that stands alone. `experts` are the expert choices recorded for
-    its tokens (`rollout/expert_choices.py`), None where there are none. `temperature` is that at which it was sampled, and
-    so that of pi and of what pi is compared with.
+    `trained_T[t]` says whether token t, predicted from those before it, carries loss. `behaviour_T` is the engine's
+    log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
+    where nothing was sampled (supervised data). `group` is the same for samples that may begin with the same prompt, None
+    for one that stands alone. `experts` are the expert choices recorded for its tokens (`rollout/expert_choices.py`), None
+    where there are none. `temperature` is that at which it was sampled, and so that of pi and of what pi is compared with.
     """
 
-    ids: tuple[int, ...]
-    trained_T: tuple[bool, ...]
-    advantages_T: tuple[float, ...]
-    behaviour_T: tuple[float, ...]
+    ids: Ids
+    trained_T: Marks
+    advantages_T: Floats
+    behaviour_T: Floats
     oldest: WeightVersion | None = None
     newest: WeightVersion | None = None
     group: int | None = None
@@ -52,21 +56,29 @@ class TrainingSample:
         if self.trained_T[0]:
             raise ValueError("the first token of a sample can not be trained: nothing predicts it")
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TrainingSample) and same_values(self, other)
+
     @classmethod
-    def supervised(cls, *, ids: Sequence[int], trained_T: Sequence[bool]) -> "TrainingSample":
+    def supervised(cls, *, ids: Integers, trained_T: Truths) -> "TrainingSample":
         """Make a sample of supervised data: advantage 1, nothing sampled."""
         count = len(ids)
         return cls(
-            ids=tuple(ids),
-            trained_T=tuple(trained_T),
-            advantages_T=(1.0,) * count,
-            behaviour_T=(float("nan"),) * count,
+            ids=as_ids(ids),
+            trained_T=as_marks(trained_T),
+            advantages_T=every(count, np.float32(1.0)),
+            behaviour_T=every(count, UNKNOWN),
         )
 
     @property
     def trained_tokens(self) -> int:
         """How many tokens carry loss."""
-        return sum(self.trained_T)
+        return int(self.trained_T.sum())
+
+    @property
+    def first_trained(self) -> int:
+        """The place of the first token with loss, of which there must be one."""
+        return int(self.trained_T.argmax())
 
 
 def samples_from_groups(
@@ -104,25 +116,25 @@ def _sample(
     trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], ticket: Ticket
 ) -> TrainingSample:
     """Join the turns of a trajectory."""
-    ids: list[int] = []
-    advantages_T: list[float] = []
-    trained_T: list[bool] = []
-    behaviour_T: list[float] = []
-    versions: list[int] = []
+    ids: list[Ids] = []
+    advantages: list[Floats] = []
+    trained: list[Marks] = []
+    behaviour: list[Floats] = []
     for turn in trajectory.turns:
-        ids += [*turn.context_ids, *turn.sampled_ids]
-        trained_T += [False] * len(turn.context_ids) + [not (forced or masked) for forced in turn.forced_T]
-        behaviour_T += [float("nan")] * len(turn.context_ids) + list(turn.logprobs_T)
-        versions += turn.versions_T
+        context, sampled = len(turn.context_ids), len(turn.sampled_ids)
         own = min((overrides[fault] for fault in turn.faults if fault in overrides), default=advantage)
-        advantages_T += [advantage] * len(turn.context_ids) + [own] * len(turn.sampled_ids)
+        ids += [turn.context_ids, turn.sampled_ids]
+        trained += [every(context, UNTRAINED), every(sampled, UNTRAINED) if masked else ~turn.forced_T]
+        behaviour += [every(context, UNKNOWN), turn.logprobs_T]
+        advantages += [every(context, np.float32(advantage)), every(sampled, np.float32(own))]
+    versions_T = joined((turn.versions_T for turn in trajectory.turns), np.int32)
     return TrainingSample(
-        ids=tuple(ids),
-        trained_T=tuple(trained_T),
-        advantages_T=tuple(advantages_T),
-        behaviour_T=tuple(behaviour_T),
-        oldest=WeightVersion(step=min(versions)) if versions else None,
-        newest=WeightVersion(step=max(versions)) if versions else None,
+        ids=joined(ids, np.int32),
+        trained_T=joined(trained, np.bool_),
+        advantages_T=joined(advantages, np.float32),
+        behaviour_T=joined(behaviour, np.float32),
+        oldest=WeightVersion(step=int(versions_T.min())) if len(versions_T) else None,
+        newest=WeightVersion(step=int(versions_T.max())) if len(versions_T) else None,
         group=ticket.number,
         temperature=ticket.sampling.temperature,
         experts=joined_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in trajectory.turns]),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout.token_arrays import Ids, Integers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
@@ -31,7 +33,7 @@ class Prompts:
             raise ValueError(f"lengths_P has {len(self.lengths_P)} entries for {len(self.ids_PS)} prompts")
 
     @classmethod
-    def padded(cls, ids_P: Sequence[Sequence[int]], *, rows_P: Sequence[int], pad_id: int) -> "Prompts":
+    def padded(cls, ids_P: Sequence[Integers], *, rows_P: Sequence[int], pad_id: int) -> "Prompts":
         """Pad the prompts with these ids; the first `rows_P[0]` rows have the first one, and so on."""
         lengths = [len(ids) for ids in ids_P]
         ids_PS = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
@@ -44,15 +46,17 @@ class Prompts:
         )
 
 
-def shared_length(ids_G: Sequence[tuple[int, ...]], first_trained_G: Sequence[int]) -> int:
+def shared_length(ids_G: Sequence[Ids], first_trained_G: Sequence[int]) -> int:
     """Return how many tokens all samples begin with and can run once: the last before a trained one runs in each."""
-    low, high = min(ids_G), max(ids_G)  # what these two have in common, all between them have too
-    common = next((place for place, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
-    return min(common, min(first_trained_G) - 1)
+    common = min(first_trained_G) - 1
+    for ids_T in ids_G[1:]:
+        others = np.flatnonzero(ids_T[:common] != ids_G[0][:common])
+        common = int(others[0]) if len(others) else common
+    return common
 
 
 def shared_prefixes(
-    groups: Sequence[int | None], ids: Sequence[tuple[int, ...]], first_trained: Sequence[int]
+    groups: Sequence[int | None], ids: Sequence[Ids], first_trained: Sequence[int]
 ) -> list[SharedPrefix]:
     """Return the groups whose prompt can run once; each argument has an entry per sample, group None stands alone."""
     rows_of: dict[int, list[int]] = {}

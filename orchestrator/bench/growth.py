@@ -33,6 +33,7 @@ from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
 from orchestrator.settings.loop import RlConfig
 from rollout.episodes.worker import RolloutConfig
 from rollout.pool.pool import RolloutPool
+from rollout.token_arrays import tokens_of
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
 
@@ -143,7 +144,7 @@ class _Bench:
         async with self._pool(rollout, model) as pool, self._learner(model) as learner:
             for length in CONTEXTS:
                 sequences = _random_sequences(length)
-                prompts = [sequence.ids[:length] for sequence in sequences]
+                prompts = [tokens_of(sequence.ids[:length]) for sequence in sequences]
                 times = []
                 for _ in range(REPEATS):
                     began = time.monotonic()

@@ -26,6 +26,7 @@ from learner.models.fresh import FreshModelConfig, make_model
 from learner.models.loading import read_model
 from learner.models.logprobs import token_logprobs
 from learner.models.shared_prompt import causal_logits
+from rollout.token_arrays import as_floats, as_ids, as_marks
 
 SHAPES = tuple(product((1, 4, 8, 16), (16, 64, 128, 512), (16, 64, 256)))
 """Answers of a group, tokens of the prompt, tokens of an answer."""
@@ -84,10 +85,10 @@ def _group(*, answers: int, prompt: int, answer: int) -> list[TrainingSample]:
     trained_T = (False,) * prompt + (True,) * answer
     return [
         TrainingSample(
-            ids=(*begin, *(draw.randrange(VOCABULARY) for _ in range(answer))),
-            trained_T=trained_T,
-            advantages_T=(1.0,) * len(trained_T),
-            behaviour_T=(-5.0,) * len(trained_T),
+            ids=as_ids((*begin, *(draw.randrange(VOCABULARY) for _ in range(answer)))),
+            trained_T=as_marks(trained_T),
+            advantages_T=as_floats((1.0,) * len(trained_T)),
+            behaviour_T=as_floats((-5.0,) * len(trained_T)),
             group=0,
         )
         for _ in range(answers)

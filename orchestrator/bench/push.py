@@ -32,6 +32,7 @@ from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.engines.config import EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
+from rollout.token_arrays import as_floats
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest, WireDtype
 from rollout.weights.receiver import WeightReceiver
@@ -175,10 +176,15 @@ def _answers(rank: TrainerWorker, *, seed: int) -> list[TrainingSample]:
     draw = torch.Generator().manual_seed(seed)
     ids_GT = torch.randint(0, 256, (32, 64), generator=draw).tolist()
     trained_T = tuple(place >= 32 for place in range(64))
-    plain = [TrainingSample.supervised(ids=tuple(ids_T), trained_T=list(trained_T)) for ids_T in ids_GT]
+    plain = [TrainingSample.supervised(ids=ids_T, trained_T=trained_T) for ids_T in ids_GT]
     advantages_G = torch.randn(32, generator=draw).tolist()
     return [
-        TrainingSample(ids=row.ids, trained_T=trained_T, advantages_T=(advantage,) * 64, behaviour_T=tuple(logprobs_T))
+        TrainingSample(
+            ids=row.ids,
+            trained_T=row.trained_T,
+            advantages_T=as_floats((advantage,) * 64),
+            behaviour_T=as_floats(logprobs_T),
+        )
         for row, advantage, logprobs_T in zip(plain, advantages_G, rank.logprobs(plain), strict=True)
     ]
 

@@ -11,6 +11,7 @@ from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import RlConfig
 from rollout.episodes.worker import RolloutConfig
 from rollout.pool.pool import RolloutPool
+from rollout.token_arrays import tokens_of
 from rollout.trajectory import Group, Ticket, WeightVersion
 
 GROUPS = 48
@@ -71,7 +72,7 @@ async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, fir
 
 async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> float:
     """Return tokens a second of the same first turns, asked of the engines directly: no episodes, no environments."""
-    prompts = [t.turns[0].context_ids for group in groups for t in group.trajectories if t.turns]
+    prompts = [tokens_of(t.turns[0].context_ids) for group in groups for t in group.trajectories if t.turns]
     began = time.monotonic()
     sampled = await pool.sample_bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
     return sampled / (time.monotonic() - began)

@@ -17,6 +17,7 @@ from orchestrator.mixture import Mixture
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.episodes.renderer import Renderer
+from rollout.token_arrays import tokens_of
 
 
 class RejectionSampledData:
@@ -80,9 +81,9 @@ class RejectionSampledData:
         trained_T: list[bool] = []
         left = budget
         for number, turn in enumerate(answer.turns):
-            context = turn.context_ids if number else prompt
-            own = [not forced for forced in turn.forced_T]
-            kept, own, thought = self._cut(list(turn.sampled_ids), own, budget=left, context=context)
+            context = tokens_of(turn.context_ids) if number else prompt
+            own = (~turn.forced_T).tolist()
+            kept, own, thought = self._cut(turn.sampled_ids.tolist(), own, budget=left, context=context)
             left = max(0, left - thought) if self._thought.scope == "episode" else left
             ids += [*context, *kept]
             trained_T += [False] * len(context) + own
@@ -93,7 +94,7 @@ class RejectionSampledData:
 
         None where it can't be announced, since the environment added messages of its own to the task's.
         """
-        seen = answer.turns[0].context_ids
+        seen = tokens_of(answer.turns[0].context_ids)
         if not self._thought.announce:
             return seen
         task = self._mixture.task(answer.draw)

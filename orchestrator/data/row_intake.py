@@ -12,6 +12,7 @@ from envs.data.config import DataConfig, OnError
 from envs.data.rows import read_rows, usable_rows
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.epoch_batches import Epochs
+from rollout.token_arrays import tokens_of
 
 T = TypeVar("T")
 ROWS, MALFORMED = "rows", "malformed and skipped"
@@ -111,7 +112,7 @@ class RowIntake:
         self._remark(BROKEN, there=self._tokenizer.breaks_tags(dialogue))
         self._remark(OPENED, there=dialogue.task.messages[0]["role"] == "assistant")
         self._remark(LEFT_OPEN, there=dialogue.reply[-1]["role"] != "assistant")
-        return ids
+        return tokens_of(ids)
 
     def _remark(self, what: str, *, there: bool) -> None:
         if there:

@@ -6,10 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from learner.batches.pairs import Pair
 from learner.batches.samples import TrainingSample
 from orchestrator.data.row_intake import fits, require_rows, too_long
 from orchestrator.mixture import Draw
+from rollout.token_arrays import joined
 from rollout.trajectory import Closed, Group, Trajectory, Turn
 from rollout.trajectory_json import turn_from_json, turn_to_json
 
@@ -69,19 +72,16 @@ def read_pairs(path: Path, *, max_tokens: int | None) -> tuple[list[Pair], dict[
         for row in _rows(path)
     ]
     short = [pair for pair in pairs if fits(pair.chosen.ids, max_tokens) and fits(pair.rejected.ids, max_tokens)]
-    kept = [pair for pair in short if pair.chosen.ids != pair.rejected.ids]
+    kept = [pair for pair in short if not np.array_equal(pair.chosen.ids, pair.rejected.ids)]
     left_out = {too_long(max_tokens): len(pairs) - len(short), "of one and the same answer": len(short) - len(kept)}
     return kept, require_rows(path, len(kept), left_out)
 
 
 def sample_of(turns: Sequence[Turn]) -> TrainingSample:
     """Return an answer as the engine saw and sampled it; trained are the tokens that the model sampled itself."""
-    ids: list[int] = []
-    trained_T: list[bool] = []
-    for turn in turns:
-        ids += [*turn.context_ids, *turn.sampled_ids]
-        trained_T += [False] * len(turn.context_ids) + [not forced for forced in turn.forced_T]
-    return TrainingSample.supervised(ids=ids, trained_T=trained_T)
+    ids = joined((own for turn in turns for own in (turn.context_ids, turn.sampled_ids)), np.int32)
+    trained = (own for turn in turns for own in (np.zeros(len(turn.context_ids), dtype=np.bool_), ~turn.forced_T))
+    return TrainingSample.supervised(ids=ids, trained_T=joined(trained, np.bool_))
 
 
 def _written(trajectory: Trajectory) -> list[dict[str, Any]]:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from envs.source import content_key
 from orchestrator.reporting.budget_curve import mean, standard_error, task_accuracies
 from orchestrator.reporting.paired import TaskScore
 from orchestrator.settings.run_config import RunConfig
 from rollout.sampling import Sampling
+from rollout.token_arrays import joined
 from rollout.trajectory import Group, Trajectory, WeightVersion, well_formed_share
 
 
@@ -27,13 +30,13 @@ def attested(groups: Sequence[Group], version: WeightVersion) -> tuple[list[Grou
 
 def is_of(trajectory: Trajectory, version: WeightVersion) -> bool:
     """Return whether every token, inserted ones included, came about under these weights."""
-    return all(token == version.step for turn in trajectory.turns for token in turn.versions_T)
+    return all(bool((turn.versions_T == version.step).all()) for turn in trajectory.turns)
 
 
 def versions_of(groups: Iterable[Group]) -> list[int]:
     """Return the weight versions of all tokens of the answers with a score, in order."""
     turns = (turn for group in groups for one in group.trajectories for turn in one.turns)
-    return sorted({token for turn in turns for token in turn.versions_T})
+    return [int(version) for version in np.unique(joined((turn.versions_T for turn in turns), np.int32))]
 
 
 def void_in_words(env: str, answers: int, groups: Sequence[Group], version: WeightVersion) -> str:

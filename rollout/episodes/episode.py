@@ -4,12 +4,10 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TypeVar
-
-import numpy as np
 
 from envs.catalog import make_env
 from envs.core.clock import Clock
@@ -19,16 +17,17 @@ from envs.core.pulse import WorkerDied
 from envs.core.setting import running, scheduled
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn, calls_are_valid
 from envs.play import MakeEnv, Play
 from rollout.engines.protocol import Completion
 from rollout.episodes.begun import BegunEpisode
 from rollout.episodes.env_threads import EnvThreads
 from rollout.episodes.in_flight import Episode
+from rollout.episodes.kept_turn import kept_turn, processed
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from rollout.sampling import PLAIN, Sampling
-from rollout.trajectory import TOKEN_LIMITS, Stop, Times, Trajectory, Turn, TurnFault
+from rollout.token_arrays import tokens_of
+from rollout.trajectory import TOKEN_LIMITS, Stop, Trajectory
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -155,12 +154,12 @@ class EpisodeRunner:
             sampled = await self._sample(episode, ids, room=room)
             episode.said = sampled.completion
             if turns:
-                turns[-1] = _processed(turns[-1], context, sampled.completion)
+                turns[-1] = processed(turns[-1], context, sampled.completion)
             text = episode.sampling.before_stop(self._renderer.text(sampled.completion.token_ids))
             parsed = self._renderer.parse(text, task, context)
             stop = self._stop(sampled.completion, room, turns=len(turns) + 1)
             result = await self._in_thread(episode, partial(episode.play.turn, parsed, cut=LIMITS[stop]))
-            episode.end_turn(_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
+            episode.end_turn(kept_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
             if stop in TOKEN_LIMITS:
                 return stop, result
             if result.done:
@@ -192,15 +191,15 @@ class EpisodeRunner:
             raise NotReplayed("the environment can't play the same turns again")
         context = ids = self._prompt_ids(task, await self._in_thread(episode, play.begin))
         for number, turn in enumerate(begun.turns, start=1):
-            if turn.context_ids != context:
+            if tokens_of(turn.context_ids) != context:
                 raise NotReplayed(f"what comes before turn {number} is other than it was")
-            parsed = self._renderer.parse(turn.text, task, turn.context_ids)
+            parsed = self._renderer.parse(turn.text, task, context)
             result = await self._in_thread(episode, partial(play.turn, parsed))
             if result.done or result.messages != turn.observation:
                 raise NotReplayed(f"the environment answers turn {number} otherwise")
-            said, calls = turn.sampled_ids, parsed.calls
+            said, calls = tokens_of(turn.sampled_ids), parsed.calls
             context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
-            ids = (*ids, *turn.sampled_ids, *context)
+            ids = (*ids, *said, *context)
         if begun.turn is not None and begun.turn.context_ids != context:
             raise NotReplayed("what comes before the last turn is other than it was")
         return context, ids
@@ -264,37 +263,3 @@ def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
 
 def _turn_seed(seed: int, turn: int) -> int:
     return (seed + turn * 1_000_003) % 2**63
-
-
-def _turn(
-    task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
-) -> Turn:
-    faults = {
-        TurnFault.THOUGHT: not parsed.well_formed,
-        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
-    }
-    completion = sampled.completion
-    experts = completion.experts
-    return Turn(
-        context_ids=context,
-        sampled_ids=completion.token_ids,
-        logprobs_T=completion.logprobs_T,
-        versions_T=completion.versions_T,
-        forced_T=completion.forced_T,
-        text=parsed.text,
-        thought_text=parsed.thought,
-        answer=parsed.answer,
-        observation=result.messages,
-        thought=sampled.thought,
-        faults=tuple(fault for fault, there in faults.items() if there),
-        experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
-        times=times,
-    )
-
-
-def _processed(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:
-    """Return the turn before `after`, in which the engine processed its last id, with the experts that it chose then."""
-    if turn.experts is None or after.experts is None:
-        return turn
-    last = len(after.experts) - len(after.token_ids) - len(context) - 1
-    return replace(turn, experts=np.concatenate([turn.experts[:-1], after.experts[last : last + 1]]))

@@ -25,6 +25,7 @@ from rollout.episodes.stopwatch import Stopwatch
 from rollout.remote.chat_messages import ChatTurn, read_turn, request_body
 from rollout.remote.client import ChatClient
 from rollout.sampling import Sampling
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, TurnFault
 
 T = TypeVar("T")
@@ -160,11 +161,11 @@ def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Tu
         TurnFault.TOOL_CALL: not calls_are_valid(said.parsed.calls, task.tools),
     }
     return Turn(
-        context_ids=(),
-        sampled_ids=(),
-        logprobs_T=(),
-        versions_T=(),
-        forced_T=(),
+        context_ids=as_ids(()),
+        sampled_ids=as_ids(()),
+        logprobs_T=as_floats(()),
+        versions_T=as_ids(()),
+        forced_T=as_marks(()),
         text=said.parsed.text,
         thought_text=said.parsed.thought,
         answer=said.parsed.answer,
