@@ -1,10 +1,11 @@
 """The buffer between rollout and learner: who may start, what is ready, and how far it may lag behind.
 
-A slot is held from admission until the engines serve the weights that the group trained. There are
+A slot is held from admission until the engines serve the weights that the group trained. There are at most
 `(max_lag + 1) * groups_per_step` slots, and a step never leaves behind a group that could not wait for the next one,
-so no group is trained more than `max_lag` versions after it was admitted.
+so no group is trained more than `max_lag` versions after it was admitted. A trained group held a slot for a step longer than
+it is versions behind, so the mean lag is at most `slots / groups_per_step - 1`: with fewer slots only the slow ones are old.
 
-Example: `groups_per_step = 2` and `max_lag = 1` make four slots. A group is written as its name and the version at which it
+Example: `groups_per_step = 2` and `max_lag = 1`, four slots. A group is written as its name and the version at which it
 was admitted, in capitals once it is ready.
 
     version 0   a0 b0 c0 d0   four of four slots are held, nobody else may start
@@ -40,6 +41,7 @@ class Buffer:
         groups_per_step: int,
         max_lag: int,
         max_drops: int,
+        slots: int | None = None,
         fewest: int = 2,
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
@@ -48,18 +50,19 @@ class Buffer:
         ledger: TicketLedger | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Begin without slots. A group needs `fewest` answers. `signal` says of a group's rewards whether they teach anything.
-        `overridden` are faults of a turn with an advantage of their own: a signal too. Answers are drawn by `sampling`; what
-        becomes of each ticket, `ledger` takes down.
+        """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` says of its
+        rewards whether they teach anything. `overridden` are faults of a turn with an advantage of their own: a signal too.
+        Answers are drawn by `sampling`; what becomes of each ticket, `ledger` takes down.
         """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
             raise ValueError(
                 f"groups_per_step={groups_per_step} must be at least 1, "
                 f"max_lag={max_lag} and max_drops={max_drops} at least 0"
             )
-        self._per_step = groups_per_step
-        self._max_lag = max_lag
-        self._max_drops = max_drops
+        self.capacity = slots or (max_lag + 1) * groups_per_step
+        """How many groups may be on their way at once."""
+        assert groups_per_step <= self.capacity <= (max_lag + 1) * groups_per_step, slots
+        self._per_step, self._max_lag, self._max_drops = groups_per_step, max_lag, max_drops
         self._fewest = fewest
         self._overridden, self._signal = overridden, signal
         self._sampling = sampling
@@ -74,11 +77,6 @@ class Buffer:
         self._clock, self._meter = clock, Meter()
         self.dropped = Dropped()
         self._dropped_draws: list[Draw] = []
-
-    @property
-    def capacity(self) -> int:
-        """How many groups may be on their way at once."""
-        return (self._max_lag + 1) * self._per_step
 
     @property
     def slots(self) -> dict[int, tuple[str, SlotState]]:
@@ -282,7 +280,9 @@ class Buffer:
         dropped = [one for one in state.groups if one.held == "dropped"]
         self.dropped = Dropped(no_signal=state.no_signal, failed=state.failed, groups=[one.group for one in dropped])
         self._dropped_draws = [one.draw for one in dropped]
-        places = state.places(per_step=self._per_step, max_lag=self._max_lag, was=was, now=now, envs=envs)
+        places = state.places(
+            slots=self.capacity, per_step=self._per_step, max_lag=self._max_lag, was=was, now=now, envs=envs
+        )
         for gone in places.gone:
             self._ledger.dropped(gone.number, why="no_share")
             self._totals = replace(self._totals, dropped=self._totals.dropped + 1)

@@ -61,9 +61,9 @@ class BufferState:
     groups: tuple[HeldGroup, ...] = ()
 
     def places(
-        self, *, per_step: int, max_lag: int, was: WeightVersion, now: WeightVersion, envs: Collection[str]
+        self, *, slots: int, per_step: int, max_lag: int, was: WeightVersion, now: WeightVersion, envs: Collection[str]
     ) -> Places:
-        """Return where the tickets go in a buffer of `max_lag + 1` times `per_step` slots, in which nothing comes too late.
+        """Return where the tickets go in a buffer of so many slots, in which nothing comes too late.
 
         A ticket that was so many versions behind at version `was` is so many behind `now`. As `per_step` are trained in a
         step, the one at place n has to wait n // `per_step` steps. Where settings have changed and one can't wait as long, it
@@ -74,7 +74,7 @@ class BufferState:
         late = False
         for place, ticket in enumerate(t for t in self.tickets if t.draw.env in envs):
             late = late or ticket.admitted - was.step + max_lag < place // per_step
-            if place >= (max_lag + 1) * per_step:
+            if place >= slots:
                 found.later.append(ticket)
                 continue
             admitted = now if late else WeightVersion(step=ticket.admitted - was.step + now.step)

@@ -15,9 +15,10 @@
                                                      +--> on_step: metrics --> save: a checkpoint, then trajectories
 
 Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups, a push waits for the evaluation of
-the weights that it replaces, where there is one; nothing else waits. Capacity is `(max_lag + 1) * groups_per_step` slots,
-each held until the engines serve the weights it trained. With `max_lag = 0` the two take turns, which is synchronous
-training; with 1 or more, generation goes on while the learner works and while weights are swapped under the running requests.
+the weights that it replaces, where there is one; nothing else waits. Capacity is `(max_lag + 1) * groups_per_step` slots, or
+fewer with `over_sampling`, each held until the engines serve the weights it trained. With `max_lag = 0` the two take turns,
+which is synchronous training; with 1 or more, generation goes on while the learner works and while weights are swapped under
+the running requests: a group that is not ready is left to a later step, as long as it is not due.
 
 No fault of the sampling side costs what was learnt: one of `produce` is seen at the next wait for groups, one of a push
 after the step was reported, and `on_fault` saves before the groups in flight are given up.
@@ -90,7 +91,8 @@ class Evaluations:
 class StepReport:
     """What one step did, and where its time went.
 
-    `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights; both are 0 where none was
+    `version` was served when the learner took the groups, and `left_over` others were in flight then, which go on into a later
+    step. `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights; both are 0 where none was
     made.
     """
 
@@ -98,7 +100,8 @@ class StepReport:
     groups: list[Group]
     dropped: Dropped
     learner: dict[str, float]
-    lag_max: int
+    version: WeightVersion
+    left_over: int
     pushed_bytes: int
     pushed_share: float
     times: StepTimes
@@ -188,7 +191,7 @@ class Loop:
     async def _learn(self, step: int, clock: StepClock, producer: asyncio.Task[None], later: "_Later") -> StepReport:
         clock.enter(Phase.WAIT)
         groups = await self._groups(step, producer)
-        lag = self.version.value.step - min(group.ticket.admitted.step for group in groups)
+        version, left_over = self.version.value, len(self.buffer.unfinished)
         clock.enter(Phase.BATCH)
         batches = await self._within(step, "the batches to be built", in_thread(self.make_batches, groups))
         clock.enter(Phase.LEARN)
@@ -208,7 +211,8 @@ class Loop:
             groups=groups,
             dropped=dropped,
             learner=metrics,
-            lag_max=lag,
+            version=version,
+            left_over=left_over,
             pushed_bytes=0 if push is None else push.manifest.sent_bytes,
             pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.nbytes,
             times=times,

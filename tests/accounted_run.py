@@ -89,7 +89,8 @@ class Past:
             await self._buffer.put(answers(ticket, self._rng))
 
     async def _step(self, step: int, version: VersionCell) -> None:
-        groups = await self._buffer.take(version.value)
+        groups, served = await self._buffer.take(version.value), version.value
+        left_over = len(self._buffer.unfinished)
         self._buffer.trained(step)
         version.value = WeightVersion(step=step)
         dropped, occupancy = self._buffer.dropped, self._buffer.occupancy()
@@ -99,7 +100,8 @@ class Past:
             groups=groups,
             dropped=dropped,
             learner={"loss": 0.5, "skipped": 0.0},
-            lag_max=0,
+            version=served,
+            left_over=left_over,
             pushed_bytes=0,
             pushed_share=1.0,
             times=replace(StepClock().report(), seconds=dict.fromkeys(StepClock().report().seconds, 0.1)),

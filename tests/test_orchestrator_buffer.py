@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 import pytest
 
@@ -47,7 +48,7 @@ async def train(buffer: Buffer, *, steps: int, seed: int) -> list[tuple[int, lis
     rng, version, source = random.Random(seed), VersionCell(WeightVersion(step=0)), mixture()
 
     async def finish(ticket: Ticket) -> None:
-        for _ in range(rng.choice((0, 0, 1, 5, 40))):
+        for _ in range(rng.choice((0, 0, 1, 5, 40, 200))):
             await asyncio.sleep(0)
         await buffer.put(group(ticket, [0.0, 1.0]))
 
@@ -68,10 +69,12 @@ async def train(buffer: Buffer, *, steps: int, seed: int) -> list[tuple[int, lis
     return done
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 2, 3])
+@pytest.mark.parametrize(("max_lag", "slots"), [(0, None), (1, None), (2, None), (3, None), (1, 5), (3, 5), (3, 9)])
 @pytest.mark.parametrize("seed", range(5))
-def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(max_lag: int, seed: int) -> None:
-    buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_drops=0)
+def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(
+    max_lag: int, slots: int | None, seed: int
+) -> None:
+    buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_drops=0, slots=slots)
     lags = [
         version - g.ticket.admitted.step
         for version, groups in asyncio.run(train(buffer, steps=30, seed=seed))
@@ -79,11 +82,12 @@ def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(max_
     ]
     assert len(lags) == 30 * 4
     assert max(lags) <= max_lag
+    assert fmean(lags) <= buffer.capacity / 4 - 1
 
 
-@pytest.mark.parametrize("max_lag", [0, 2])
-def test_every_draw_is_trained_once_or_still_pending(max_lag: int) -> None:
-    buffer = Buffer(groups_per_step=3, max_lag=max_lag, max_drops=0)
+@pytest.mark.parametrize(("max_lag", "slots"), [(0, None), (2, None), (2, 4)])
+def test_every_draw_is_trained_once_or_still_pending(max_lag: int, slots: int | None) -> None:
+    buffer = Buffer(groups_per_step=3, max_lag=max_lag, max_drops=0, slots=slots)
     done = asyncio.run(train(buffer, steps=10, seed=1))
     trained = [int(g.ticket.task.key) for _, groups in done for g in groups]
     pending = [ticket.draw.index for ticket in buffer.state().tickets]
@@ -159,6 +163,23 @@ def test_tickets_that_would_come_too_late_under_new_settings_begin_anew_with_the
     asyncio.run(story())
 
 
+def test_tickets_without_a_slot_under_new_settings_wait_for_one_with_their_numbers() -> None:
+    async def story() -> None:
+        state, version, source = await half_done(), VersionCell(WeightVersion(step=1)), mixture()
+        buffer = Buffer(groups_per_step=1, max_lag=3, max_drops=9, slots=2)
+        assert again(buffer, state) == {0, 2}
+        for step, number in enumerate((0, 2, 3, 5), 1):
+            ticket = await buffer.admit(source, version)
+            await buffer.put(group(ticket, [0.0, 1.0]))
+            assert [g.ticket.number for g in await buffer.take(version.value)] == [number]
+            buffer.trained(step)
+            version.value = WeightVersion(step=step + 1)
+            await buffer.release(step)
+            assert buffer.totals().balances
+
+    asyncio.run(story())
+
+
 def test_tickets_of_an_environment_without_a_share_are_dropped() -> None:
     async def story() -> None:
         state, buffer = await half_done(), Buffer(groups_per_step=1, max_lag=3, max_drops=9)
@@ -209,6 +230,28 @@ def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_read
         return " ".join(g.ticket.task.key for g in groups)
 
     assert asyncio.run(story()) == ["1 2", "waits", "waits", "0 3"]
+
+
+def test_with_few_slots_steps_go_on_without_a_slow_group_until_it_is_due() -> None:
+    async def story() -> list[str]:
+        version, source, said = VersionCell(WeightVersion(step=0)), mixture(), []
+        buffer = Buffer(groups_per_step=2, max_lag=2, max_drops=0, slots=3)
+        slow = await buffer.admit(source, version)
+        for step in (1, 2, 3):
+            for ticket in [await buffer.admit(source, version) for _ in range(2)]:
+                await buffer.put(group(ticket, [0.0, 1.0]))
+            taking = asyncio.create_task(buffer.take(version.value))
+            await asyncio.sleep(0.001)
+            if not taking.done():
+                said.append("waits")
+                await buffer.put(group(slow, [0.0, 1.0]))
+            said.append(" ".join(g.ticket.task.key for g in await taking))
+            buffer.trained(step)
+            version.value = WeightVersion(step=step)
+            await buffer.release(step)
+        return said
+
+    assert asyncio.run(story()) == ["1 2", "3 4", "waits", "0 5"]
 
 
 def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_the_last_release() -> None:
@@ -287,7 +330,8 @@ def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
                 groups=groups,
                 dropped=dropped,
                 learner={},
-                lag_max=0,
+                version=WeightVersion(step=0),
+                left_over=0,
                 pushed_bytes=0,
                 pushed_share=0.0,
                 times=StepTimes(seconds={Phase.WAIT: 1.0}),

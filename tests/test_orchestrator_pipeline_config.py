@@ -61,6 +61,7 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
         ("justaword", ["justaword", "key=value"]),
         ("sft.on_error=ignore", ["sft.on_error", "ignore", "['raise', 'skip']"]),
         ("envs.math.on_error=ignore", ["envs.math.on_error", "ignore", "['raise', 'skip']"]),
+        ("rl.over_sampling=1.5", ["rl.over_sampling=1.5", "above 0", "rl.max_lag=1"]),
         ("rl.shares.maths=1", ["rl.shares.maths", "math, code, tool_use"]),
         ("sft.shares.math=-1", ["sft.shares.math=-1.0", "0 or more"]),
         ("sft.optim.kind=sgd", ["sft.optim.kind", "sgd", "['adamw', 'muon']"]),
@@ -80,6 +81,14 @@ def test_answers_that_are_imitated_or_told_apart_may_be_sampled_from_the_likelie
         assert part.sampling == Sampling(top_p=0.9, top_k=20, temperature=0.7, max_tokens=64)
     greedy = load_config(DEMO, ["self_sft.sampling.temperature=0", "self_sft.samples=1"])
     assert greedy.section(SelfSftConfig).sampling.greedy
+
+
+@pytest.mark.parametrize(
+    ("groups", "max_lag", "over_sampling", "slots"),
+    [(20, 0, None, 20), (20, 2, None, 60), (20, 3, 0.25, 25), (20, 3, 1.5, 50), (20, 3, 3.0, 80), (2, 1, 0.1, 3)],
+)
+def test_so_many_groups_are_in_flight(groups: int, max_lag: int, over_sampling: float | None, slots: int) -> None:
+    assert RlConfig(groups_per_step=groups, max_lag=max_lag, over_sampling=over_sampling).slots == slots
 
 
 def test_the_options_of_an_environment_may_have_keys_that_are_no_text() -> None:

@@ -80,7 +80,7 @@ async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, co
     supervision = RunSupervision(
         run, members=lambda: [*pool.members(), *learner.members()], resize=lambda workers: False
     )
-    buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=rl.max_lag, max_drops=0)
+    buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=rl.max_lag, max_drops=0, slots=rl.slots)
     for _ in range(buffer.capacity):
         await buffer.admit(mixture, version)
     progress.stage("bench", 1)
@@ -135,7 +135,7 @@ def _ledger_s(config: Config, groups: Sequence[Group], path: Path) -> float:
 async def _in_flight_s(pool: RolloutPool, mixture: Mixture, config: Config, path: Path) -> float:
     """Return the seconds, in the median, that the states of a full buffer's episodes take, from the engines into a file."""
     rl, seconds = config.section(RlConfig), []
-    number = (rl.max_lag + 1) * rl.groups_per_step
+    number = rl.slots
     for repeat in range(REPEATS):
         tasks = [mixture.task(mixture.draw()) for _ in range(number)]
         first = 2 * 10**6 + repeat * number

@@ -38,6 +38,10 @@ class LoopConfig:
     """Shares of the modes of thinking among the tasks; the answers to one task share its mode."""
     max_lag: int = scheduled(1)
     """How many versions a group may be behind when it is trained on; 0 is synchronous."""
+    over_sampling: float | None = scheduled(None)
+    """Groups in flight beyond those of a step, as a share of groups_per_step; null is max_lag. Where it is below max_lag a step
+    takes the first that are finished, and the slowest go on into later ones, up to max_lag versions behind (partial rollouts);
+    the mean lag is at most this."""
     max_failures: float = running(0.5)
     """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
     checkpoint_every: int = running(25)
@@ -93,6 +97,11 @@ class LoopConfig:
             )
         if self.max_lag < 0 or self.timeout_s <= 0:
             raise ValueError(f"{stage}.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
+        if self.over_sampling is not None and not 0 < self.over_sampling <= self.max_lag:
+            raise ValueError(
+                f"{stage}.over_sampling={self.over_sampling} must be above 0 and at most {stage}.max_lag={self.max_lag}, the "
+                f"versions within which all that is in flight has to be trained on; raise max_lag, or take null"
+            )
 
     def _require_clips_act(self) -> None:
         """Raise `ValueError` where a clip is set, or a surrogate chosen for its clip, and the policy ratio is 1 throughout."""
@@ -139,6 +148,12 @@ class LoopConfig:
     def updates(self) -> int:
         """Optimiser steps of a step."""
         return self.updates_per_step * self.epochs
+
+    @property
+    def slots(self) -> int:
+        """Groups that are in flight at once."""
+        beyond = self.max_lag if self.over_sampling is None else self.over_sampling
+        return self.groups_per_step + (max(1, round(beyond * self.groups_per_step)) if beyond else 0)
 
     @property
     def answers_per_step(self) -> int:

@@ -67,6 +67,7 @@ async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) 
         groups_per_step=config.groups_per_step,
         max_lag=config.max_lag,
         max_drops=0,
+        slots=config.slots,
         fewest=config.fewest_answers,
         sampling=config.sampling,
         next_ticket=instance.first_ticket,

@@ -23,6 +23,7 @@ async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
         groups_per_step=config.groups_per_step,
         max_lag=config.max_lag,
         max_drops=config.max_drops,
+        slots=config.slots,
         fewest=config.fewest_answers,
         overridden=config.loss.overrides,
         sampling=config.sampling,
@@ -62,8 +63,9 @@ STAGE = Stage(
             ),
             Curve(
                 title="Staleness",
-                note="How many weight versions the oldest group of a step was behind.",
-                metrics={"train/lag_max": "largest lag"},
+                note="How many weight versions the groups of a step were behind their admission, and their tokens behind what "
+                "sampled them.",
+                metrics={"train/lag_max": "largest", "train/lag_mean": "mean", "train/lag_tokens": "mean of tokens"},
                 smooth=False,
             ),
             Curve(

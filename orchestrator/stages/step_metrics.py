@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import asdict
 from statistics import fmean
 
+import numpy as np
+
 from orchestrator.loop import StepReport
 from orchestrator.slots import Occupancy
 from rewards.verdict import Outcome
@@ -22,7 +24,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
     sampled = sum(t.sampled_tokens for t in trajectories)
     metrics = {f"train/{name}": value for name, value in report.learner.items()}
     metrics |= {
-        "train/lag_max": float(report.lag_max),
+        **_staleness(report),
         "rollout/tokens_per_s": sampled / report.times.total,
         "rollout/answers": float(len(trajectories)),
         **_of_all_groups([*report.groups, *report.dropped.groups]),
@@ -43,6 +45,28 @@ def step_metrics(report: StepReport) -> dict[str, float]:
             measured["reward_trained"] = fmean(rewards)
         metrics |= {f"env/{env}/{name}": value for name, value in measured.items()}
     return metrics
+
+
+def _staleness(report: StepReport) -> dict[str, float]:
+    """Return how many versions the groups of a step were behind their admission, and their tokens behind what sampled them.
+
+    A partial answer has tokens of several versions.
+    """
+    now = report.version.step
+    lags = [now - group.ticket.admitted.step for group in report.groups]
+    answers = [[turn.versions_T for turn in t.turns] for group in report.groups for t in group.trajectories]
+    versions = [np.concatenate(turns) for turns in answers if any(map(len, turns))]
+    measured = {
+        "train/lag_max": float(max(lags)),
+        "train/lag_mean": fmean(lags),
+        "buffer/left_over": float(report.left_over),
+    }
+    if not versions:
+        return measured
+    return measured | {
+        "train/lag_tokens": float(now - np.concatenate(versions).mean()),
+        "rollout/partial": fmean(bool((one != one[0]).any()) for one in versions),
+    }
 
 
 def _of_all_groups(groups: list[Group]) -> dict[str, float]:
