@@ -12,11 +12,14 @@ import tiny_models
 import torch
 from pushes import loaded, offered
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from envs.binding import EnvConfig, bind
+from envs.core.env_ref import EnvRef
+from envs.core.task import Task
 from envs.source import open_source
 from learner.batches.micro_batches import make_batch
-from learner.batches.samples import TrainingSample
+from learner.batches.samples import TrainingSample, samples_from_groups
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import byte_tokenizer
@@ -32,7 +35,7 @@ from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import Ticket, WeightVersion
+from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 ENDS = (byte_tokenizer().eos_token_id,)
@@ -63,6 +66,14 @@ class Setup:
         manifest = self.rank.publish(version)
         assert manifest is not None
         return manifest
+
+    def model(self) -> PreTrainedModel:
+        """A model of transformers alone with the trainer's weights as they are now."""
+        assert self.rank.engine is not None
+        trained = self.rank.engine.model
+        plain: PreTrainedModel = AutoModelForCausalLM.from_config(trained.config).eval()
+        plain.load_state_dict(trained.state_dict())
+        return plain
 
     async def sample(self, count: int, *, tokens: int) -> list[tuple[tuple[int, ...], Completion]]:
         prompts = [self.prompts[number % len(self.prompts)] for number in range(count)]
@@ -127,6 +138,35 @@ async def a_checkpoint_is_read(setup: Setup, checkpoint: Path) -> None:
         await setup.engine.load_checkpoint(checkpoint, WeightVersion(step=10))
 
 
+def each_token_is_compared_with_what_sampled_it(
+    older: PreTrainedModel, newer: PreTrainedModel, samples: list[tuple[tuple[int, ...], Completion]]
+) -> None:
+    """The learner divides by the probability under the weights that a token names, over what earlier ones had cached."""
+    task = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
+    through = [(ids, said) for ids, said in samples if 0 < said.versions_T.count(1) < len(said.token_ids)]
+    assert through
+    for prompt, said in through:
+        turn = Turn(
+            context_ids=prompt,
+            sampled_ids=said.token_ids,
+            logprobs_T=said.logprobs_T,
+            versions_T=said.versions_T,
+            forced_T=said.forced_T,
+            text="",
+        )
+        answer = Trajectory(task=task, turns=(turn,), stop=Stop.ENV, reward=0.0)
+        ticket = Ticket(number=0, task=task, admitted=WeightVersion(step=1))
+        (sample,) = samples_from_groups([Group(ticket=ticket, trajectories=(answer,))], advantage="dr_grpo")
+        own = said.versions_T.count(1)
+        with torch.no_grad():
+            old = older(torch.tensor([[*prompt, *said.token_ids[: own - 1]]]), use_cache=True)
+            new = newer(torch.tensor([said.token_ids[own - 1 : -1]]), past_key_values=old.past_key_values)
+        logits = torch.cat((old.logits[0, len(prompt) - 1 :], new.logits[0]))
+        expected = logits.log_softmax(-1)[torch.arange(len(logits)), torch.tensor(said.token_ids)]
+        divided_by = torch.tensor(sample.behaviour_T[len(prompt) :])
+        assert (expected - divided_by).abs().max() < TOLERANCE
+
+
 async def prefixes_are_computed_once(setup: Setup, *, cached: bool) -> None:
     """Answers to a long prompt share what was computed of it, while the weights stay as they are."""
     long = replace(setup, prompts=[ids for ids in setup.prompts if len(ids) > BLOCK])
@@ -162,6 +202,7 @@ async def story(model_dir: Path, config: EngineConfig, *, cached: bool) -> None:
         assert setup.gap(after) < TOLERANCE
         assert all(set(said.versions_T) == {1} for _, said in after)
 
+        older = setup.model() if cached else None
         setup.train()
         running = asyncio.create_task(setup.sample(16, tokens=150))
         await asyncio.sleep(0.3)
@@ -172,6 +213,8 @@ async def story(model_dir: Path, config: EngineConfig, *, cached: bool) -> None:
         assert long
         assert all(list(said.versions_T) == sorted(said.versions_T) for said in long)
         assert any(said.versions_T[0] == 1 and said.versions_T[-1] == 2 for said in long)
+        if older is not None:
+            each_token_is_compared_with_what_sampled_it(older, setup.model(), through)
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
 
         damaged = setup.publish(3)
