@@ -7,6 +7,7 @@ from orchestrator.slots import Dropped, Occupancy
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
 from rollout.engines.protocol import EngineStats
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
@@ -16,11 +17,11 @@ def answer(*turns: tuple[int, ...]) -> Trajectory:
     """An answer whose turns have tokens of these versions."""
     said = (
         Turn(
-            context_ids=(1,),
-            sampled_ids=versions,
-            logprobs_T=(-1.0,) * len(versions),
-            versions_T=versions,
-            forced_T=(False,) * len(versions),
+            context_ids=as_ids((1,)),
+            sampled_ids=as_ids(versions),
+            logprobs_T=as_floats((-1.0,) * len(versions)),
+            versions_T=as_ids(versions),
+            forced_T=as_marks((False,) * len(versions)),
             text="",
         )
         for versions in turns

@@ -34,6 +34,7 @@ from rollout.engines.vllm_engine import VllmEngine
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
+from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
@@ -147,11 +148,11 @@ def each_token_is_compared_with_what_sampled_it(
     assert through
     for prompt, said in through:
         turn = Turn(
-            context_ids=prompt,
-            sampled_ids=said.token_ids,
-            logprobs_T=said.logprobs_T,
-            versions_T=said.versions_T,
-            forced_T=said.forced_T,
+            context_ids=as_ids(prompt),
+            sampled_ids=as_ids(said.token_ids),
+            logprobs_T=as_floats(said.logprobs_T),
+            versions_T=as_ids(said.versions_T),
+            forced_T=as_marks(said.forced_T),
             text="",
         )
         answer = Trajectory(task=task, turns=(turn,), stop=Stop.ENV, reward=0.0)
