@@ -15,6 +15,7 @@ From the bottom up; each room imports itself and those above it in this list:
     session       one run in progress: what its stages share, the processes that they train and sample with
     evaluation    held-out tasks put to the engines, and what the answers are worth
     stages        the stages: one file and one line in `registry` for each
+    profiles      the settings that depend on hardware and model, chosen where they are not given
     pipeline      the configuration composed of their settings; the plan, the checks and the runner of a run
     grading       grading without a model
     bench         benchmarks

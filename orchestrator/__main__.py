@@ -18,6 +18,7 @@ from orchestrator.stages.registry import HELP
 EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml
   python -m orchestrator run configs/demo.yaml name=mine seed=2 rl.steps=50
+  python -m orchestrator run configs/recipes/one_gpu.yaml profile=gpu80
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
   python -m orchestrator eval models/mine --preset gsm8k --greedy
   python -m orchestrator eval models/mine --env math --data gsm8k_test.jsonl --greedy
@@ -31,6 +32,9 @@ EPILOG = """examples:
   python -m orchestrator envcheck --env code --data humaneval.jsonl
 
 A run lives in runs/<name>/. The same command continues a run that was interrupted and skips what is done.
+
+What depends on the hardware (precision, memory, lengths, batches, learning rates) is chosen where it is not given, for what
+the cluster has (profile=auto) or for what is named (profile=cpu, gpu24, gpu80, ...); docs/hardware.md has the rules.
 
 What a continued run may change depends on the setting. Memory, time-outs, workers, threads, intervals and tracking are
 free. Steps, learning rates, shares and lengths may change, and metrics.jsonl, the tracker and the report record it. What

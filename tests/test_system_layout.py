@@ -84,6 +84,7 @@ ROOMS = {
         "session",
         "evaluation",
         "stages",
+        "profiles",
         "pipeline",
         "grading",
         "bench",
@@ -100,6 +101,7 @@ HOMES = {
     "ray": (
         "orchestrator/cluster/ray_cluster.py",
         "orchestrator/cluster/actors.py",
+        "orchestrator/cluster/hardware.py",
         "orchestrator/cluster/rollout_actors.py",
         "orchestrator/cluster/trainer_actors.py",
         "orchestrator/cluster/transport_choice.py",

@@ -104,7 +104,7 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
     """
     tokenizer = byte_tokenizer()
     torch.manual_seed(seed)
-    model = NemotronHForCausalLM(_hybrid_config(config, tokenizer))
+    model = NemotronHForCausalLM(hybrid_config(config, tokenizer))
     shutil.rmtree(directory, ignore_errors=True)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -114,11 +114,12 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
 def parameter_count(config: FreshModelConfig) -> int:
     """Return how many parameters a fresh model has, found out without making its weights."""
     with torch.device("meta"):
-        model = NemotronHForCausalLM(_hybrid_config(config, byte_tokenizer()))
+        model = NemotronHForCausalLM(hybrid_config(config, byte_tokenizer()))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> NemotronHConfig:
+def hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> NemotronHConfig:
+    """Return the configuration of a fresh model, in transformers' words."""
     head_dim = 32
     return NemotronHConfig(
         vocab_size=padded_size(tokenizer),

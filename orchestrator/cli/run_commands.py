@@ -12,7 +12,7 @@ from orchestrator.bench.growth import bench_growth, write_growth
 from orchestrator.cli.submit import submit
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
-from orchestrator.pipeline.config import Config, load_config
+from orchestrator.pipeline.config import Config, load_config, settled_config
 from orchestrator.pipeline.fork import fork
 from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.checkpoint import DamagedCheckpointError
@@ -34,9 +34,10 @@ def _executed(given: argparse.Namespace) -> int:
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
         return asyncio.run(run_pipeline(config))
-    config = load_config(given.config, given.overrides)
     if given.command == "submit":
+        load_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
         return submit(given.config, given.overrides, given.address)
+    config = settled_config(given.config, given.overrides)
     if given.command in ("bench", "bench-growth"):
         _measure(config, growth=given.command == "bench-growth")
         return 0

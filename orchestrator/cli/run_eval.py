@@ -26,6 +26,7 @@ from orchestrator.pipeline.eval_config import (
     slug,
 )
 from orchestrator.pipeline.runner import run_pipeline
+from orchestrator.profiles.settled import settled
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.text import overridden, read_text
@@ -59,7 +60,7 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
         )
     named = {} if given.name is None else {"name": given.name}
     found = merged(read_text(file, []), told) | named
-    return _through_pipeline(make_config(overridden(found, given.overrides)), only="eval")
+    return _through_pipeline(make_config(settled(overridden(found, given.overrides))), only="eval")
 
 
 def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Config:
@@ -78,7 +79,7 @@ def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs,
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
     found = asked_for(base, told, label=label, envs=envs, presets=presets)
     found |= {"name": given.name or fresh_name(label), "runs_dir": runs_dir}
-    return make_config(overridden(found, given.overrides))
+    return make_config(settled(overridden(found, given.overrides)))
 
 
 def _through_pipeline(config: Config, *, only: str | None = None) -> int:

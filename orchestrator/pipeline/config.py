@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from envs.core.setting import kinds
 from envs.presets.catalog import with_preset
 from orchestrator.pipeline.stage_list import instances, with_settings
+from orchestrator.profiles.settled import settled
 from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
 from orchestrator.settings.text import flat_text, read_text, typed, write_text
 from orchestrator.stages.stage import Stage, StageInstance, all_stages
@@ -103,6 +104,11 @@ def load_config(path: Path, overrides: list[str]) -> Config:
     anything else.
     """
     return make_config(read_text(path, overrides))
+
+
+def settled_config(path: Path, overrides: list[str]) -> Config:
+    """Return the same with what its profile chooses for the hardware and the model: what is to be run. Raises likewise."""
+    return make_config(settled(read_text(path, overrides)))
 
 
 def make_config(given: Any) -> Config:

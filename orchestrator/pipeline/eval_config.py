@@ -13,7 +13,6 @@ from orchestrator.settings.data_option import data_option
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.text import parsed, read_text
 from orchestrator.stages.registry import HELP
-from rollout.engines.vllm_settings import ON_CPU
 
 Given = dict[str, Any]
 """A configuration as a YAML file would have it."""
@@ -27,11 +26,10 @@ PATIENT: Given = {"rollout": {"limits": {"timeout_s": EPISODE_S}}, "supervision"
 
 
 def of_model(source: ModelSource) -> Given:
-    """Return what a model alone says: how long its episodes may be, and how its engine runs. Raises as `ModelSource.folder`."""
+    """Return what a model alone says: how long its episodes may be. Raises as `ModelSource.folder`."""
     longest = min(longest_sequence(source.folder) or LONGEST, LONGEST)
     limits = {"turn_tokens": longest, "total_tokens": longest}
-    engine = {"max_model_len": longest, "dtype": "float32" if ON_CPU else "auto", "gpu_memory_utilization": 0.9}
-    return merged(PATIENT, {"model": {"path": source.path}, "rollout": {"limits": limits, "engine": engine}})
+    return merged(PATIENT, {"model": {"path": source.path}, "rollout": {"limits": limits}})
 
 
 def of_run(folder: Path, model: Path) -> Given:

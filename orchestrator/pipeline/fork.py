@@ -9,7 +9,7 @@ from pathlib import Path
 from envs.core.setting import Kind
 from learner.training_state import CheckpointFacts
 from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, read_state
-from orchestrator.pipeline.config import Config, load_config, save_config
+from orchestrator.pipeline.config import Config, save_config, settled_config
 from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
 from orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from orchestrator.run.folder import RunDir, RunState
@@ -39,7 +39,7 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     if not any(override.startswith("name=") for override in overrides):
         raise ValueError("a fork is a run of its own: give it a name=")
     beside = [] if any(one.startswith("runs_dir=") for one in overrides) else [f"runs_dir={source.resolve().parent}"]
-    config = load_config(source / "config.yaml", [*beside, *overrides])
+    config = settled_config(source / "config.yaml", [*beside, *overrides])
     given, target = RunDir(source.resolve()), RunDir(Path(config.runs_dir).resolve() / config.name)
     if target.root.exists():
         raise ValueError(f"{target.root} is there already; choose another name=")

@@ -16,6 +16,7 @@ from orchestrator.pipeline.continuation import check_continuation, reached
 from orchestrator.pipeline.overlap_check import overlaps_of
 from orchestrator.pipeline.plan import Plan, plan, single
 from orchestrator.pipeline.start_checks import check_before, check_model
+from orchestrator.profiles.settled import told
 from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
@@ -37,7 +38,7 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     reads = any(one.stage.role is not Role.REPORT for one in ahead)
     if (holds := reached(config, folder, reads=reads)) != state:
         state, ahead = holds, _planned(config, folder, holds, stage).ahead
-    notes = check_before(config, ahead, folder.root, state.model)
+    notes = [*told(config, {one.stage.name for one in ahead}), *check_before(config, ahead, folder.root, state.model)]
     folder.open()
     try:
         check_continuation(config, folder, reads=reads)

@@ -12,6 +12,7 @@ from learner.config import LearnerConfig
 from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.run.retention import CheckpointConfig
+from orchestrator.settings.chosen import ChosenConfig, ProfileName
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.supervision import SupervisionConfig
 from rollout.episodes.worker import RolloutConfig
@@ -92,6 +93,11 @@ class RunConfig:
 
     name: str = field(metadata=required(Kind.RUNNING))
     """Name of the run and of its folder."""
+    profile: ProfileName = running("auto")
+    """What the settings that depend on the hardware are chosen for, where they are not given: auto asks the cluster, cpu and
+    gpu80 (GPUs of 80 GiB) say what it has."""
+    chosen: ChosenConfig = field(default_factory=ChosenConfig)
+    """What the profile set, as the run recorded it."""
     seed: int = identity(1)
     """Everything random derives from it."""
     runs_dir: str = running("runs")

@@ -1,0 +1,68 @@
+"""What a model's configuration says of the memory that it takes: in the learner, and in an engine."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import AutoConfig, PretrainedConfig
+
+WITHOUT_STATE = {"attention", "full_attention", "sliding_attention", "chunked_attention", "mlp", "moe"}
+"""Types of layers in a hybrid that keep no state of a fixed size."""
+ATTENTION = WITHOUT_STATE - {"mlp", "moe"}
+SPELLINGS = (
+    ("mamba_num_heads", "mamba_head_dim", "ssm_state_size"),  # Nemotron-H
+    ("mamba_n_heads", "mamba_d_head", "mamba_d_state"),  # Bamba, Granite 4, Falcon-H1
+)
+"""What configurations call the heads of a Mamba-2 layer, the width of one, and the size of its state."""
+STATE_BYTES, CACHE_BYTES = 4, 2
+"""Of a number in a state, which engines keep in float32, and in the key-value cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """How large a model is."""
+
+    parameters: int
+    positions: int | None
+    """Longest sequence in tokens, where the configuration names one."""
+    vocabulary: int
+    hidden: int
+    blocks: float
+    """Pairs of a mixing layer and an MLP; where these are layers of their own, half of the layers."""
+    state_bytes: int
+    """What an engine keeps of a sequence whatever its length: the states of its Mamba-2 layers."""
+    cache_bytes: int
+    """What an engine keeps of each token: keys and values, at 2 bytes a number."""
+
+
+def shape_of(directory: Path, *, parameters: int) -> ModelShape:
+    """Return the shape of a model directory with so many parameters."""
+    return read_shape(AutoConfig.from_pretrained(directory, trust_remote_code=False), parameters=parameters)
+
+
+def read_shape(whole: PretrainedConfig, *, parameters: int) -> ModelShape:
+    """Return the shape that a configuration describes."""
+    config = whole.get_text_config(decoder=True)
+    count = int(config.num_hidden_layers)
+    types = list(getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None) or [])
+    heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    attention = sum(kind in ATTENTION for kind in types) if types else count
+    return ModelShape(
+        parameters=parameters,
+        positions=getattr(config, "max_position_embeddings", None),
+        vocabulary=int(config.vocab_size),
+        hidden=int(config.hidden_size),
+        blocks=count / 2 if "mlp" in types or "moe" in types else count,
+        state_bytes=sum(kind not in WITHOUT_STATE for kind in types) * _state(config) * STATE_BYTES,
+        cache_bytes=attention * 2 * heads * width * CACHE_BYTES,
+    )
+
+
+def _state(config: PretrainedConfig) -> int:
+    """Return how many numbers a Mamba-2 layer keeps of a sequence; 0 for a spelling that is not known."""
+    for spelling in SPELLINGS:
+        sizes = [int(getattr(config, name, None) or 0) for name in spelling]
+        if all(sizes):
+            return math.prod(sizes)
+    return 0

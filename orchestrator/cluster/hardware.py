@@ -1,0 +1,166 @@
+"""What the machines of a cluster have: GPUs with their memory, main memory, CPU cores."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import ray
+import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.cluster.ray_cluster import start_ray, stop_ray
+
+GIB = 2**30
+ASK_S = 60.0
+"""How long the machines of a cluster may take to answer, and nvidia-smi on each."""
+SMI = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+"""Prints the memory of each GPU in MiB."""
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine."""
+
+    gpus: int
+    gpu_gib: float
+    """Memory of its smallest GPU; 0 without GPUs."""
+    memory_gib: float
+    """Main memory."""
+    cpus: int
+    """Cores that its processes may use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The machines of a cluster."""
+
+    machines: tuple[Machine, ...]
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs there are."""
+        return sum(machine.gpus for machine in self.machines)
+
+    @property
+    def gpu_gib(self) -> float:
+        """Memory of the smallest GPU; 0 where there is none."""
+        return min((machine.gpu_gib for machine in self.machines if machine.gpus), default=0.0)
+
+    @property
+    def gpus_together(self) -> int:
+        """The most GPUs of one machine."""
+        return max(machine.gpus for machine in self.machines)
+
+    @property
+    def memory_gib(self) -> float:
+        """Main memory of the smallest machine that computes: one with GPUs, where any has."""
+        return min(machine.memory_gib for machine in self._computing)
+
+    @property
+    def cpus(self) -> int:
+        """Cores of the smallest machine that computes."""
+        return min(machine.cpus for machine in self._computing)
+
+    @property
+    def _computing(self) -> list[Machine]:
+        return [machine for machine in self.machines if machine.gpus] or list(self.machines)
+
+    def in_words(self) -> str:
+        """Return it for people: "8 GPUs of 80 GiB on 1 machine", "2 CPU cores and 23 GiB"."""
+        count = len(self.machines)
+        where = f" on {count} machines" if count > 1 else ""
+        if not self.gpus:
+            return f"{self.cpus} CPU core{'s' * (self.cpus != 1)} and {self.memory_gib:.0f} GiB of memory{where}"
+        return f"{self.gpus} GPU{'s' * (self.gpus != 1)} of {self.gpu_gib:.0f} GiB{where}"
+
+
+def ask_hardware() -> Hardware:
+    """Return what the cluster has that RAY_ADDRESS names, each machine asked; without the variable it is this machine.
+
+    Raise `TimeoutError` where a machine does not answer.
+    """
+    if "RAY_ADDRESS" not in os.environ:
+        return Hardware(machines=(this_machine(),))
+    with _joined():
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        calls = [_asked(node["NodeID"]) for node in nodes]
+        done, late = ray.wait(calls, num_returns=len(calls), timeout=ASK_S)
+        if late:
+            raise TimeoutError(f"{len(late)} of {len(nodes)} machines of the cluster said nothing within {ASK_S:.0f} s")
+        found: list[Machine] = ray.get(done)
+        counts = {calls[at]: int(node["Resources"].get("GPU", 0)) for at, node in enumerate(nodes)}
+    return Hardware(machines=tuple(with_gpus(one, counts[call]) for one, call in zip(found, done, strict=True)))
+
+
+def _asked(node: str) -> "ray.ObjectRef[Machine]":
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    asked: ray.ObjectRef[Machine] = ray.remote(num_cpus=0, scheduling_strategy=there)(this_machine).remote()
+    return asked
+
+
+@contextlib.contextmanager
+def _joined() -> Iterator[None]:
+    """Be a member of the cluster, and leave it again where it was not joined before: the run joins it as it needs."""
+    before = ray.is_initialized()
+    start_ray(slots=1, min_sandbox_level=0)
+    try:
+        yield
+    finally:
+        if not before:
+            stop_ray()
+
+
+def with_gpus(machine: Machine, count: int) -> Machine:
+    """Return a machine with as many GPUs as Ray may use there; without any where its own torch can't use them."""
+    return replace(machine, gpus=count if machine.gpu_gib else 0)
+
+
+def this_machine() -> Machine:
+    """Return what this machine has, and this process may use of it."""
+    sizes = _gpu_sizes()
+    return Machine(gpus=len(sizes), gpu_gib=min(sizes, default=0.0), memory_gib=_memory_bytes() / GIB, cpus=_cores())
+
+
+def _gpu_sizes() -> list[float]:
+    """Return the memory of each GPU in GiB, of those that CUDA_VISIBLE_DEVICES leaves; none where torch is a build for CPUs.
+
+    nvidia-smi says it: torch would take memory of a GPU for as long as this process lives.
+    """
+    if torch.version.cuda is None or shutil.which(SMI[0]) is None:
+        return []
+    told = subprocess.run(SMI, capture_output=True, text=True, timeout=ASK_S, check=False)
+    return visible(told.stdout, os.environ.get("CUDA_VISIBLE_DEVICES")) if told.returncode == 0 else []
+
+
+def visible(told: str, chosen: str | None) -> list[float]:
+    """Return the sizes in GiB of what nvidia-smi told in lines of MiB, of the GPUs that are `chosen` (all with None)."""
+    sizes = [int(line) / 1024 for line in told.split()]
+    if chosen is None:
+        return sizes
+    names = [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+    known = [sizes[int(name)] for name in names if name.isdecimal() and int(name) < len(sizes)]
+    return known if len(known) == len(names) else sizes[: len(names)]  # names such as GPU-8932f937 say no place
+
+
+def _memory_bytes() -> float:
+    """Return the main memory, or what the container may use of it."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _first_word(CGROUP / "memory.max")
+    return min(whole, int(limit)) if limit.isdecimal() else whole
+
+
+def _cores() -> int:
+    """Return the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0))
+    file = CGROUP / "cpu.max"
+    words = file.read_text(encoding="ascii").split() if file.is_file() else []
+    return max(1, min(cores, int(words[0]) // int(words[1]))) if len(words) == 2 and words[0].isdecimal() else cores
+
+
+def _first_word(file: Path) -> str:
+    return file.read_text(encoding="ascii").split()[0] if file.is_file() else ""

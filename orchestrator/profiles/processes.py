@@ -1,0 +1,62 @@
+"""How many engines and ranks there are, and the threads of each on a CPU."""
+
+from orchestrator.profiles.asked import Asked
+from orchestrator.profiles.place import Place, power_of_two
+
+ENGINE_FILL = 0.6
+"""Share of the memory of an engine's GPUs that its weights may take: the rest is for states, keys and values."""
+TOY_THREADS = 2
+"""Threads beyond which the operations of a small model are no faster."""
+MOST_THREADS = 16
+SUPERVISED = ("sft", "self_sft", "dpo")
+"""Stages whose batches the ranks share evenly."""
+
+
+def choose_processes(asked: Asked, place: Place) -> None:
+    """Choose ranks, engines and how many GPUs each of these has; on a CPU their threads and the engine's cache."""
+    if place.gpu:
+        _on_gpus(asked, place)
+    else:
+        _on_cpus(asked, place)
+
+
+def _on_gpus(asked: Asked, place: Place) -> None:
+    """Share the GPUs: half of them learn and half sample where a run does both, each with its own."""
+    total, weights = place.hardware.gpus, 2 * place.shape.parameters
+    most = 1 if place.shared else place.hardware.gpus_together
+    tensor = 1
+    while tensor < most and weights > ENGINE_FILL * place.gpu_bytes * tensor:
+        tensor *= 2
+    both = place.trains and place.plays and total > 1 and not place.shared
+    ranks = total // 2 if both else total if place.trains else 1
+    ranks = asked.take("learner.ranks", _sharing(asked, power_of_two(ranks, least=1, most=total)))
+    left = total - ranks if both else total
+    tensor = asked.take("rollout.engine.tensor_parallel", power_of_two(min(tensor, left), least=1, most=total))
+    processes = tensor * int(asked.value("rollout.engine.pipeline_parallel"))
+    if place.plays:
+        asked.take("rollout.workers", max(1, left // processes))
+
+
+def _sharing(asked: Asked, ranks: int) -> int:
+    """Return as many ranks, or so few that every supervised stage can share its batch among them."""
+    batches = [asked.value(f"{stage}.batch_size") for stage in SUPERVISED]
+    while any(isinstance(batch, int) and batch % ranks for batch in batches):
+        ranks //= 2
+    return ranks
+
+
+def _on_cpus(asked: Asked, place: Place) -> None:
+    """Share the cores: all of them learn where nothing is sampled meanwhile, and half of them where something is."""
+    cores = place.hardware.cpus
+    most = TOY_THREADS if place.toy else MOST_THREADS
+    ranks, workers = asked.take("learner.ranks", 1), asked.take("rollout.workers", 1)
+    processes = workers * int(asked.value("rollout.engine.tensor_parallel"))
+    asked.take("learner.threads", _threads(cores // ranks, most))
+    beside = asked.take("learner.threads_beside", _threads(cores // 2 // ranks, most))
+    left = cores - beside * ranks if place.trains else cores
+    asked.take("rollout.engine.threads", _threads(left // processes, most))
+    asked.take("rollout.engine.memory_gib", max(1, min(16, int(place.hardware.memory_gib / 16 / workers))))
+
+
+def _threads(cores: int, most: int) -> int:
+    return max(1, min(cores, most))

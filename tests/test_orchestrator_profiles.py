@@ -1,0 +1,251 @@
+"""Profiles: what is chosen for hardware and model, what overrides it, and what a run that goes on has of it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+from run_folders import with_checkpoint
+
+from envs.core.setting import Kind, kind_of
+from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
+from learner.models.shape import ModelShape, read_shape, shape_of
+from orchestrator.cluster.hardware import Hardware, Machine, this_machine, visible, with_gpus
+from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
+from orchestrator.pipeline.continuation import check_continuation
+from orchestrator.profiles.asked import CHOSEN, usual_value
+from orchestrator.profiles.place import as_named, name_of
+from orchestrator.profiles.settled import choice, completed, settled, told
+from orchestrator.run.folder import RunDir
+from orchestrator.settings.chosen import ProfileName
+from orchestrator.settings.text import overridden, read_text
+from rollout.weights.weight_files import require_whole
+
+DEMO = Path("configs/demo.yaml")
+CPUS = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=24.0, cpus=2),))
+NANO = ModelShape(
+    parameters=8_888_227_328,
+    positions=131_072,
+    vocabulary=131_072,
+    hidden=4480,
+    blocks=28,
+    state_bytes=27 * 128 * 80 * 128 * 4,
+    cache_bytes=4 * 2 * 8 * 128 * 2,
+)
+QWEN = ModelShape(
+    parameters=1_720_574_976,
+    positions=40_960,
+    vocabulary=151_936,
+    hidden=2048,
+    blocks=28,
+    state_bytes=0,
+    cache_bytes=28 * 2 * 8 * 128 * 2,
+)
+ENVS: dict[str, Any] = {"envs": {"math": {}}, "name": "probe"}
+
+
+def gpus(count: int, gib: float, *, machines: int = 1) -> Hardware:
+    one = Machine(gpus=count, gpu_gib=gib, memory_gib=1500.0, cpus=64)
+    return Hardware(machines=(one,) * machines)
+
+
+def chosen(
+    hardware: Hardware, shape: ModelShape, *overrides: str, name: ProfileName = "auto", **given: object
+) -> Config:
+    """The configuration of a run of which only this is given."""
+    plain = overridden(ENVS | given, list(overrides))
+    return make_config(completed(plain, choice(plain, name, hardware, shape)))
+
+
+def test_eight_large_gpus_are_shared_between_a_learner_and_engines_in_bfloat16() -> None:
+    config = chosen(gpus(8, 79.6), NANO)
+    learner, engine = config.learner, config.rollout.engine
+    assert (learner.ranks, config.rollout.workers, engine.tensor_parallel) == (4, 4, 1)
+    assert (learner.bf16, learner.wire_dtype, engine.dtype) == (True, "bfloat16", "bfloat16")
+    assert learner.zero_stage == 3  # 16 bytes a parameter and more are 142 GB: not on one GPU
+    assert learner.recompute == "full"  # 16,384 tokens keep 70 GB of activations else
+    assert not learner.shared_prompts
+    limits = config.rollout.limits
+    assert (limits.turn_tokens, limits.total_tokens, engine.max_model_len) == (12288, 16384, 16384)
+    assert config.sections["rl"].optim.learning_rate == 1e-6
+    assert config.chosen.profile == config.profile == "gpu80"
+    assert config.supervision.stalled_s > limits.timeout_s > 1000
+    assert config.sections["rl"].timeout_s > config.supervision.stalled_s
+
+
+def test_half_of_a_small_gpu_takes_adapters_with_their_learning_rate() -> None:
+    config = chosen(gpus(1, 24.0), QWEN, "learner.lora={rank: 32, alpha: 64}")
+    assert (config.learner.ranks, config.rollout.workers, config.learner.zero_stage) == (1, 1, 1)
+    assert config.rollout.engine.gpu_memory_utilization == 0.45
+    assert config.rollout.engine.max_sequences < 256
+    assert config.sections["rl"].optim.learning_rate == 2e-5
+    assert config.sections["sft"].optim.learning_rate == 2e-4
+    whole = chosen(gpus(1, 24.0), QWEN)
+    assert whole.learner.offload == "cpu"  # 31 GB of states
+    assert whole.sections["rl"].optim.learning_rate == 2e-6
+
+
+def test_a_model_too_large_for_one_gpu_has_engines_of_several() -> None:
+    config = chosen(gpus(8, 24.0, machines=2), NANO)
+    engine = config.rollout.engine
+    assert engine.tensor_parallel == 2
+    assert config.learner.ranks + config.rollout.workers * engine.tensor_parallel == 16
+
+
+def test_what_a_run_does_not_do_gets_no_gpu() -> None:
+    alone = chosen(gpus(8, 80.0), QWEN, stages=["init", "sft"])
+    assert alone.learner.ranks == 8
+    asked = chosen(gpus(8, 80.0), QWEN, stages=["init", "eval"])
+    assert (asked.rollout.workers, asked.rollout.engine.gpu_memory_utilization) == (8, 0.9)
+    few = chosen(gpus(8, 80.0), QWEN, "sft.batch_size=12", stages=["init", "sft"])
+    assert few.learner.ranks == 4  # 12 sequences can't be shared by 8
+
+
+OTHERS = {
+    "rollout.engine.dtype": "auto",
+    "rollout.engine.max_model_len": "20000",
+    "rollout.engine.gpu_memory_utilization": "0.33",
+    "rollout.limits.total_tokens": "9000",
+    "rollout.limits.turn_tokens": "700",
+    "learner.ranks": "2",
+    "learner.bf16": "true",
+    "learner.zero_stage": "2",
+    "learner.offload": "cpu",
+    "learner.recompute": "selective",
+    "learner.shared_prompts": "false",
+    "learner.wire_dtype": "float16",
+}
+"""Values that no profile chooses for one large GPU; every other setting is 3."""
+
+
+def test_every_setting_that_a_profile_chooses_may_be_given_in_its_place() -> None:
+    assert set(CHOSEN) <= set(KINDS)
+    given = {key: OTHERS.get(key, "3") for key in CHOSEN}
+    config = chosen(gpus(1, 80.0), NANO, *(f"{key}={text}" for key, text in given.items()))
+    assert config.chosen.settings == {}
+    flat = flat_config(config)
+    assert {key: flat[key].lower().removesuffix(".0") for key in CHOSEN} == given
+
+
+def test_choices_follow_what_is_given() -> None:
+    assert not chosen(gpus(8, 80.0), NANO, "learner.zero_stage=0").learner.bf16
+    muon = chosen(gpus(8, 80.0), QWEN, stages=["init", {"sft": {"optim": {"kind": "muon"}}}])
+    assert (muon.learner.zero_stage, muon.learner.bf16, muon.rollout.engine.dtype) == (0, False, "float32")
+    short = chosen(gpus(8, 80.0), NANO, "rollout.limits.total_tokens=2048")
+    assert (short.rollout.limits.turn_tokens, short.rollout.engine.max_model_len) == (1536, 2048)
+    assert short.learner.recompute == "none"
+    with pytest.raises(ValueError, match=r"rollout\.limits\.total_tokens"):
+        chosen(gpus(8, 80.0), NANO, "rollout.limits.total_tokens=many")
+
+
+def test_two_cpu_cores_run_the_demo_with_the_settings_that_it_was_made_with() -> None:
+    config = make_config(settled(read_text(DEMO, ["name=nobody-has-run-this"]), ask=lambda: CPUS))
+    usual = load_config(DEMO, ["name=nobody-has-run-this"])
+    changed = {key: value for key, value in config.chosen.settings.items() if value != usual_value(key)}
+    assert changed == {
+        "learner.threads": 2,
+        "learner.micro_batch_tokens": 2048,
+        "rollout.engine.max_model_len": 512,
+    }
+    learner = replace(usual.learner, threads=2, micro_batch_tokens=2048)
+    assert config.learner == learner
+    assert told(config, {"sft", "rl"}) == [
+        "profile cpu (2 CPU cores and 24 GiB of memory) sets",
+        "  rollout.engine: max_model_len=512",
+        "  learner: micro_batch_tokens=2048 threads=2",
+    ]
+
+
+def begun_run(root: Path, hardware: Hardware) -> list[str]:
+    """A run that has trained on some hardware; returns the overrides by which it goes on."""
+    overrides = ["name=mine", f"runs_dir={root}"]
+    folder = RunDir(root / "mine")
+    folder.open()
+    check_continuation(make_config(settled(read_text(DEMO, overrides), ask=lambda: hardware)), folder)
+    with_checkpoint(folder, "rl")
+    folder.close()
+    return overrides
+
+
+def nobody() -> Hardware:
+    raise AssertionError("the cluster was asked")
+
+
+def test_a_run_that_has_trained_goes_on_with_what_was_chosen_then(tmp_path: Path) -> None:
+    overrides = begun_run(tmp_path, gpus(1, 24.0))
+    config = make_config(settled(read_text(DEMO, overrides), ask=nobody))
+    assert (config.profile, config.chosen.hardware) == ("gpu24", "1 GPU of 24 GiB")
+    assert config.rollout.engine.gpu_memory_utilization == 0.45
+    saved = make_config(settled(read_text(tmp_path / "mine" / "config.yaml", []), ask=nobody))
+    assert saved == config
+    other = make_config(settled(read_text(DEMO, [*overrides, "profile=cpu"]), ask=lambda: CPUS))
+    assert (other.profile, other.rollout.engine.gpu_memory_utilization) == ("cpu", 0.5)
+    given = make_config(settled(read_text(DEMO, [*overrides, "rollout.engine.gpu_memory_utilization=0.3"]), ask=nobody))
+    assert given.rollout.engine.gpu_memory_utilization == 0.3
+    assert "rollout.engine.gpu_memory_utilization" not in given.chosen.settings
+
+
+def test_a_fork_has_what_was_chosen_unless_it_names_another_profile(tmp_path: Path) -> None:
+    begun_run(tmp_path, CPUS)
+    file = tmp_path / "mine" / "config.yaml"
+    same = make_config(settled(read_text(file, ["name=other"]), ask=nobody))
+    assert (same.profile, same.learner.threads) == ("cpu", 2)
+    moved = make_config(settled(read_text(file, ["name=other", "profile=gpu48"]), ask=lambda: CPUS))
+    assert (moved.profile, moved.rollout.engine.batched_tokens) == ("gpu48", 8192)
+    assert moved.rollout.limits == replace(same.rollout.limits, timeout_s=300.0)  # the demo gives the others itself
+    kept = make_config(settled(read_text(file, ["name=other", "learner.threads=1"]), ask=nobody))
+    assert kept.learner.threads == 1
+
+
+def test_a_run_that_has_trained_nothing_is_chosen_for_anew(tmp_path: Path) -> None:
+    overrides = ["name=mine", f"runs_dir={tmp_path}"]
+    folder = RunDir(tmp_path / "mine")
+    folder.open()
+    save_config(make_config(settled(read_text(DEMO, overrides), ask=lambda: CPUS)), folder.config)
+    folder.close()
+    assert settled(read_text(DEMO, overrides), ask=lambda: gpus(1, 80.0))["profile"] == "gpu80"
+
+
+def test_a_profile_that_is_none_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match="profile=gpu81 is none; there are auto, cpu, gpu16"):
+        settled(read_text(DEMO, ["profile=gpu81"]), ask=lambda: CPUS)
+
+
+def test_records_are_no_change_of_a_run() -> None:
+    assert kind_of(KINDS, "profile") is kind_of(KINDS, "chosen.settings.learner.bf16") is Kind.RUNNING
+
+
+def test_gpus_are_named_by_the_memory_that_they_are_sold_with() -> None:
+    sizes = {23028: "gpu24", 40960: "gpu40", 46068: "gpu48", 81559: "gpu80", 143771: "gpu141", 183359: "gpu180"}
+    assert {mib: name_of(gpus(1, mib / 1024)) for mib in sizes} == sizes
+    assert (name_of(gpus(1, 8.0)), name_of(CPUS)) == ("gpu16", "cpu")
+    assert as_named(CPUS, "gpu80").gpus == 1
+    assert as_named(gpus(8, 24.0), "gpu80").gpu_gib == 80.0
+    assert as_named(gpus(8, 24.0), "cpu").gpus == 0
+
+
+def test_what_nvidia_smi_says_counts_where_the_process_may_use_it() -> None:
+    told = "81559\n81559\n24564\n"
+    assert visible(told, None) == [81559 / 1024, 81559 / 1024, 24564 / 1024]
+    assert visible(told, "2") == [24564 / 1024]
+    assert visible(told, "GPU-8932f937,GPU-1") == [81559 / 1024] * 2
+    assert visible(told, "") == visible(told, "-1") == []
+    machine = Machine(gpus=1, gpu_gib=80.0, memory_gib=100.0, cpus=4)
+    assert with_gpus(machine, 8).gpus == 8  # as many as Ray may use
+    assert with_gpus(replace(machine, gpu_gib=0.0), 8).gpus == 0  # a torch for CPUs can't
+    assert this_machine().cpus >= 1
+    assert this_machine().memory_gib > 0.1
+
+
+def test_a_model_s_shape_is_read_from_its_configuration(tmp_path: Path) -> None:
+    fresh = FreshModelConfig()
+    hybrid = read_shape(hybrid_config(fresh, byte_tokenizer()), parameters=parameter_count(fresh))
+    assert (hybrid.blocks, hybrid.hidden, hybrid.positions) == (3.5, 128, 2048)
+    assert hybrid.state_bytes == 2 * 4 * 32 * 32 * 4  # two Mamba-2 layers of 4 heads
+    assert hybrid.cache_bytes == 2 * 2 * 2 * 32 * 2  # keys and values of two layers, 2 heads of 32
+    parameters = make_model(tmp_path / "fresh", fresh, seed=1)
+    assert shape_of(tmp_path / "fresh", parameters=parameters) == hybrid
+    dense = tiny_models.qwen3(tmp_path / "dense")
+    shape = shape_of(dense, parameters=require_whole(dense))
+    assert (shape.state_bytes, shape.cache_bytes) == (0, 2 * 2 * 1 * 32 * 2)
