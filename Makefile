@@ -69,6 +69,7 @@ check: setup  ## ruff (rules and format) and mypy
 bench: setup  ## measure rollout, learner and weight push with the model of CONFIG
 	@$(PY) -m orchestrator bench $(CONFIG) $(ARGS)
 	@$(PY) -m orchestrator.bench.prefixes
+	@$(PY) -m orchestrator.bench.tails
 
 bench-growth: setup  ## measure how the cost of a step grows, with figures in runs/bench
 	@$(PY) -m orchestrator bench-growth $(CONFIG) $(ARGS)

@@ -1,0 +1,192 @@
+"""Answers whose lengths have a long tail: what a step waits for, at several lags and with partial rollouts.
+
+`python -m orchestrator.bench.tails` runs the loop on the demo's fresh model, once for each way, with the same lengths. A length
+is drawn for each group, and its answers are cut off there: the fresh model hardly ever ends a turn by itself.
+"""
+
+import asyncio
+import json
+import math
+import random
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from learner.batches.builder import BatchBuilder
+from learner.batches.micro_batches import TrainBatch
+from learner.batches.samples import samples_from_groups
+from learner.models.fresh import make_model
+from learner.trainer_group import TrainerGroup
+from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from orchestrator.cluster.rollout_actors import make_rollout_pool
+from orchestrator.cluster.trainer_actors import start_trainer_group
+from orchestrator.deadline import Deadline, StopFlag
+from orchestrator.loop import Loop, StepReport
+from orchestrator.mixture import open_mixture
+from orchestrator.pipeline.config import Config, settled_config
+from orchestrator.settings.loop import RlConfig
+from orchestrator.stages.step_metrics import step_metrics
+from rollout.engines.protocol import EngineStats
+from rollout.episodes.begun import BegunGroup
+from rollout.pool.pool import RolloutPool
+from rollout.tokenizer import load_tokenizer, pad_id
+from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.weights.delivery import Push
+
+CONFIG = Path("configs/demo.yaml")
+SETTINGS = (
+    *("rl.groups_per_step=8", "rl.group_size=4", "rl.max_drops=0"),
+    *("envs.code.share=0", "envs.tool_use.share=0"),
+)
+WAYS: Mapping[str, tuple[int, float | None]] = {
+    "lag_0": (0, None),
+    "lag_0_partial": (3, 0.25),
+    "lag_1": (1, None),
+    "lag_1_partial": (3, 1.0),
+    "lag_3": (3, None),
+}
+"""`max_lag` and `over_sampling` by name."""
+STEPS, SKIPPED = 20, 4
+"""Steps of each way, and how many at the start are not counted: the pipeline fills."""
+MEDIAN, SPREAD, SHORTEST, LONGEST = 40, 1.0, 4, 400
+"""Tokens of an answer: log-normal, the deviation is that of its logarithm."""
+
+
+def answer_tokens(number: int) -> int:
+    """Return how long the answers of a ticket are."""
+    drawn = random.Random(number).lognormvariate(math.log(MEDIAN), SPREAD)
+    return max(SHORTEST, min(LONGEST, round(drawn)))
+
+
+class LongTailed:
+    """Rollout workers whose answers are as long as drawn."""
+
+    def __init__(self, pool: RolloutPool) -> None:
+        self._pool = pool
+
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+        """Return the group of a ticket."""
+        cut = replace(ticket.sampling, max_tokens=answer_tokens(ticket.number))
+        return await self._pool.run_group(replace(ticket, sampling=cut), samples, begun)
+
+    async def groups_in_flight(self) -> list[BegunGroup]:
+        """Return what there is of the groups in flight."""
+        return await self._pool.groups_in_flight()
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        """Deliver a push."""
+        return await self._pool.load_weights(push)
+
+    async def engine_stats(self) -> EngineStats:
+        """Return what the engines did since they were last asked."""
+        return await self._pool.engine_stats()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bench:
+    """What all ways share."""
+
+    config: Config
+    pool: RolloutPool
+    learner: TrainerGroup
+    builder: BatchBuilder
+    version: VersionCell
+
+    async def reports(self, *, max_lag: int, over_sampling: float | None) -> list[StepReport]:
+        """Return what the steps of one way report."""
+        rl = replace(self.config.section(RlConfig), max_lag=max_lag, over_sampling=over_sampling)
+        limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
+        reports: list[StepReport] = []
+
+        async def keep(report: StepReport) -> None:
+            reports.append(report)
+
+        async def nothing(told: object) -> None: ...
+
+        def batches(groups: list[Group]) -> list[TrainBatch]:
+            return [self.builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))]
+
+        loop = Loop(
+            stage="bench",
+            rollouts=LongTailed(self.pool),
+            learner=self.learner,
+            mixture=open_mixture(self.config.environments, {}, split="train", seed=self.config.seed),
+            buffer=Buffer(groups_per_step=rl.groups_per_step, max_lag=max_lag, max_drops=0, slots=rl.slots),
+            version=self.version,
+            group_size=rl.group_size,
+            make_batches=batches,
+            on_group=lambda group: group,
+            on_step=keep,
+            save=nothing,
+            on_fault=nothing,
+            stop=StopFlag(),
+            limit=limit,
+            push_limit=lambda nbytes: limit,
+        )
+        await loop.run(1, STEPS)
+        return reports
+
+
+async def bench_tails(config: Config) -> dict[str, float]:
+    """Return for each way its tokens a second over those at lag 0, how far it lagged, and how long its answers were."""
+    folder = Path(tempfile.mkdtemp(prefix="temper-bench-"))
+    try:
+        model, rl = folder / "model", config.section(RlConfig)
+        make_model(model, config.model.fresh, seed=config.seed)
+        start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
+        served = WeightVersion(step=0)
+        pool = await make_rollout_pool(
+            config.rollout, model_dir=model, version=served, seed=config.seed, actors=config.actors
+        )
+        await pool.start()
+        learner = await start_trainer_group(config.learner, actors=config.actors)
+        await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=len(WAYS) * STEPS)
+        await learner.use_threads(config.learner.threads_beside)
+        builder = BatchBuilder(config=config.learner, pad_id=pad_id(load_tokenizer(model)))
+        shared = _Bench(
+            config=config, pool=pool, learner=learner, builder=builder, version=VersionCell(WeightVersion(step=0))
+        )
+        made = {name: await shared.reports(max_lag=lag, over_sampling=beyond) for name, (lag, beyond) in WAYS.items()}
+        await learner.close()
+        await pool.close()
+        return _figures(made)
+    finally:
+        stop_ray()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _figures(made: Mapping[str, list[StepReport]]) -> dict[str, float]:
+    """Return the figures of all ways; `first_length` is that of the first step's answers over the mean at lag 0."""
+    mean_length = fmean(_lengths(made["lag_0"]))
+    speeds = {name: _tokens_per_s(reports[SKIPPED:]) for name, reports in made.items()}
+    figures: dict[str, float] = {}
+    for name, reports in made.items():
+        rows = [step_metrics(report) for report in reports[SKIPPED:]]
+        measured = {
+            "tokens_per_s": speeds[name] / speeds["lag_0"],
+            "lag_mean": fmean(row["train/lag_mean"] for row in rows),
+            "lag_max": max(row["train/lag_max"] for row in rows),
+            "lag_tokens": fmean(row["train/lag_tokens"] for row in rows),
+            "partial": fmean(row["rollout/partial"] for row in rows),
+            "wait_share": sum(row["time/wait_s"] for row in rows) / sum(row["time/step_s"] for row in rows),
+            "first_length": fmean(_lengths(reports[:1])) / mean_length,
+        }
+        figures |= {f"tails/{name}/{figure}": value for figure, value in measured.items()}
+    return figures
+
+
+def _tokens_per_s(reports: list[StepReport]) -> float:
+    return sum(_lengths(reports)) / sum(report.times.total for report in reports)
+
+
+def _lengths(reports: list[StepReport]) -> list[int]:
+    """Return the tokens of each answer that was trained on."""
+    return [t.sampled_tokens for report in reports for group in report.groups for t in group.trajectories]
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(bench_tails(settled_config(CONFIG, list(SETTINGS))))))
