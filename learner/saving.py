@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 from learner.engine.deepspeed_engine import DeepSpeedEngine
 from learner.engine.piece import Piece, bytes_piece, file_piece
@@ -76,8 +77,14 @@ def random_states() -> dict[str, torch.Tensor]:
     return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
 
 
-def set_random_states(states: dict[str, torch.Tensor]) -> None:
-    """Go on with random states that were saved; that of a device only where there is one."""
+def read_random_states(file: Path) -> None:
+    """Go on with the random states of a rank's file; that of a device only where there is one.
+
+    A rank that was not there when the checkpoint was made has none, and keeps its own.
+    """
+    if not file.exists():
+        return
+    states = load_file(file)
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from envs.core.member import Member, MemberNow
+from envs.core.member import Holding, Member, MemberNow, MemberState
 from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
@@ -31,6 +31,10 @@ class TrainerRank(Member, WeightSender, Protocol):
     async def load_reference(self) -> None: ...
 
     async def use_threads(self, threads: int) -> None: ...
+
+    async def take_turn(self, *, weights: bool, states: bool) -> None: ...
+
+    async def holding(self) -> Holding: ...
 
     async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]: ...
 
@@ -60,10 +64,12 @@ class TrainerGroup:
         """Whether a rank may be in the middle of a call for ever: it was given up, or has failed in another rank alone."""
         self._loss = LossConfig()
         self._delivery = Delivery(ranks[0])
+        self._here = True
 
     def members(self, *, restarts: int = 0) -> list[MemberNow]:
         """Return what each rank does, of a group that was made again so often."""
-        return [MemberNow(name=rank.name, state="serving", member=rank, restarts=restarts) for rank in self.ranks]
+        state: MemberState = "serving" if self._here else "asleep"
+        return [MemberNow(name=rank.name, state=state, member=rank, restarts=restarts) for rank in self.ranks]
 
     async def ready(self) -> None:
         """Wait until the ranks have joined each other."""
@@ -86,6 +92,16 @@ class TrainerGroup:
     async def use_threads(self, threads: int) -> None:
         """Compute with this many CPU threads in each rank."""
         await self._call_all(lambda rank: rank.use_threads(threads))
+
+    async def take_turn(self, *, weights: bool, states: bool) -> None:
+        """Have the weights, and all else that training needs, on the ranks' devices from now on, or in main memory."""
+        await self._call_all(lambda rank: rank.take_turn(weights=weights, states=states))
+        self._here = weights
+
+    async def holding(self) -> dict[str, Holding]:
+        """Return what each rank has on its device, by its name."""
+        held = await self._call_all(lambda rank: rank.holding())
+        return {rank.name: one for rank, one in zip(self.ranks, held, strict=True)}
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         """Update from each of these mini-batches, `epochs` times over; the metrics are over all of them.

@@ -12,6 +12,8 @@ import torch
 import torch.distributed
 
 from learner.batches.micro_batches import MicroBatch
+from learner.batches.pass_experts import PassExperts
+from learner.batches.samples import TrainingSample
 from learner.engine.deepspeed_engine import DeepSpeedEngine
 from learner.losses.advantages import EPSILON
 from learner.losses.config import LossConfig
@@ -195,3 +197,19 @@ def _scored(
 
 def _ids_and_weights(micro_batch: MicroBatch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(micro_batch.ids_BT).to(device), torch.from_numpy(micro_batch.weights_BT).to(device)
+
+
+def token_logprobs_of(
+    engine: DeepSpeedEngine, replay: ExpertReplay, samples: Sequence[TrainingSample]
+) -> list[list[float]]:
+    """Compute the log-probability of each token of each sample (0 for the first), one sample at a time."""
+    engine.train(False)
+    values = []
+    with torch.no_grad():
+        for sample in samples:
+            ids_BT = torch.tensor(sample.ids, dtype=torch.int64, device=engine.device)[None]
+            replay.follow([PassExperts.uncounted(sample.experts, length=len(sample.ids))])
+            temperatures_B = torch.tensor([sample.temperature], device=ids_BT.device)
+            scores = engine.scorer(ids_BT, torch.ones_like(ids_BT).bool(), temperatures_B=temperatures_B)
+            values.append(scores.logprobs_BT[0].tolist())
+    return values

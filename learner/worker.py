@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
-from safetensors.torch import load_file
 from transformers import logging as transformers_logging
 
+from envs.core.member import Holding
 from envs.core.pulse import Heart, Pulse
 from learner.batches.micro_batches import BatchShare
-from learner.batches.pass_experts import PassExperts
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
+from learner.engine.aside import device_bytes
 from learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.engine.frozen_model import FrozenModel
 from learner.engine.optimizer import freeze, learning_rate
@@ -28,7 +29,7 @@ from learner.models.experts import prepare_routers
 from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer, recompute
 from learner.models.scorer import Scorer
 from learner.publisher import WeightPublisher
-from learner.saving import Unwritten, checkpoint_pieces, has_room, random_file, set_random_states
+from learner.saving import Unwritten, checkpoint_pieces, has_room, random_file, read_random_states
 from learner.training_state import STATE_FOLDER, CheckpointFacts
 from learner.update import (
     NOTHING_FIXED,
@@ -38,6 +39,7 @@ from learner.update import (
     micro_batch_loss,
     over_updates,
     sum_over_ranks,
+    token_logprobs_of,
 )
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.transports.catalog import open_transport, transport_kind
@@ -101,9 +103,8 @@ class TrainerWorker:
         if adapters is not None:
             load_adapters(model, adapters)
         recompute(model, self.config.recompute)
-        self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16) + sum(
-            map(len, self.tokenizer_files.values())
-        )
+        tokenizer_bytes = sum(map(len, self.tokenizer_files.values()))
+        self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16) + tokenizer_bytes
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
         self.replay = ExpertReplay(model, replay=self.config.router_replay, device=self.engine.device)
 
@@ -121,26 +122,22 @@ class TrainerWorker:
         Before the first one the old policy's log-probabilities are taken, where there is another after it.
         """
         with self.heart.busy("train"):
-            return self._updates(shares, loss=loss, epochs=epochs)
-
-    def _updates(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
-        start = time.monotonic()
-        several = len(shares) * epochs > 1
-        fixed: list[list[Fixed]] | list[None] = [None] * len(shares)
-        if loss.normalises_divergence or (several and loss.is_sampled):
-            own = [share.micro_batches for share in shares]
-            reference = self._reference() if loss.needs_reference else None
-            fixed = fixed_before_updates(
-                self._engine(), self._replay(), own, loss=loss, reference=reference, beat=self.heart.beat
-            )
-        updates = [
-            self.train_step(share, loss=loss, fixed=known)
-            for _ in range(epochs)
-            for share, known in zip(shares, fixed, strict=True)
-        ]
-        seconds = time.monotonic() - start
-        tokens = epochs * sum(share.tokens for share in shares)
-        return over_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
+            start = time.monotonic()
+            several = len(shares) * epochs > 1
+            fixed: list[list[Fixed]] | list[None] = [None] * len(shares)
+            if loss.normalises_divergence or (several and loss.is_sampled):
+                own, beat = [share.micro_batches for share in shares], self.heart.beat
+                reference = self._reference() if loss.needs_reference else None
+                model = self._engine(), self._replay()
+                fixed = fixed_before_updates(*model, own, loss=loss, reference=reference, beat=beat)
+            updates = [
+                self.train_step(share, loss=loss, fixed=known)
+                for _ in range(epochs)
+                for share, known in zip(shares, fixed, strict=True)
+            ]
+            seconds = time.monotonic() - start
+            tokens = epochs * sum(share.tokens for share in shares)
+            return over_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
 
     def train_step(
         self, share: BatchShare, *, loss: LossConfig, fixed: Sequence[Fixed] | None = None
@@ -171,17 +168,20 @@ class TrainerWorker:
 
     def logprobs(self, samples: list[TrainingSample]) -> list[list[float]]:
         """Compute the trainer's log-probability of each token of each sample (0 for the first), one sample at a time."""
-        engine, replay = self._engine(), self._replay()
-        engine.train(False)
-        values = []
-        with torch.no_grad():
-            for sample in samples:
-                ids_BT = torch.tensor(sample.ids, dtype=torch.int64, device=engine.device)[None]
-                replay.follow([PassExperts.uncounted(sample.experts, length=len(sample.ids))])
-                temperatures_B = torch.tensor([sample.temperature], device=ids_BT.device)
-                scores = engine.scorer(ids_BT, torch.ones_like(ids_BT).bool(), temperatures_B=temperatures_B)
-                values.append(scores.logprobs_BT[0].tolist())
-        return values
+        return token_logprobs_of(self._engine(), self._replay(), samples)
+
+    def take_turn(self, *, weights: bool, states: bool) -> None:
+        """Have the weights, and all else that it trains with, on the device from now on, or in main memory."""
+        with self.heart.busy("take turns"):
+            if self.engine is not None:
+                self.engine.turns.take_turn(weights=weights, states=states)
+            if self.reference is not None:
+                self.reference.take_turn(weights=states)
+
+    def holding(self) -> Holding:
+        """Return what the rank has on its device, and the memory that it takes."""
+        weights, states = (0, 0) if self.engine is None else self.engine.turns.nbytes()
+        return Holding(weights=weights, states=states, main=psutil.Process().memory_info().rss, device=device_bytes())
 
     def checkpoint_bytes(self) -> int:
         """Return the bytes that `save` writes, at the most."""
@@ -218,16 +218,14 @@ class TrainerWorker:
             self._begin(start, state / ADAPTERS_FILE)
         self.start_dir = start
         self._engine().load_state(state)
-        own = state / random_file(self.rank)
-        if own.exists():  # a rank that was not there then keeps its own
-            set_random_states(load_file(own))
+        read_random_states(state / random_file(self.rank))
         self.steps = facts.steps
         return self.steps
 
     def publish(self, version: int) -> WeightManifest | None:
         """Write the weights where the transport has room; rank 0 returns what was published, the others None."""
         with self.heart.busy("publish"):
-            buckets = self.heart.for_each(self._engine().checkpoint_parameters())
+            buckets = self.heart.for_each(self._loaded().checkpoint_parameters())
             if self.rank == 0:
                 return self._open_publisher().push(version, buckets=buckets)
             for _ in buckets:
@@ -236,7 +234,7 @@ class TrainerWorker:
 
     def _open_publisher(self) -> WeightPublisher:
         """Return what writes the weights of this model, made at its first push."""
-        engine = self._engine()
+        engine = self._loaded()
         if self.transport is None:
             self.transport = open_transport(
                 self.config.transport, device=engine.device, timeout_s=self.config.collective_timeout_s
@@ -260,7 +258,9 @@ class TrainerWorker:
 
     def close(self) -> None:
         """Free the model and the weights held for a push. The rank can `load` again."""
-        self._close_publisher()
+        if self.publisher is not None:
+            self.publisher.close()
+            self.publisher = None
         self.replay = None
         if self.engine is not None:
             self.engine.close()
@@ -280,21 +280,21 @@ class TrainerWorker:
         assert self.reference is not None
         return self.reference.scorer
 
-    def _close_publisher(self) -> None:
-        if self.publisher is not None:
-            self.publisher.close()
-            self.publisher = None
-
     def _publisher(self) -> WeightPublisher:
         if self.publisher is None:
             raise ValueError("no weights are held here; call publish first, and ask rank 0")
         return self.publisher
 
     def _engine(self) -> DeepSpeedEngine:
+        engine = self._loaded()
+        assert engine.turns.is_whole, "the model is aside: it computes when it has its device for itself"
+        return engine
+
+    def _loaded(self) -> DeepSpeedEngine:
         if self.engine is None:
             raise ValueError("no model is loaded; call load first")
         return self.engine
 
     def _replay(self) -> ExpertReplay:
-        assert self.replay is not None  # beside the engine
+        assert self.replay is not None
         return self.replay

@@ -1,6 +1,6 @@
 """Where the time of a step goes: at every moment the loop is in one phase, so that the phases add up to the step."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
@@ -8,7 +8,7 @@ from time import monotonic
 
 class Phase(Enum):
     """What the loop does, in this order. Groups are generated beside it: always, or in `WAIT`, `LOG` and `SAVE` where `max_lag`
-    is 0.
+    is 0, or in `WAIT` alone where the engines share their devices with the learner.
     """
 
     WAIT = "wait"  # for groups
@@ -19,6 +19,7 @@ class Phase(Enum):
     LOAD = "load"  # the engines take them
     LOG = "log"  # metrics, the panel
     SAVE = "save"  # a checkpoint, then trajectories
+    TURN = "turn"  # engines and learner give the devices that they share to each other, before `WAIT`, `BATCH` and `PUBLISH`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,11 @@ class StepClock:
         now = monotonic()
         self._seconds[self._phase] += now - self._entered
         self._phase, self._entered = phase, now
+
+    async def during(self, phase: Phase, awaitable: Awaitable[None]) -> None:
+        """Wait for something in a phase of its own."""
+        self.enter(phase)
+        await awaitable
 
     def report(self) -> StepTimes:
         """Return the times since the last report, and begin the phase `LOG`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envs.core.env_ref import EnvRef
-from envs.core.member import Place
+from envs.core.member import Holding, Place
 from envs.core.pulse import Pulse, WorkerDied
 from envs.core.task import Task
 from rollout.engines.protocol import EngineStats
@@ -46,8 +46,10 @@ class Worker:
         self.did: list[str] = []
         self.running = self.cancelled = self.damaged = 0
         self.lacks_base = self.closed = False
-        self.dead, self.released, self.room, self.loads = (asyncio.Event() for _ in range(4))
+        self.has = (True, True)
+        self.dead, self.released, self.room, self.loads, self.turns = (asyncio.Event() for _ in range(5))
         self.loads.set()
+        self.turns.set()
         for event, waits in ((self.released, held), (self.room, unplaced)):
             if not waits:
                 event.set()
@@ -122,6 +124,14 @@ class Worker:
         await self._alive(self.loads.wait())
         self.did.append(f"read {directory} {version.step}")
         return version
+
+    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        await self._alive(self.turns.wait())
+        self.has = (weights, cache)
+        self.did.append("wake" if cache else "load" if weights else "sleep")
+
+    async def holding(self) -> Holding:
+        return Holding(weights=int(self.has[0]), cache=int(self.has[1]))
 
     async def pulse(self) -> Pulse:
         return Pulse(progress=0, doing="", quiet_s=0.0)

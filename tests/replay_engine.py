@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from envs.core.member import Holding
 from rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from rollout.expert_choices import from_json
 from rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
@@ -47,6 +48,13 @@ class ReplayEngine:
     def take_stats(self) -> EngineStats:
         """Return nothing: no pass is made."""
         return EngineStats()
+
+    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """Nothing to take: it has no device."""
+
+    async def holding(self) -> Holding:
+        """Hold nothing."""
+        return Holding()
 
     async def answers(self) -> None:
         """Answer: there is no other process."""

@@ -63,6 +63,7 @@ ROOMS = {
     "orchestrator": (
         "deadline",
         "step_times",
+        "turns",
         "mixture",
         "ticket_ledger",
         "slots",
@@ -111,6 +112,7 @@ HOMES = {
         "rollout/engines/request_params.py",
         "rollout/engines/rollout_arguments.py",
         "rollout/engines/vllm_engine.py",
+        "rollout/engines/vllm_sleep.py",
         "rollout/engines/vllm_stats.py",
         "rollout/engines/vllm_worker.py",
         "rollout/engines/expert_recorder.py",

@@ -5,7 +5,8 @@ from typing import Literal, Protocol
 
 from envs.core.pulse import Pulse
 
-MemberState = Literal["starting", "serving", "draining"]
+MemberState = Literal["starting", "serving", "asleep", "draining"]
+"""What a process does: it is asleep while another one has the device that they share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,21 @@ class Place:
     def __str__(self) -> str:
         """Return the place, for people."""
         return f"process {self.pid} on {self.host}" + ("" if self.node is None else f", node {self.node[:8]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What a process has on its device, and how much memory it takes, in bytes.
+
+    `states` are those of the optimiser, `cache` is the keys and values of an engine. `main` is the main memory of the process
+    that computes, which on a CPU is the device; `device` is what is taken of a GPU, by all who share it, None on a CPU.
+    """
+
+    weights: int = 0
+    states: int = 0
+    cache: int = 0
+    main: int = 0
+    device: int | None = None
 
 
 class Member(Protocol):

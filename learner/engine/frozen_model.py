@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from learner.config import LearnerConfig
+from learner.engine.aside import Aside, memory_of, reachable
 from learner.engine.deepspeed_engine import free_partitions, register_convolutions
 from learner.models.scorer import Scorer
 
@@ -17,12 +18,23 @@ class FrozenModel:
     def __init__(self, model: PreTrainedModel, *, learner: LearnerConfig, device: torch.device) -> None:
         self._model = model.eval().requires_grad_(False)
         self._engine: Any = None
+        self._device, self._aside = device, Aside()
         if learner.zero_stage == 3:
             self._engine, *_ = deepspeed.initialize(model=model, config=_config(learner), dist_init_required=False)
             register_convolutions(model)
         else:
             model.to(device=device, dtype=torch.bfloat16 if learner.bf16 else torch.float32)
         self.scorer = Scorer(self._engine or model, model, tokens=learner.logit_tokens)
+
+    def take_turn(self, *, weights: bool) -> None:
+        """Have the model on its device from now on, or in main memory."""
+        if weights:
+            self._aside.put_back()
+            return
+        if self._engine is not None:
+            self._engine.empty_partition_cache()
+        tensors = reachable(list(self._model.parameters()), list(self._model.buffers()))
+        self._aside.take(memory_of(tensors, device=self._device).values())
 
     def close(self) -> None:
         """Free the model."""

@@ -103,7 +103,9 @@ class OptimizerState:
 
     def _set(self, parameter: torch.nn.Parameter, kind: str, value: torch.Tensor) -> None:
         if self._zero is None:
-            self._optimizer.state[parameter][kind] = value.to(parameter.device)
+            self._optimizer.state[parameter][kind] = value.to(
+                parameter.device, copy=True
+            )  # else it is the file's memory
         elif kind == MASTER:
             safe_set_full_fp32_param(parameter, value)
         else:

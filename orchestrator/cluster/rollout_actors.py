@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from envs.core.member import Place
+from envs.core.member import Holding, Place
 from envs.core.pulse import Pulse, WorkerDied
 from orchestrator.cluster.actors import await_actor, close_actor, gpu_share, placed
 from orchestrator.cluster.placement import NoRoomError
@@ -31,13 +31,15 @@ async def make_rollout_pool(
     seed: int,
     actors: int,
     record_experts: bool = False,
+    sleeps: bool = False,
     healing: Healing | None = None,
     newest: Callable[[], Path] | None = None,
 ) -> RolloutPool:
     """Return a pool of workers, which its `start` starts: every engine on a model directory, whose weights count as `version`.
 
     `actors` is how many the run has, its learner's included: where there are as many GPUs, each has one. With
-    `record_experts` the engines record the experts that they choose. `healing` says how dead workers are replaced, and
+    `record_experts` the engines record the experts that they choose; those that `sleeps` says may give their devices to the
+    learner for a while. `healing` says how dead workers are replaced, and
     `newest` which model of the same shape there is by then. Raises `NoRoomError` where the cluster has too few GPUs free;
     the start raises `ValueError` where experts can't be recorded, and `TooManyRestarts` where workers die before they serve.
     """
@@ -53,7 +55,8 @@ async def make_rollout_pool(
     )
 
     def spawn(number: int) -> RolloutActor:
-        return RolloutActor(actor.remote(config, seed=seed), number=number, record_experts=record_experts)
+        started = actor.remote(config, seed=seed)
+        return RolloutActor(started, number=number, record_experts=record_experts, sleeps=sleeps)
 
     weights = ServedWeights(model_dir, version, newest=newest)
     return RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
@@ -62,9 +65,9 @@ async def make_rollout_pool(
 class RolloutActor:
     """One actor, as `rollout/pool/pool.py` sees a worker."""
 
-    def __init__(self, actor: Any, *, number: int, record_experts: bool = False) -> None:
+    def __init__(self, actor: Any, *, number: int, record_experts: bool = False, sleeps: bool = False) -> None:
         self._actor = actor
-        self._record_experts = record_experts
+        self._record_experts, self._sleeps = record_experts, sleeps
         self.name = f"rollout worker {number}"
         self.place: Place | None = None
 
@@ -74,7 +77,7 @@ class RolloutActor:
 
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
         """Start the engine; returns the version that it confirms."""
-        starting = self._actor.start.remote(str(model_dir), version.step, self._record_experts)
+        starting = self._actor.start.remote(str(model_dir), version.step, self._record_experts, self._sleeps)
         confirmed: WeightVersion = await self._answer(starting)
         return confirmed
 
@@ -107,6 +110,15 @@ class RolloutActor:
         """Return what the engine did since it was last asked."""
         stats: EngineStats = await self._answer(self._actor.engine_stats.remote())
         return stats
+
+    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """Have weights and cache on the device, or not."""
+        await self._answer(self._actor.take_turn.remote(weights=weights, cache=cache, limit_s=limit_s))
+
+    async def holding(self) -> Holding:
+        """Return what the engine has on its device."""
+        held: Holding = await self._answer(self._actor.holding.remote())
+        return held
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
         """Serve the pushed weights; Ray hands the actor the offer itself in place of a reference to it."""

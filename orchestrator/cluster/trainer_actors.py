@@ -5,7 +5,7 @@ from typing import Any
 
 import ray
 
-from envs.core.member import Place
+from envs.core.member import Holding, Place
 from envs.core.pulse import LearnerDied, Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
@@ -73,6 +73,15 @@ class TrainerActor:
     async def use_threads(self, threads: int) -> None:
         """Compute with this many CPU threads."""
         await self._answer(self._actor.use_threads.remote(threads))
+
+    async def take_turn(self, *, weights: bool, states: bool) -> None:
+        """Have weights and states on the device, or in main memory."""
+        await self._answer(self._actor.take_turn.remote(weights=weights, states=states))
+
+    async def holding(self) -> Holding:
+        """Return what the rank has on its device."""
+        held: Holding = await self._answer(self._actor.holding.remote())
+        return held
 
     async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
         """Take part in a step; returns its metrics."""

@@ -72,6 +72,16 @@ def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
         )
 
 
+def require_turns(part: object, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` where an instance `name` of a stage would generate and learn at once on devices that are shared."""
+    if config.placement == "shared" and isinstance(part, LoopConfig) and part.max_lag:
+        raise ValueError(
+            f"{name}.max_lag={part.max_lag} with placement=shared: engines sleep while the learner works, so that no group is "
+            f"behind; set {name}.max_lag=0, or placement=dedicated. To change places less often, take larger steps: "
+            f"{name}.groups_per_step with {name}.updates_per_step"
+        )
+
+
 def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling = PLAIN) -> None:
     """Raise `ValueError` where an episode's tokens, or a turn's by `sampling`, do not hold the largest budget and an answer."""
     if budget is None:

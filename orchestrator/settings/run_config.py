@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from envs.binding import BoundEnv, EnvConfig, bind_all
 from envs.core.setting import Kind, identity, required, running, scheduled
@@ -18,6 +18,7 @@ from orchestrator.settings.supervision import SupervisionConfig
 from rollout.episodes.worker import RolloutConfig
 from rollout.tokenizer import DeclaredTurns
 
+Placement = Literal["dedicated", "shared"]
 USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
 
 
@@ -105,6 +106,9 @@ class RunConfig:
     stages: list[Any] = scheduled(USUAL_STAGES)
     """What the run does, in order. A stage may stand several times, with a name and settings of its own:
     `- rl: {name: rl_tools, steps: 100}`, whose settings the command line calls rl_tools.steps and so on."""
+    placement: Placement = running("dedicated")
+    """Whose devices are: dedicated (each engine and each rank has its own) or shared (one engine and one rank on each, which
+    take turns: engines sleep while the learner works, whose weights and states lie in main memory while they sample)."""
     envs: dict[str, EnvConfig] = field(default_factory=dict)
     """The environments by id, with their shares and data."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -118,6 +122,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_name(self.name)
+        if self.placement == "shared" and self.rollout.engine.processes > 1:
+            raise ValueError(
+                f"rollout.engine: an engine of {self.rollout.engine.processes} processes with placement=shared: it has one "
+                f"device, that of its rank; set tensor_parallel and pipeline_parallel to 1, or placement=dedicated"
+            )
         if not self.envs:
             raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
 

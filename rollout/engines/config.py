@@ -21,6 +21,7 @@ SET_BY = {
     "pipeline_parallel_size": "rollout.engine.pipeline_parallel",
     "enable_expert_parallel": "rollout.engine.expert_parallel",
     "data_parallel_size": "rollout.workers",
+    "enable_sleep_mode": "placement",
     "gpu_memory_utilization": "rollout.engine.gpu_memory_utilization",
 }
 """vLLM's settings that have one here."""

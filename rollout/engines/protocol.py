@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from envs.core.member import Holding
 from rollout.budget.rule import ThoughtLimit
 from rollout.expert_choices import Choices
 from rollout.sampling import PLAIN, Sampling
@@ -149,6 +150,18 @@ class Engine(Protocol):
 
     def take_stats(self) -> EngineStats:
         """Return what the engine did since the last call."""
+        ...
+
+    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """Have the weights and the cache of keys and values on the device from now on, or not: the weights then lie in main
+        memory, the cache is gone, and requests wait. A cache needs weights beside it.
+
+        Raise `WorkerDied` where that fails or takes longer than `limit_s` seconds.
+        """
+        ...
+
+    async def holding(self) -> Holding:
+        """Return what the engine has on its device, and the memory that it takes."""
         ...
 
     async def answers(self) -> None:

@@ -15,9 +15,10 @@ from rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
 
 def rollout_arguments(
-    model_dir: Path, config: EngineConfig, *, closing: str | None, record_experts: bool
+    model_dir: Path, config: EngineConfig, *, closing: str | None, record_experts: bool, sleeps: bool = False
 ) -> AsyncEngineArgs:
-    """Return the arguments of an engine. `closing` is what closes a thought that is limited; None where none is.
+    """Return the arguments of an engine. `closing` is what closes a thought that is limited; None where none is. One that
+    `sleeps` gives its memory to the learner for a while.
 
     Raises `ValueError` where `extra` names what vLLM does not know, and for what it can't do with this model here.
     """
@@ -42,6 +43,7 @@ def rollout_arguments(
             "max_num_seqs": config.max_sequences,
             "max_num_batched_tokens": max(config.batched_tokens, config.max_model_len if ON_CPU else 0),
             "gpu_memory_utilization": config.gpu_memory_utilization,
+            "enable_sleep_mode": sleeps and not ON_CPU,  # the CPU build refuses it: see cache_pages.py
             "tensor_parallel_size": config.tensor_parallel,
             "pipeline_parallel_size": config.pipeline_parallel,
             "enable_expert_parallel": config.expert_parallel,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from envs.core.failure import in_words
+from envs.core.member import Holding
 from envs.core.pulse import WorkerDied
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.config import EngineConfig
@@ -36,6 +37,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from rollout.engines.request_params import request_params
 from rollout.engines.rollout_arguments import rollout_arguments
+from rollout.engines.vllm_sleep import VllmSleep
 from rollout.engines.vllm_stats import StatsRecorder
 
 
@@ -51,11 +53,13 @@ class VllmEngine:
         ends: tuple[int, ...],
         tags: ThoughtTags | None = None,
         record_experts: bool = False,
+        sleeps: bool = False,
         on_pass: Callable[[], None] = lambda: None,
     ) -> None:
         """`ends` are the ids that end a turn, and nothing else does; `tags` are needed where thoughts are limited.
 
-        With `record_experts` no graph is compiled or captured. `on_pass` is called after each pass of the engine.
+        With `record_experts` no graph is compiled or captured; one that `sleeps` shares its device. `on_pass` is
+        called after each pass of the engine.
         """
         self._config = config
         self._ends = ends
@@ -69,7 +73,7 @@ class VllmEngine:
         self._stats = StatsRecorder(on_pass=on_pass)
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         closing = None if tags is None else tags.closing
-        arguments = rollout_arguments(model_dir, config, closing=closing, record_experts=record_experts)
+        arguments = rollout_arguments(model_dir, config, closing=closing, record_experts=record_experts, sleeps=sleeps)
         self._served = 0
         """How many weights were loaded: prompts share what was computed of them with those of the same weights alone."""
         self._scratch = ScratchFolder()
@@ -77,6 +81,7 @@ class VllmEngine:
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
         assert self._llm.logger_manager is not None
         self._process = EngineProcess(lambda: self._llm.errored, raised=EngineDeadError)
+        self._sleep = VllmSleep(self._llm, self._process)
         # Beside it vLLM puts one that keeps forty figures for Prometheus, which nobody reads.
         self._llm.logger_manager.stat_loggers = self._llm.logger_manager.stat_loggers[:1]
 
@@ -180,6 +185,14 @@ class VllmEngine:
         """See `Engine.take_stats`."""
         return self._stats.take()
 
+    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.take_turn`."""
+        await self._sleep.take_turn(weights=weights, cache=cache, limit_s=limit_s)
+
+    async def holding(self) -> Holding:
+        """See `Engine.holding`."""
+        return await self._sleep.holding()
+
     async def answers(self) -> None:
         """See `Engine.answers`."""
         await self.version()
@@ -239,7 +252,8 @@ class VllmEngine:
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
         await self._llm.finish_weight_update(str(version.step))
         self._served += 1
-        await self._llm.resume_generation()
+        if self._sleep.cache:  # else it goes on when it wakes
+            await self._llm.resume_generation()
 
     async def version(self) -> WeightVersion:
         """Return the version of the weights in use."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import (
@@ -24,6 +25,7 @@ from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from rollout.engines.cache_pages import give_pages_back, resident_bytes
 from rollout.engines.expert_recorder import ExpertRecorder
 from rollout.engines.vllm_settings import ON_CPU
 from rollout.weights.segment import LocalWeights, require_footer, tensors
@@ -134,6 +136,23 @@ class WorkerExtension:
         """
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         return os.getpid()
+
+    def give_cache_back(self) -> None:
+        """Give the memory of the cache back on a CPU, where vLLM's own sleep does nothing; its content is of no use then."""
+        if ON_CPU:
+            give_pages_back(self.model_runner.kv_caches)  # type: ignore[attr-defined]
+
+    def memory(self) -> tuple[int, int, int, int]:
+        """Return the bytes of the weights, of the cache (on a CPU of its part that is in main memory), of this process in main
+        memory, and of what all processes have taken of its GPU, 0 on a CPU.
+        """
+        runner = self.model_runner  # type: ignore[attr-defined]
+        weights = sum(parameter.nbytes for parameter in runner.get_model().parameters())
+        main = psutil.Process().memory_info().rss
+        if ON_CPU:
+            return weights, resident_bytes(runner.kv_caches), main, 0
+        free, total = torch.cuda.mem_get_info()
+        return weights, sum(cache.nbytes for cache in runner.kv_caches), main, total - free
 
     def record_experts(self) -> str:
         """Record from now on which experts the model chooses; returns why that can not be, or nothing."""

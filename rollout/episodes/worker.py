@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envs.core.member import Holding
 from envs.core.pulse import Heart, Pulse
 from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
@@ -63,15 +64,19 @@ class RolloutWorker:
         self._seed = seed
         self._heart = Heart()
         shared_sandbox().admit(config.programs)
-        self._loads = 0
+        self._changes = 0
+        self._asleep = False
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
         self._attempts: list[Attempt] = []
 
-    async def start(self, model_dir: str, version: int, record_experts: bool = False) -> WeightVersion:
+    async def start(
+        self, model_dir: str, version: int, record_experts: bool = False, sleeps: bool = False
+    ) -> WeightVersion:
         """Start the engine on a model directory, whose weights count as `version`; returns what it confirms.
 
-        With `record_experts` it records the experts that it chooses, or raises `ValueError` where it can't.
+        With `record_experts` it records the experts that it chooses, or raises `ValueError` where it can't. One that `sleeps`
+        shares its device.
         """
         # Imported here, in the worker's own process: vLLM takes 10 to 20 s to import, and whoever only names this class
         # (the driver, a test with another engine) does not need it.
@@ -87,6 +92,7 @@ class RolloutWorker:
             ends=renderer.format.end_ids,
             tags=tags,
             record_experts=record_experts,
+            sleeps=sleeps,
             on_pass=self._heart.beat,
         )
         await engine.start()
@@ -134,23 +140,33 @@ class RolloutWorker:
         )
         return sum(len(completion.token_ids) for completion in await asyncio.gather(*turns))
 
+    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """Have the engine's weights and cache on its device from now on, or not. See `Engine.take_turn`."""
+        with self._changing():
+            await self._started.take_turn(weights=weights, cache=cache, limit_s=limit_s)
+        self._asleep = not cache
+
+    async def holding(self) -> Holding:
+        """Return what the engine has on its device."""
+        return await self._started.holding()
+
     async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
         """Serve pushed weights by their offer, as engine `number`; returns the version that the engine confirms."""
-        with self._loading():
+        with self._changing():
             return await self._started.load_weights(manifest, offer, number=number)
 
     async def load_checkpoint(self, directory: str, version: int) -> WeightVersion:
         """Serve the weights of a model directory, which count as `version`; returns what the engine confirms."""
-        with self._loading():
+        with self._changing():
             return await self._started.load_checkpoint(Path(directory), WeightVersion(step=version))
 
     @contextmanager
-    def _loading(self) -> Iterator[None]:
-        self._loads += 1
+    def _changing(self) -> Iterator[None]:
+        self._changes += 1
         try:
             yield
         finally:
-            self._loads -= 1
+            self._changes -= 1
 
     async def engine_stats(self) -> EngineStats:
         """Return what the engine did since the last call."""
@@ -159,13 +175,16 @@ class RolloutWorker:
     async def pulse(self) -> Pulse:
         """Return the worker's signs of life, once its engine has answered too: one that hangs is silent as a whole.
 
-        An engine that loads weights answers nothing meanwhile: it counts as one that gets on where it is seen at work.
+        An engine that loads weights, falls asleep or wakes answers nothing meanwhile: it counts as one that gets on where it
+        is seen at work. One that is asleep answers, and has nothing to get done.
         """
-        if self._engine is not None and self._loads:
+        if self._engine is not None and self._changes:
             await self._engine.gets_on()
             self._heart.beat()
         elif self._engine is not None:
             await self._engine.answers()
+            if self._asleep:
+                self._heart.beat()
         return self._heart.pulse()
 
     async def died(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
-from envs.core.member import MemberNow
+from envs.core.member import Holding, MemberNow
 from envs.core.pulse import WorkerDied
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
@@ -130,7 +130,7 @@ class RolloutPool:
 
     async def _free(self, avoided: WorkerSlot | None) -> WorkerSlot:
         """Wait until a worker serves, and return the one with the least to do, another than `avoided` where there is one."""
-        await self._keeper.until(lambda: bool(self._in(WorkerState.SERVING)))
+        await self._keeper.until(lambda: self._keeper.awake and bool(self._in(WorkerState.SERVING)))
         serving = self._in(WorkerState.SERVING)
         return min([slot for slot in serving if slot is not avoided] or serving, key=lambda slot: slot.load)
 
@@ -147,7 +147,37 @@ class RolloutPool:
 
     def members(self) -> list[MemberNow]:
         """Return what each worker does."""
-        return [slot.now() for slot in self._slots]
+        return [slot.now(asleep=not self._keeper.awake) for slot in self._slots]
+
+    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """Have the weights and the caches of all engines on their devices from now on, or not, `limit_s` seconds for each.
+
+        Without caches groups that are asked for wait, and no engine starts: before, those that start have done so. One that
+        fails or takes too long has died, and is replaced when the others have their caches again.
+        """
+        self._keeper.fall_asleep()
+        await self._keeper.settled()
+        async with self._weights.lock:
+            slots = [slot for slot in self._slots if slot.takes_weights]
+            workers = [slot.worker for slot in slots]
+            changing = (worker.take_turn(weights=weights, cache=cache, limit_s=limit_s) for worker in workers)
+            self._without_dead(slots, workers, await asyncio.gather(*changing, return_exceptions=True))
+        if cache:
+            self._keeper.wake()
+        if weights:
+            self._keeper.check()
+
+    async def holding(self) -> dict[str, Holding]:
+        """Return what each engine has on its device, by the name of its worker."""
+
+        async def named(worker: PoolWorker) -> tuple[str, Holding]:
+            return worker.name, await worker.holding()
+
+        return dict(await self._of_all(named))
+
+    def starting(self) -> float:
+        """Return a sign of life on the monotonic clock: now while an engine is being started, else 0."""
+        return monotonic() if self._keeper.starting else 0.0
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
         """Sample turns by the engines alone, for measurement; returns their tokens."""

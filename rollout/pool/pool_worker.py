@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
-from envs.core.member import Member
+from envs.core.member import Holding, Member
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -36,6 +36,12 @@ class PoolWorker(Member, WeightTaker, Protocol):
     async def isolation(self) -> str: ...
 
     async def engine_stats(self) -> EngineStats: ...
+
+    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.take_turn`."""
+        ...
+
+    async def holding(self) -> Holding: ...
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion: ...
 

@@ -12,6 +12,7 @@ from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import Served, ServedWeights
 from rollout.pool.suspects import Suspects
 from rollout.pool.worker_slot import WorkerSlot, WorkerState
+from rollout.trajectory import WeightVersion
 
 JOINS = 10
 JOIN_AGAIN_S = 2.0
@@ -56,6 +57,9 @@ class SlotKeeper:
         self._changed = asyncio.Event()
         self._given_up: Exception | None = None
         self._has_served = self._complete = False
+        self._starting: set[WorkerSlot] = set()
+        self.awake = True
+        """Whether the engines have their devices: where they have not, none starts, and none is given weights by itself."""
         self.healed_at = 0.0
         """When a worker died, or took the place of another one, last, on the monotonic clock."""
 
@@ -97,6 +101,25 @@ class SlotKeeper:
         """Raise what made the keeper give up, if it has."""
         if self._given_up is not None:
             raise self._given_up
+
+    def fall_asleep(self) -> None:
+        """Let no engine start from now on, nor be given weights by itself."""
+        self.awake = False
+
+    def wake(self) -> None:
+        """Let engines start again, and those that serve be given work."""
+        self.awake = True
+        self.changed()
+
+    @property
+    def starting(self) -> bool:
+        """Whether an engine is being started."""
+        return bool(self._starting)
+
+    async def settled(self) -> None:
+        """Wait until no engine is being started, which has a deadline. Raises nothing, also where the keeper has given up."""
+        while self._starting:
+            await self._changed.wait()
 
     async def stop(self, slots: Sequence[WorkerSlot]) -> None:
         """End all workers, those that started by letting them close what they hold."""
@@ -163,10 +186,9 @@ class SlotKeeper:
         """Start a worker, let it serve, and wait for its death, which it raises."""
         try:
             await self._placed(worker)
+            await self.until(lambda: self.awake)
             started = self._weights.start_on()
-            assert started.model is not None
-            async with asyncio.timeout(self._healing.start_s):
-                confirmed = await worker.start(started.model, started.version)
+            confirmed = await self._started(slot, worker, started)
         except TimeoutError:
             late = f"did not start within {self._healing.start_s:.0f} s"
             if self._healing.late is not None:
@@ -188,6 +210,17 @@ class SlotKeeper:
                 self._healing.tell(f"{worker.name} {serves}")
         await worker.died()
 
+    async def _started(self, slot: WorkerSlot, worker: PoolWorker, on: Served) -> WeightVersion:
+        """Start a worker's engine; returns the version that it confirms."""
+        assert on.model is not None
+        self._starting.add(slot)
+        try:
+            async with asyncio.timeout(self._healing.start_s):
+                return await worker.start(on.model, on.version)
+        finally:
+            self._starting.discard(slot)
+            self.changed()
+
     async def _placed(self, worker: PoolWorker) -> None:
         """Wait for room for a worker, without an end while others serve: a machine that comes has room."""
         placing = asyncio.ensure_future(worker.placed())
@@ -206,15 +239,17 @@ class SlotKeeper:
         """Bring a worker that started to the weights that are served, by itself or with the next ones that all are given."""
         failure: Exception | None = None
         for _ in range(JOINS):
+            await self.until(lambda: self.awake or slot.state is not WorkerState.JOINING)
             now = self._weights.now
             try:
                 await self._weights.bring(
                     worker,
                     started,
-                    lacks=lambda: slot.state is WorkerState.JOINING,
+                    lacks=lambda: slot.state is WorkerState.JOINING and self.awake,
                     read_s=self._healing.start_s,
                 )
-                self.serves(slot, worker)
+                if self.awake:
+                    self.serves(slot, worker)
             except WorkerDied:
                 raise
             except ProcessDied:  # of the sender, whose successor has other weights: all are given them

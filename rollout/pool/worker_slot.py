@@ -90,11 +90,13 @@ class WorkerSlot:
     def takes_weights(self) -> bool:
         return self.state is not WorkerState.STARTING and not self.over.is_set()
 
-    def now(self) -> MemberNow:
-        """Return what its worker does."""
+    def now(self, *, asleep: bool = False) -> MemberNow:
+        """Return what its worker does; `asleep` says whether those that serve are that."""
         state: MemberState = "starting"
-        if self.state in (WorkerState.SERVING, WorkerState.DRAINING):
-            state = "serving" if self.state is WorkerState.SERVING else "draining"
+        if self.state is WorkerState.SERVING:
+            state = "asleep" if asleep else "serving"
+        elif self.state is WorkerState.DRAINING:
+            state = "draining"
         return MemberNow(
             name=self.worker.name,
             state=state,

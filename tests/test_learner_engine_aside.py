@@ -1,0 +1,48 @@
+"""Tensors that are put aside and brought back, with all that shares their memory."""
+
+import torch
+
+from learner.engine.aside import Aside, memory_of, nbytes, reachable
+
+CPU = torch.device("cpu")
+
+
+def test_what_shares_memory_is_put_aside_once_and_whole_again_after() -> None:
+    flat = torch.arange(12.0)
+    parameter = torch.nn.Parameter(flat[:6].view(2, 3))
+    parameter.grad = torch.full((2, 3), 0.5)
+    other = torch.arange(4)
+    memory = memory_of([flat, parameter, parameter.grad], device=CPU).values()
+    assert nbytes(memory) == flat.nbytes + parameter.grad.nbytes
+    aside = Aside()
+    aside.take(memory)
+    aside.take(memory)  # it has nothing any more
+    assert aside
+    assert (nbytes(memory), parameter.shape, other.tolist()) == (0, (2, 3), [0, 1, 2, 3])
+    aside.put_back()
+    assert not aside
+    flat[0] = 7.0
+    assert parameter.tolist() == [[7.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert parameter.grad.tolist() == [[0.5] * 3] * 2
+
+
+def test_what_a_file_or_an_array_lends_stays() -> None:
+    lent = torch.frombuffer(bytearray(b"1234"), dtype=torch.uint8)
+    aside = Aside()
+    aside.take(memory_of([lent], device=CPU).values())
+    assert not aside
+    assert lent.tolist() == [49, 50, 51, 52]
+
+
+def test_all_that_an_optimiser_trains_with_is_found() -> None:
+    layer = torch.nn.Linear(3, 2)
+    optimiser = torch.optim.AdamW(layer.parameters(), lr=0.1)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimiser.step()
+    found = {tensor.data_ptr() for tensor in reachable(optimiser)}
+    wanted = [value for state in optimiser.state.values() for value in state.values()]
+    wanted += [
+        tensor for parameter in layer.parameters() for tensor in (parameter, parameter.grad) if tensor is not None
+    ]
+    assert len(wanted) == 10
+    assert {tensor.data_ptr() for tensor in wanted} <= found
