@@ -19,5 +19,6 @@ From the bottom up; each room imports itself and those above it in this list:
     pipeline      the configuration composed of their settings; the plan, the checks and the runner of a run
     grading       grading without a model
     bench         benchmarks
+    gpu_check     what a machine with a GPU must do right, and how fast: a part a file, a page of what was found
     cli           the commands of `python -m orchestrator`
 """

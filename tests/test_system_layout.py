@@ -89,6 +89,7 @@ ROOMS = {
         "pipeline",
         "grading",
         "bench",
+        "gpu_check",
         "cli",
         "__main__",
     ),

@@ -151,14 +151,14 @@ def install(*, recompute: bool = False, device: Device | None = None) -> None:
             # None says, as transformers' own reference does, that there is no kernel of a whole layer
             modeling_nemotron_h.mamba2_split_conv1d_scan_combined = lambda *_, **__: None
         return
-    scan = _replacement()
+    scan = replacement()
     if recompute:
         modeling_nemotron_h.mamba2_chunk_scan = partial(checkpoint, scan, use_reentrant=False)
     else:
         modeling_nemotron_h.mamba2_chunk_scan = scan
 
 
-def _replacement() -> Callable[..., Any]:
+def replacement() -> Callable[..., Any]:
     """Return a function with the signature of transformers' own."""
 
     def scan(

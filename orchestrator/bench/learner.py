@@ -57,7 +57,7 @@ def bench_sharing(
     """Measure each shape, the best of `repeats`, on a model in training mode. Every shape makes the model's gradient anew."""
     figures = []
     for answers, prompt, answer in shapes:
-        group = _group(answers=answers, prompt=prompt, answer=answer)
+        group = group_of_answers(answers=answers, prompt=prompt, answer=answer)
         plain, shared = (
             make_batch(group, ranks=1, micro_batch_tokens=MICRO_BATCH_TOKENS, pad_id=0, shared_prompts=sharing)
             for sharing in (False, True)
@@ -79,7 +79,8 @@ def bench_sharing(
     return figures
 
 
-def _group(*, answers: int, prompt: int, answer: int) -> list[TrainingSample]:
+def group_of_answers(*, answers: int, prompt: int, answer: int) -> list[TrainingSample]:
+    """Return a group of random answers to one random prompt, of these lengths in tokens."""
     draw = random.Random(0)
     begin = [draw.randrange(VOCABULARY) for _ in range(prompt)]
     trained_T = (False,) * prompt + (True,) * answer

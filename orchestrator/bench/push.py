@@ -251,7 +251,7 @@ def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse:
     for size in sizes:
         weights = named_tensors(*SHAPES[size])
         for transport, kind in TRANSPORTS.items():
-            if _usable(kind):
+            if usable(kind):
                 found[f"{size}/{transport}"] = bench_transport(weights, transport=transport, wire_dtype=wire_dtype)
     for size in engines:
         found[f"{size}/engine"] = asyncio.run(bench_engine(MODELS[size]))
@@ -260,7 +260,7 @@ def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse:
     return {f"{group}/{name}": value for group, figures in found.items() for name, value in figures.items()}
 
 
-def _usable(kind: type[Transport[Any]]) -> bool:
+def usable(kind: type[Transport[Any]]) -> bool:
     """Return whether this machine can use a transport."""
     try:
         kind.require()

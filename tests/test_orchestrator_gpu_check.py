@@ -1,0 +1,79 @@
+"""The GPU check in its small form, on a CPU: every part stands alone, and the page says what it is of."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.gpu_check.page import page
+from orchestrator.gpu_check.part import PARTS, Figure, Outcome, Part, Report
+from orchestrator.gpu_check.running import run_apart, run_here
+
+KERNELS, *_ = PARTS
+
+
+def test_the_parts_have_fifteen_minutes_together_and_a_file_each() -> None:
+    assert sum(part.seconds for part in PARTS) <= 15 * 60
+    folder = Path("orchestrator/gpu_check")
+    assert [part.name for part in PARTS if not (folder / f"{part.name}.py").is_file()] == []
+
+
+def test_a_figure_holds_within_its_bounds_alone() -> None:
+    assert Figure(name="a", value=1.0).holds
+    assert Figure(name="a", value=1.0, at_most=1.0).holds
+    assert not Figure(name="a", value=1.1, at_most=1.0).holds
+    assert not Figure(name="a", value=0.9, at_least=1.0).holds
+    assert not Figure(name="a", value=float("nan"), at_most=1.0).holds
+
+
+def test_a_part_that_faults_tells_its_traceback_and_what_it_had_found(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    assert not run_here("no_such_part", file, small=True)
+    outcome = Outcome.read(file)
+    assert "ModuleNotFoundError" in outcome.fault
+    report = Report("kernels", file)
+    report.figure("one", 1, "ms", at_most=2)
+    report.fault("ValueError: two")
+    outcome = Outcome.read(file)
+    assert [figure.name for figure in outcome.figures] == ["one"]
+    assert not outcome.holds
+
+
+def test_a_part_that_hangs_is_ended_at_its_deadline() -> None:
+    outcome = run_apart(Part(name=KERNELS.name, title="", seconds=0.1), small=True)
+    assert outcome.fault.startswith("it ran past its 0.4 s")
+
+
+def test_the_page_says_that_nothing_was_run_on_a_gpu_where_none_was() -> None:
+    outcome = Outcome(name="kernels", fault="Traceback: x", figures=[Figure(name="e", value=3e-7, at_most=1e-8)])
+    text = page(PARTS, [outcome], machine="2 CPU cores", gpu=False)
+    assert "**Not run on a GPU yet.**" in text
+    assert "| e | 3e-07 | at most 1e-08 | **does not hold** |" in text
+    assert "```\nTraceback: x\n```" in text
+    assert text.count("Not run.\n") == len(PARTS) - 1
+    assert "Not run on a GPU yet" not in page(PARTS, [outcome], machine="H100", gpu=True)
+
+
+def test_the_page_in_docs_has_every_part() -> None:
+    text = Path("docs/gpu.md").read_text(encoding="utf-8")
+    assert [part.title for part in PARTS if f"## {part.title}\n" not in text] == []
+    assert "Traceback" not in text
+
+
+@pytest.mark.slow
+def test_parts_without_vllm_need_torch_and_transformers_alone() -> None:
+    names = [f"orchestrator.gpu_check.{part.name}" for part in PARTS if not part.vllm]
+    absent = "{'vllm', 'ray', 'deepspeed', 'gymnasium', 'omegaconf', 'mlflow', 'mamba_ssm'}"
+    program = f"import sys, {', '.join(names)}, orchestrator.gpu_check.__main__; print({absent} & sys.modules.keys())"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    assert ran.stdout.strip() == "set()"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_every_part_runs_in_a_small_form_on_a_cpu(part: Part, tmp_path: Path) -> None:
+    file = tmp_path / "gpu.md"
+    command = [sys.executable, "-m", "orchestrator.gpu_check", "--small", "--only", part.name, "--page", str(file)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=4 * part.seconds + 60, check=False)
+    assert ran.returncode == 0, file.read_text(encoding="utf-8") if file.is_file() else ran.stderr
