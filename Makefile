@@ -70,6 +70,7 @@ bench: setup  ## measure rollout, learner and weight push with the model of CONF
 	@$(PY) -m orchestrator bench $(CONFIG) $(ARGS)
 	@$(PY) -m orchestrator.bench.prefixes
 	@$(PY) -m orchestrator.bench.tails
+	@$(PY) -m orchestrator.bench.driver
 
 bench-growth: setup  ## measure how the cost of a step grows, with figures in runs/bench
 	@$(PY) -m orchestrator bench-growth $(CONFIG) $(ARGS)

@@ -172,12 +172,14 @@ def write_groups(path: Path, groups: Iterable[Group], *, leave: int = 0) -> None
 
     `leave` is how many bytes of the disk stay free for others, or it fails as on a full one.
     """
-    text = "".join(line + "\n" for group in groups for line in group_lines(group))
     temporary = path.with_name(path.name + ".tmp")
     try:
-        if leave and shutil.disk_usage(path.parent).free < leave + len(text):
-            raise OSError(errno.ENOSPC, f"{leave} bytes are kept for a checkpoint")
-        temporary.write_text(text, encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            for group in groups:  # one after the other: the lines of a large step are longer than its arrays by far
+                file.writelines(line + "\n" for line in group_lines(group))
+                file.flush()
+                if leave and shutil.disk_usage(path.parent).free < leave:
+                    raise OSError(errno.ENOSPC, f"{leave} bytes are kept for a checkpoint")
         os.replace(temporary, path)
     except OSError:
         for part in (temporary, path):  # an older file of that name would be of other groups

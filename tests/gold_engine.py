@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
-from replay_engine import ReplayEngine
 from transformers import PreTrainedTokenizerBase
 
 from envs.core.task import Message, Task
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Completion, TurnRequest
+from rollout.engines.replay_engine import ReplayEngine
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler

@@ -3,10 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from replay_engine import ReplayEngine
-
 from rollout.budget.rule import ThoughtLimit
 from rollout.engines.protocol import Completion, TurnRequest
+from rollout.engines.replay_engine import ReplayEngine
 from rollout.token_arrays import tokens_of
 from rollout.trajectory import Trajectory
 

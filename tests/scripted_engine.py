@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 
-from replay_engine import ReplayEngine
-
 from envs.catalog import make_env
 from envs.core.task import Task
 from envs.play import MakeEnv
@@ -12,6 +10,7 @@ from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Completion, TurnRequest
+from rollout.engines.replay_engine import ReplayEngine
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler

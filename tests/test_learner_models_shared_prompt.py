@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
-from learner.batches.packing import batch_cost, cheapest_plan, micro_batch_tokens, plain_plan
+from learner.batches.packing import batch_cost, cheapest_plan, micro_batch_size, plain_plan
 from learner.batches.samples import TrainingSample
 from learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length
 from learner.config import LearnerConfig, OptimConfig
@@ -203,7 +203,7 @@ def test_a_group_of_very_unlike_answers_is_cut_where_padding_costs_more_than_the
     lengths = [1100] * 4 + [110] * 4
     (plans,) = cheapest_plan(lengths, [SharedPrefix(rows=tuple(range(8)), prompt=100)], ranks=1, budget=LONGEST)
     assert [[item.rows for item in plan] for plan in plans] == [[(0, 1, 2, 3)], [(4, 5, 6, 7)]]
-    assert [micro_batch_tokens(plan) for plan in plans] == [100 + 4 * 1000, 100 + 4 * 10]
+    assert [micro_batch_size(plan).tokens for plan in plans] == [100 + 4 * 1000, 100 + 4 * 10]
 
 
 def test_a_plan_is_never_dearer_than_the_one_without_prompts():

@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium
 import pytest
 from bound import bound
-from replay_engine import Recording, ReplayEngine, read_recording
 from transformers import PreTrainedTokenizerBase
 
 from envs.binding import EnvConfig, bind
@@ -23,6 +22,7 @@ from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Completion
+from rollout.engines.replay_engine import Recording, ReplayEngine, read_recording
 from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.turn_sampler import TurnSampler

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from replay_engine import ReplayEngine
 
 from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, TurnRequest
+from rollout.engines.replay_engine import ReplayEngine
 from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from rollout.sampling import Sampling
 from rollout.trajectory import Closed, WeightVersion

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from replay_engine import Recording, read_recording
 from test_rollout_episodes_episode import demonstration, play
 
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
 from rollout.engines.protocol import Completion
+from rollout.engines.replay_engine import Recording, read_recording
 from rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Ticket, Trajectory, WeightVersion

@@ -149,7 +149,8 @@ def micro_batch(
 
     With `by_sample` the weights of a sample's tokens add up to 1, else each is 1.
     """
-    rows = [(samples[row], item.prompt) for item in plan for row in item.rows]
+    used = {row: samples[row] for item in plan for row in item.rows}
+    rows = [(used[row], item.prompt) for item in plan for row in item.rows]
     shape = (len(rows), max(item.length for item in plan))
     ids_BT = np.full(shape, pad_id, dtype=np.int64)
     weights_BT = np.zeros(shape, dtype=np.float32)
@@ -174,7 +175,9 @@ def micro_batch(
         behaviour_BT=behaviour_BT,
         temperatures_B=None if (temperatures_B == 1).all() else temperatures_B,
         prompts=prompts,
-        experts=pass_experts(plan, [len(s.ids) for s in samples], [s.experts for s in samples]),
+        experts=pass_experts(
+            plan, {row: len(own.ids) for row, own in used.items()}, {row: own.experts for row, own in used.items()}
+        ),
     )
 
 

@@ -24,26 +24,62 @@ class PackItem:
     prompt: int
     length: int
 
+    @property
+    def tokens(self) -> int:
+        """The tokens that a pass of it alone processes, padding included."""
+        return self.prompt + len(self.rows) * self.length
+
 
 MicroBatchPlan = list[PackItem]
 BatchPlan = list[list[MicroBatchPlan]]
 """The micro-batches of each rank."""
 
 
-def micro_batch_tokens(plan: MicroBatchPlan) -> int:
-    """Return the tokens that the passes process, padding included: each prompt once, and the rest of each sample."""
-    rows = sum(len(item.rows) for item in plan)
-    return len(plan) * max(item.prompt for item in plan) + rows * max(item.length for item in plan)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackSize:
+    """The size of a micro-batch: its items, their samples, the longest prompt and the longest rest."""
+
+    items: int
+    rows: int
+    prompt: int
+    length: int
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that the passes process, padding included: each prompt once, and the rest of each sample."""
+        return self.items * self.prompt + self.rows * self.length
+
+    @property
+    def cost(self) -> int:
+        """The cost in tokens: those processed, and a pass; with prompts one more, and as much for the cache."""
+        return self.tokens + PASS_TOKENS * (3 if self.prompt else 1)
+
+    def with_item(self, item: PackItem) -> "PackSize":
+        """Return the size with one item more."""
+        return PackSize(
+            items=self.items + 1,
+            rows=self.rows + len(item.rows),
+            prompt=max(self.prompt, item.prompt),
+            length=max(self.length, item.length),
+        )
 
 
-def micro_batch_cost(plan: MicroBatchPlan) -> int:
-    """Return the cost in tokens: those processed, and a pass; with prompts one more, and as much for the cache."""
-    return micro_batch_tokens(plan) + PASS_TOKENS * (3 if plan[0].prompt else 1)
+NOTHING = PackSize(items=0, rows=0, prompt=0, length=0)
+
+
+def micro_batch_size(plan: MicroBatchPlan) -> PackSize:
+    """Return the size of a micro-batch, whose items all have prompts or none has."""
+    return PackSize(
+        items=len(plan),
+        rows=sum(len(item.rows) for item in plan),
+        prompt=max(item.prompt for item in plan),
+        length=max(item.length for item in plan),
+    )
 
 
 def batch_cost(plan: BatchPlan) -> int:
     """Return the cost of the rank that has most to do."""
-    return max(sum(micro_batch_cost(micro_batch) for micro_batch in share) for share in plan)
+    return max(sum(micro_batch_size(micro_batch).cost for micro_batch in share) for share in plan)
 
 
 def cheapest_plan(lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, ranks: int, budget: int) -> BatchPlan:
@@ -117,26 +153,27 @@ def balance(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
     """Give items to the ranks, the largest first, each to the rank that has least (Graham, 1969)."""
     shares: list[list[PackItem]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
-    for item in sorted(items, key=lambda item: -micro_batch_tokens([item])):
+    for item in sorted(items, key=lambda item: -item.tokens):
         rank = loads.index(min(loads))
         shares[rank].append(item)
-        loads[rank] += micro_batch_tokens([item])
+        loads[rank] += item.tokens
     return shares
 
 
 def pack(items: Iterable[PackItem], *, budget: int) -> list[MicroBatchPlan]:
     """Join items (given longest first) within the budget; prompts together only if that is cheaper than apart."""
     plans: list[MicroBatchPlan] = []
+    size = NOTHING
     for item in items:
-        if plans:
-            longer = [*plans[-1], item]
-            cheaper = not item.prompt or micro_batch_cost(longer) <= micro_batch_cost(plans[-1]) + micro_batch_cost(
-                [item]
-            )
-            if cheaper and micro_batch_tokens(longer) <= budget:
-                plans[-1] = longer
-                continue
-        plans.append([item])
+        alone = NOTHING.with_item(item)
+        longer = size.with_item(item)
+        cheaper = not item.prompt or longer.cost <= size.cost + alone.cost
+        if plans and cheaper and longer.tokens <= budget:
+            plans[-1].append(item)
+            size = longer
+        else:
+            plans.append([item])
+            size = alone
     return plans
 
 

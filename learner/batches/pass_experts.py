@@ -4,7 +4,7 @@ For the arrays of choices see `rollout/expert_choices.py`. Suffixes: `_T` token 
 `_L` expert layer, `_K` chosen expert.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,7 @@ class PassExperts:
 
 
 def pass_experts(
-    plan: MicroBatchPlan, lengths: Sequence[int], experts: Sequence[Choices | None]
+    plan: MicroBatchPlan, lengths: Mapping[int, int], experts: Mapping[int, Choices | None]
 ) -> tuple[PassExperts, ...]:
     """Return the passes of a micro-batch, given each sample's length and choices: of the prompts, if any, then of the rows.
 

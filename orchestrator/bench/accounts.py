@@ -76,7 +76,7 @@ async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, co
     """Return the CPU seconds of a look at all processes with its status.json, a full buffer in it."""
     rl, version = config.section(RlConfig), VersionCell(WeightVersion(step=0))
     progress = Progress(stream=io.StringIO())
-    run = RunContext(config, folder=RunDir(root), tracker=_NoTracker(), progress=progress, stop=StopFlag())
+    run = RunContext(config, folder=RunDir(root), tracker=NoTracker(), progress=progress, stop=StopFlag())
     supervision = RunSupervision(
         run, members=lambda: [*pool.members(), *learner.members()], resize=lambda workers: False
     )
@@ -149,7 +149,7 @@ async def _in_flight_s(pool: RolloutPool, mixture: Mixture, config: Config, path
     return median(seconds)
 
 
-class _NoTracker:
+class NoTracker:
     """A tracker to which nothing is reported."""
 
     def params(self, values: dict[str, str]) -> None: ...

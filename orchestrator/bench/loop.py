@@ -1,73 +1,121 @@
-"""`bench`, the loop: what a step takes against its parts alone, and samples a second at each lag."""
+"""`bench`, the loop: what a step takes against its parts alone, and samples a second at each lag.
 
+`python -m orchestrator.bench.loop CONFIG [key=value ...]` measures the loop alone.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
 import time
 from collections.abc import Callable
-from statistics import median
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
 
 from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import samples_from_groups
+from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from orchestrator.cluster.rollout_actors import make_rollout_pool
+from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.loop import Loop, StepReport
-from orchestrator.mixture import Mixture
-from orchestrator.pipeline.config import Config
+from orchestrator.mixture import Mixture, open_mixture
+from orchestrator.pipeline.config import Config, settled_config
 from orchestrator.settings.loop import RlConfig
 from rollout.pool.pool import RolloutPool
+from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import Group, WeightVersion
 
-STEPS = 6
+STEPS = 5
 SKIPPED = 2
 """Steps at the start that are not counted: the pipeline fills."""
-LAGS = (0, 1, 2)
-REPEATS = 3
+LAGS = (0, 2)
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Generating a step's answers and learning from them, each with nothing beside it, in seconds for a sampled token."""
+
+    generate_s: float
+    learn_s: float
+    tokens: int
+    """Sampled tokens of the step."""
+
+    @property
+    def longer_s(self) -> float:
+        """The longer of both."""
+        return max(self.generate_s, self.learn_s)
 
 
 async def bench_loop(
     pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, config: Config, *, pad_id: int, version: int
 ) -> dict[str, float]:
-    """Measure generating and learning alone, then whole steps at lags 0, 1 and 2, as ratios.
+    """Measure whole steps at lag 1 against generating and learning alone, and samples a second at lags 0, 1 and 2.
 
-    `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone; 1
-    would be perfect overlap.
+    `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone, of
+    five runs the median, with the least and the most; 1 would be perfect overlap. Before and after each run the parts are
+    measured: a shared machine's speed drifts. All seconds are taken for a sampled token: tasks are drawn, and one step may
+    have a tenth more tokens than another.
     """
     rl, builder = config.section(RlConfig), BatchBuilder(config=config.learner, pad_id=pad_id)
+    serving = VersionCell(WeightVersion(step=version))
 
     def batch(groups: list[Group]) -> TrainBatch:
         return builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
 
-    serving = VersionCell(WeightVersion(step=version))
-    generate_s, learn_s = await _parts(pool, learner, mixture, config, batch)
-    seconds = {lag: await _step_s(pool, learner, mixture, config, batch, version=serving, lag=lag) for lag in LAGS}
-    again = await _parts(pool, learner, mixture, config, batch)  # on both sides: a shared machine's speed drifts
-    generate_s, learn_s = min(generate_s, again[0]), min(learn_s, again[1])
-    longer = max(generate_s, learn_s)
+    async def token_s(lag: int) -> float:
+        reports: list[StepReport] = []
+        await run_steps(
+            pool, learner, mixture, rl, batch, version=serving, lag=lag, steps=STEPS, on_step=reports.append
+        )
+        counted = reports[SKIPPED:]
+        return sum(report.times.total for report in counted) / sum(_tokens(report.groups) for report in counted)
+
+    alone, steps = [await _alone(pool, learner, mixture, rl, batch, number=0)], []
+    for number in range(1, ROUNDS + 1):
+        steps.append(await token_s(lag=1))
+        alone.append(await _alone(pool, learner, mixture, rl, batch, number=number))
+    overlaps = [
+        step / fmean((before.longer_s, after.longer_s))
+        for step, (before, after) in zip(steps, pairwise(alone), strict=True)
+    ]
+    seconds = {1: median(steps)} | {lag: await token_s(lag) for lag in LAGS}
+    tokens = fmean(one.tokens for one in alone)
     return {
-        "loop/generate_alone_s": generate_s,
-        "loop/learn_alone_s": learn_s,
-        "loop/overlap": seconds[1] / longer,
-    } | {f"loop/samples_per_s_lag_{lag}": rl.answers_per_step / step for lag, step in seconds.items()}
+        "loop/generate_alone_s": median(one.generate_s for one in alone) * tokens,
+        "loop/learn_alone_s": median(one.learn_s for one in alone) * tokens,
+        "loop/overlap": median(overlaps),
+        "loop/overlap_least": min(overlaps),
+        "loop/overlap_most": max(overlaps),
+    } | {f"loop/samples_per_s_lag_{lag}": rl.answers_per_step / tokens / step for lag, step in sorted(seconds.items())}
 
 
-async def _step_s(
+async def run_steps(
     pool: RolloutPool,
     learner: TrainerGroup,
     mixture: Mixture,
-    config: Config,
+    rl: RlConfig,
     batch: Callable[[list[Group]], TrainBatch],
     *,
     version: VersionCell,
     lag: int,
-) -> float:
-    """Return the seconds of a step of the loop, once the pipeline is full."""
-    rl = config.section(RlConfig)
+    steps: int,
+    on_step: Callable[[StepReport], None],
+    on_group: Callable[[Group], Group] = lambda group: group,
+) -> None:
+    """Run so many steps of the loop, which keeps nothing; `on_step` is told of each."""
     limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
-    reports: list[StepReport] = []
 
-    async def keep(report: StepReport) -> None:
-        reports.append(report)
+    async def tell(report: StepReport) -> None:
+        on_step(report)
 
     async def nothing(told: object) -> None: ...
 
@@ -80,35 +128,61 @@ async def _step_s(
         version=version,
         group_size=rl.group_size,
         make_batches=lambda groups: [batch(groups)],
-        on_group=lambda group: group,
-        on_step=keep,
+        on_group=on_group,
+        on_step=tell,
         save=nothing,
         on_fault=nothing,
         stop=StopFlag(),
         limit=limit,
         push_limit=lambda nbytes: limit,
     )
-    await loop.run(1, STEPS)
-    return median(report.times.total for report in reports[SKIPPED:])
+    await loop.run(1, steps)
 
 
-async def _parts(
+async def _alone(
     pool: RolloutPool,
     learner: TrainerGroup,
     mixture: Mixture,
-    config: Config,
+    rl: RlConfig,
     batch: Callable[[list[Group]], TrainBatch],
-) -> tuple[float, float]:
-    """Return the seconds of generating one step's groups, and of learning from them, each with nothing beside it."""
-    rl = config.section(RlConfig)
-    generate, learn = [], []
-    for repeat in range(REPEATS):
-        tasks = [mixture.task(mixture.draw()) for _ in range(rl.groups_per_step)]
-        first = 10**6 + repeat * rl.groups_per_step
-        began = time.monotonic()
-        groups = await sample_groups(pool, tasks, answers=rl.group_size, first=first)
-        generated = time.monotonic()
-        await learner.step(batch(groups))
-        generate.append(generated - began)
-        learn.append(time.monotonic() - generated)
-    return min(generate), min(learn)
+    *,
+    number: int,
+) -> Alone:
+    """Return what generating one step's groups takes, and learning from them."""
+    tasks = [mixture.task(mixture.draw()) for _ in range(rl.groups_per_step)]
+    began = time.monotonic()
+    groups = await sample_groups(pool, tasks, answers=rl.group_size, first=10**6 + number * rl.groups_per_step)
+    generated, tokens = time.monotonic(), _tokens(groups)
+    await learner.step(batch(groups))
+    learnt = time.monotonic()
+    return Alone(generate_s=(generated - began) / tokens, learn_s=(learnt - generated) / tokens, tokens=tokens)
+
+
+def _tokens(groups: list[Group]) -> int:
+    return sum(answer.sampled_tokens for group in groups for answer in group.trajectories)
+
+
+async def bench_fresh(config: Config) -> dict[str, float]:
+    """Measure the loop on the configuration's fresh model, with processes of its own."""
+    rl, mixture = config.section(RlConfig), open_mixture(config.environments, {}, split="train", seed=config.seed)
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        try:
+            model = Path(folder) / "model"
+            make_model(model, config.model.fresh, seed=config.seed)
+            start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
+            version, actors = WeightVersion(step=0), config.actors
+            pool = await make_rollout_pool(
+                config.rollout, model_dir=model, version=version, seed=config.seed, actors=actors
+            )
+            await pool.start()
+            learner = await start_trainer_group(config.learner, actors=actors)
+            await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
+            await learner.use_threads(config.learner.threads_beside)
+            return await bench_loop(pool, learner, mixture, config, pad_id=pad_id(load_tokenizer(model)), version=0)
+        finally:
+            stop_ray()
+
+
+if __name__ == "__main__":
+    path, *overrides = sys.argv[1:]
+    print(json.dumps(asyncio.run(bench_fresh(settled_config(Path(path), overrides))), indent=1))

@@ -22,6 +22,7 @@ from orchestrator.cluster.actors import (
     placed,
 )
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
+from orchestrator.deadline import in_thread
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.transports.transport import Audience
@@ -84,8 +85,12 @@ class TrainerActor:
         return held
 
     async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
-        """Take part in a step; returns its metrics."""
-        metrics: dict[str, float] = await self._answer(self._actor.train.remote(shares, loss=loss, epochs=epochs))
+        """Take part in a step; returns its metrics.
+
+        The rank reads its share where it lies in shared memory; it is copied there beside the event loop.
+        """
+        own = await in_thread(ray.put, list(shares))
+        metrics: dict[str, float] = await self._answer(self._actor.train.remote(own, loss=loss, epochs=epochs))
         return metrics
 
     async def publish(self, version: int) -> WeightManifest | None:

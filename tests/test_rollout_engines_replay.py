@@ -1,0 +1,54 @@
+"""The engine that replays completions: what it gives, how fast, and what is known of a turn while it plays."""
+
+import asyncio
+from time import monotonic
+
+import pytest
+
+from rollout.engines.protocol import Completion, TurnRequest
+from rollout.engines.replay_engine import ReplayEngine
+
+
+def completion(*ids: int) -> Completion:
+    return Completion(token_ids=ids, logprobs_T=(-1.0,) * len(ids), versions_T=(0,) * len(ids), finished=True)
+
+
+def asked(*prompt: int, most: int = 100, name: str = "a") -> TurnRequest:
+    return TurnRequest(prompt_ids=prompt, max_tokens=most, seed=0, name=name)
+
+
+def test_prompts_have_their_completions_in_turn_and_others_what_is_there_for_them() -> None:
+    engine = ReplayEngine({(1,): [completion(5), completion(6)]}, others=[completion(7, 8, 9)])
+
+    async def story() -> list[tuple[int, ...]]:
+        asking = [asked(1), asked(1), asked(1), asked(2), asked(3, most=2)]
+        return [(await engine.generate(request)).token_ids for request in asking]
+
+    assert asyncio.run(story()) == [(5,), (6,), (5,), (7, 8, 9), (7, 8)]
+    stats = engine.take_stats()
+    assert (stats.prompt_tokens, stats.sampled_tokens) == (5, 8)
+    assert engine.take_stats().sampled_tokens == 0
+
+
+def test_a_prompt_that_was_not_recorded_is_an_error_where_there_is_nothing_for_it() -> None:
+    with pytest.raises(KeyError):
+        asyncio.run(ReplayEngine({(1,): [completion(5)]}).generate(asked(2)))
+
+
+def test_a_completion_takes_its_time_and_can_be_seen_while_it_plays() -> None:
+    engine = ReplayEngine({}, others=[completion(*range(100))], token_s=0.003)
+
+    async def story() -> tuple[Completion | None, Completion, float]:
+        began = monotonic()
+        playing = asyncio.create_task(engine.generate(asked(1)))
+        await asyncio.sleep(0.1)
+        half = engine.so_far("a")
+        return half, await playing, monotonic() - began
+
+    half, whole, seconds = asyncio.run(story())
+    assert half is not None
+    assert 0 < len(half.token_ids) < 100
+    assert not half.finished
+    assert half.token_ids == whole.token_ids[: len(half.token_ids)]
+    assert seconds >= 0.3
+    assert engine.so_far("a") is None
