@@ -5,17 +5,16 @@ How the bytes reach the engines is the transport's part (`rollout/weights/transp
 
 from collections.abc import Iterable
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import torch
 
 from rollout.weights.checksum import checksum, tensor_checksum
 from rollout.weights.delta import changes
-from rollout.weights.manifest import ALIGNMENT, WeightDelta, WeightManifest, wire_dtype
-from rollout.weights.segment import FOOTER_BYTES, clear_footer, contents, tensor_view, write_footer
+from rollout.weights.manifest import NoLongerHeld, WeightDelta, WeightManifest, layout, wire_dtype
+from rollout.weights.segment import clear_footer, contents, tensor_view, write_footer
 from rollout.weights.spare_memory import give_back
-from rollout.weights.transports.transport import Audience, Transport
+from rollout.weights.transports.transport import Audience, SegmentTransport
 
 DELTA = "delta"
 
@@ -28,19 +27,13 @@ class WeightPublisher:
     """
 
     def __init__(
-        self, transport: Transport[Any], *, shapes: dict[str, tuple[int, ...]], dtype: str, sparse: bool = False
+        self, transport: SegmentTransport[Any], *, shapes: dict[str, tuple[int, ...]], dtype: str, sparse: bool = False
     ) -> None:
         self.transport = transport
         self.shapes = shapes
         self.dtype = dtype
         self.sparse = sparse
-        self.offsets: dict[str, int] = {}
-        self.nbytes = 0
-        for name, shape in shapes.items():
-            self.offsets[name] = self.nbytes
-            size = prod(shape) * wire_dtype(dtype).itemsize
-            self.nbytes += -(-size // ALIGNMENT) * ALIGNMENT
-        self.nbytes += FOOTER_BYTES
+        self.offsets, self.nbytes = layout(shapes, dtype=dtype)
         self._slots = max(transport.slots, 2 if sparse else 1)  # a delta needs what was there before
         self._slot = self._slots - 1  # of the last push
         self._last: WeightManifest | None = None
@@ -81,14 +74,9 @@ class WeightPublisher:
         offer: object = self.transport.offer(DELTA if delta else str(self._slot), audience)
         return offer
 
-    def send(self, version: int) -> None:
-        """Do the transport's part while engines take the last push, which must be this version."""
-        self._held(version)
-        self.transport.send(str(self._slot))
-
     def _held(self, version: int) -> WeightManifest:
         if self._last is None or self._last.version != version:
-            raise ValueError(f"the weights of version {version} are no longer held; publish again")
+            raise NoLongerHeld(f"the weights of version {version} are no longer held; publish again")
         return self._last
 
     def close(self) -> None:

@@ -12,8 +12,9 @@ from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from rollout.trajectory import WeightVersion
-from rollout.weights.delivery import Delivery, Push, WeightSender
+from rollout.weights.delivery import Delivery, Offered, Push, WeightSender
 from rollout.weights.manifest import WeightManifest
+from rollout.weights.transports.transport import Audience
 
 T = TypeVar("T")
 DEATH_S = 20.0
@@ -57,13 +58,13 @@ class TrainerGroup:
     Where a rank dies in a call, that raises `LearnerDied`, whatever the other ranks made of it.
     """
 
-    def __init__(self, ranks: Sequence[TrainerRank]) -> None:
-        """Group these ranks."""
+    def __init__(self, ranks: Sequence[TrainerRank], *, engine_processes: int = 1) -> None:
+        """Group these ranks, whose weights go to engines of so many processes each."""
         self.ranks = ranks
         self.stuck = False
         """Whether a rank may be in the middle of a call for ever: it was given up, or has failed in another rank alone."""
         self._loss = LossConfig()
-        self._delivery = Delivery(ranks[0])
+        self._delivery = Delivery(self, processes=engine_processes)
         self._here = True
 
     def members(self, *, restarts: int = 0) -> list[MemberNow]:
@@ -119,6 +120,18 @@ class TrainerGroup:
         manifest = (await self._call_all(lambda rank: rank.publish(version.step)))[0]
         assert manifest is not None, "rank 0 writes it"
         return Push(manifest=manifest, delivery=self._delivery)
+
+    async def host(self) -> str:
+        """Return the address at which the engines reach rank 0."""
+        return await self.ranks[0].host()
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+        """Begin to offer the last push, in rank 0."""
+        return self.ranks[0].offer(version, whole=whole, audience=audience)
+
+    async def send(self, version: int) -> None:
+        """Do the ranks' part while the engines take the last push."""
+        await self._call_all(lambda rank: rank.send(version))
 
     async def checkpoint_bytes(self) -> int:
         """Return what `save` writes, at the most."""

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
@@ -28,7 +27,7 @@ from learner.models.expert_replay import ExpertReplay
 from learner.models.experts import prepare_routers
 from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer, recompute
 from learner.models.scorer import Scorer
-from learner.publisher import WeightPublisher
+from learner.rank_pushes import RankPushes
 from learner.saving import Unwritten, checkpoint_pieces, has_room, random_file, read_random_states
 from learner.training_state import STATE_FOLDER, CheckpointFacts
 from learner.update import (
@@ -42,8 +41,8 @@ from learner.update import (
     token_logprobs_of,
 )
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.transports.catalog import open_transport, transport_kind
-from rollout.weights.transports.transport import Audience, Transport
+from rollout.weights.transports.catalog import transport_kind
+from rollout.weights.transports.transport import Audience
 
 
 class TrainerWorker:
@@ -72,8 +71,7 @@ class TrainerWorker:
         self.engine: DeepSpeedEngine | None = None
         self.replay: ExpertReplay | None = None
         self.reference: FrozenModel | None = None
-        self.publisher: WeightPublisher | None = None
-        self.transport: Transport[Any] | None = None  # kept from model to model, as its ways to the engines are
+        self.pushes = RankPushes(config, rank=rank, heart=self.heart)
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> None:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
@@ -149,6 +147,7 @@ class TrainerWorker:
         if not share.trained_tokens:
             return {"skipped": 1.0}
         engine, replay = self._engine(), self._replay()
+        self.pushes.forget()
         engine.train(True)
         reference = self._reference() if loss.needs_reference else None
         totals: dict[str, torch.Tensor] = {}
@@ -223,44 +222,20 @@ class TrainerWorker:
         return self.steps
 
     def publish(self, version: int) -> WeightManifest | None:
-        """Write the weights where the transport has room; rank 0 returns what was published, the others None."""
-        with self.heart.busy("publish"):
-            buckets = self.heart.for_each(self._loaded().checkpoint_parameters())
-            if self.rank == 0:
-                return self._open_publisher().push(version, buckets=buckets)
-            for _ in buckets:
-                continue  # takes part in the gathering
-            return None
-
-    def _open_publisher(self) -> WeightPublisher:
-        """Return what writes the weights of this model, made at its first push."""
-        engine = self._loaded()
-        if self.transport is None:
-            self.transport = open_transport(
-                self.config.transport, device=engine.device, timeout_s=self.config.collective_timeout_s
-            )
-        if self.publisher is None:
-            self.publisher = WeightPublisher(
-                self.transport,
-                shapes=engine.checkpoint_shapes(),
-                dtype=self.config.wire_dtype,
-                sparse=self.config.sparse_push,
-            )
-        return self.publisher
+        """Have the weights ready for a push; rank 0 returns what was published, the others None."""
+        return self.pushes.publish(version, self._loaded())
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
-        """Return what engines need to get at the last push, on rank 0. See `WeightPublisher.offer`."""
-        return self._publisher().offer(version, whole=whole, audience=audience)
+        """Return what engines need to get at the last push, on rank 0. See `RankPushes.offer`."""
+        return self.pushes.offer(version, whole=whole, audience=audience)
 
     def send(self, version: int) -> None:
-        """Do rank 0's part while the engines take the last push. See `WeightPublisher.send`."""
-        self._publisher().send(version)
+        """Do this rank's part while the engines take the last push. See `RankPushes.send`."""
+        self.pushes.send(version, self._loaded())
 
     def close(self) -> None:
         """Free the model and the weights held for a push. The rank can `load` again."""
-        if self.publisher is not None:
-            self.publisher.close()
-            self.publisher = None
+        self.pushes.close()
         self.replay = None
         if self.engine is not None:
             self.engine.close()
@@ -279,11 +254,6 @@ class TrainerWorker:
         self.load_reference()
         assert self.reference is not None
         return self.reference.scorer
-
-    def _publisher(self) -> WeightPublisher:
-        if self.publisher is None:
-            raise ValueError("no weights are held here; call publish first, and ask rank 0")
-        return self.publisher
 
     def _engine(self) -> DeepSpeedEngine:
         engine = self._loaded()

@@ -1,6 +1,7 @@
 """Weight pushes by hand: what lies between the two ends of a transport, in one process."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -52,17 +53,12 @@ async def loaded(engine: Engine, sender: Offering, manifest: WeightManifest) -> 
     return await engine.load_weights(manifest, offered(sender, manifest), number=0)
 
 
-class Sends(Offering, Protocol):
-    """A publisher, or a rank of the learner, that may have to take part."""
-
-    def send(self, version: int) -> None: ...
-
-
 class PlainSender:
     """A sender in this process, as those who deliver see it; keeps which offers were asked for, whole or not."""
 
-    def __init__(self, sender: Sends) -> None:
-        self._sender = sender
+    def __init__(self, sender: Offering, send: Callable[[int], None] = lambda version: None) -> None:
+        """`send` is the sender's part while engines take a push."""
+        self._sender, self._send = sender, send
         self.asked: list[bool] = []
 
     async def host(self) -> str:
@@ -75,7 +71,7 @@ class PlainSender:
         return future
 
     async def send(self, version: int) -> None:
-        await asyncio.to_thread(self._sender.send, version)
+        await asyncio.to_thread(self._send, version)
 
 
 class Nothing:
@@ -83,8 +79,6 @@ class Nothing:
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
         return None
-
-    def send(self, version: int) -> None: ...
 
 
 def empty_push(version: int, *, nbytes: int) -> Push:

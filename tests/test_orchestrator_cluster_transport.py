@@ -20,6 +20,12 @@ def test_auto_takes_shared_memory_on_one_machine_and_ray_between_several_and_say
     assert (found.transport, found.why) == ("ray", "the cluster has 2 machines for learner and engines")
 
 
+def test_auto_takes_a_broadcast_where_each_process_has_a_gpu_unless_changes_alone_shall_travel() -> None:
+    each = replace(TWO_MACHINES, gpu_share=1.0)
+    assert chosen("auto", each) == chosen("broadcast", each) == chosen("broadcast", ALONE) == "broadcast"
+    assert chosen("auto", each, sparse=True) == chosen("auto", replace(each, gpu_share=0.5)) == "ray"
+
+
 def test_what_is_named_is_taken_where_it_reaches_the_engines() -> None:
     assert chosen("ray", ALONE) == chosen("ray", TWO_MACHINES) == "ray"
 
@@ -28,6 +34,12 @@ def test_what_is_named_is_taken_where_it_reaches_the_engines() -> None:
     ("wanted", "ground", "nbytes", "message"),
     [
         ("shared_memory", TWO_MACHINES, 1, "machine alone, and the cluster has 2 .*; set learner.transport=auto"),
+        (
+            "broadcast",
+            replace(ALONE, gpu_share=0.5),
+            1,
+            "needs a GPU for each process, and here two share one; set learner",
+        ),
         ("cuda_ipc", ALONE, 1, "is for GPUs, and the cluster has none; set learner.transport=auto"),
         (
             "auto",

@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 from pushes import held
 from ray.cluster_utils import Cluster
-from test_rollout_weights_push import nudged, publisher, same, weights
+from test_rollout_weights_push import SHAPES, Weights, nudged, publisher, same, weights
 
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
+from learner.bucket_publisher import BucketPublisher
 from learner.config import LearnerConfig
+from learner.publisher import WeightPublisher
 from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.actors import at_place, gpus_taken
 from orchestrator.cluster.placement import NoRoomError
@@ -33,6 +36,7 @@ from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import ServedWeights
 from rollout.pool.slot_keeper import Healing
 from rollout.trajectory import Ticket, WeightVersion
+from rollout.weights.bucket_ways import BucketReceiver, BucketWays
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
 from rollout.weights.transports.transport import Audience
@@ -45,10 +49,17 @@ class Sender:
     """The learner's rank as the cluster sees it, without a model."""
 
     def __init__(self, transport: str) -> None:
-        self.publisher = publisher(transport, sparse=transport == "ray")
+        cpu = torch.device("cpu")
+        self.publisher: WeightPublisher | BucketPublisher = (
+            publisher(transport, sparse=True)
+            if transport == "ray"
+            else BucketPublisher(shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=cpu, timeout_s=60.0)
+        )
         self.asked: list[bool] = []
 
     def publish(self, version: int) -> WeightManifest:
+        if isinstance(self.publisher, BucketPublisher):
+            return self.publisher.push(version)
         return self.publisher.push(version, buckets=[nudged(weights(seed=0), count=version)])
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
@@ -56,7 +67,8 @@ class Sender:
         return self.publisher.offer(version, whole=whole, audience=audience)
 
     def send(self, version: int) -> None:
-        self.publisher.send(version)
+        if isinstance(self.publisher, BucketPublisher):
+            self.publisher.send(version, [nudged(weights(seed=0), count=version)])
 
     def facts(self) -> tuple[str, list[bool]]:
         return ray.get_runtime_context().get_node_id(), self.asked
@@ -66,14 +78,22 @@ class Receiver:
     """A rollout worker as the cluster sees it, without an engine."""
 
     def __init__(self) -> None:
-        self.receiver = WeightReceiver()
+        self.receiver, self.buckets = WeightReceiver(), BucketReceiver()
         self.version = -1
 
     async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
-        arrived = await asyncio.to_thread(self.receiver.accept, manifest, offer, number=number)
-        assert same(held(arrived), nudged(weights(seed=0), count=manifest.version))
+        found = await asyncio.to_thread(self.took, manifest, offer, number)
+        assert same(found, nudged(weights(seed=0), count=manifest.version))
         self.version = manifest.version
-        return arrived.manifest.weight_version
+        return manifest.weight_version
+
+    def took(self, manifest: WeightManifest, offer: object, number: int) -> Weights:
+        if not isinstance(offer, BucketWays):
+            return held(self.receiver.accept(manifest, offer, number=number))
+        found: Weights = {}
+        cpu = torch.device("cpu")
+        self.buckets.receive(manifest, offer, found.update, member=1 + number, device=cpu)
+        return found
 
     async def start(self, model_dir: str, version: int, record_experts: bool) -> WeightVersion:
         return WeightVersion(step=version)

@@ -19,10 +19,10 @@ from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
 from rollout.weights.transports.catalog import TRANSPORTS
 from rollout.weights.transports.shared_memory import SharedMemory
-from rollout.weights.transports.transport import Audience, Memory, Transport
+from rollout.weights.transports.transport import Audience, Memory, SegmentTransport
 
 
-class Files(Transport[str]):
+class Files(SegmentTransport[str]):
     """A transport for engines that see a folder of the learner's: an offer is the path of a file."""
 
     name = "files"
@@ -77,7 +77,7 @@ async def pushes(transport: str, *, sparse: bool) -> list[bool]:
     return sender.asked
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "ray", "broadcast"])
+@pytest.mark.parametrize("transport", ["shared_memory", "ray"])
 def test_a_push_reaches_every_engine_by_any_transport(transport: str) -> None:
     assert asyncio.run(pushes(transport, sparse=False)) == [False] * 3
 

@@ -54,6 +54,8 @@ ROOMS = {
         "models",
         "engine",
         "publisher",
+        "bucket_publisher",
+        "rank_pushes",
         "training_state",
         "saving",
         "update",

@@ -8,14 +8,12 @@ import argparse
 import asyncio
 import contextlib
 import json
-import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from rich.console import Console
@@ -29,6 +27,7 @@ from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
 from learner.publisher import WeightPublisher
 from learner.worker import TrainerWorker
+from orchestrator.bench.push_buckets import HERE, ROUNDS, bench_buckets, copy_seconds
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.engines.config import EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
@@ -36,8 +35,8 @@ from rollout.token_arrays import as_floats
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest, WireDtype
 from rollout.weights.receiver import WeightReceiver
-from rollout.weights.transports.catalog import TRANSPORTS, open_transport
-from rollout.weights.transports.transport import Audience, Transport
+from rollout.weights.transports.catalog import TRANSPORTS, carries_buckets, open_transport
+from rollout.weights.transports.transport import Transport
 
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
 """Width and number of layers of the named tensors."""
@@ -57,13 +56,6 @@ MODELS = {
     ),
 }
 """Models that are loaded into an engine."""
-ROUNDS = 4
-"""Pushes measured, after two that allocate the memory."""
-COPY_BYTES = 2**28
-"""Most bytes copied at once for comparison."""
-HERE = Audience(number=1, size=1, host=LOOPBACK)
-BOTH_ENDS_HERE = ("shared_memory", "ray")
-"""Transports whose ends may be in one process; the others' receiving end is in a process of its own."""
 RATES = (3e-6, 1.5e-4)
 STEPS = 10
 
@@ -95,8 +87,12 @@ def bench_transport(weights: Weights, *, transport: str, wire_dtype: str) -> dic
     nbytes = 0
     with (
         _publisher(weights, transport=transport, wire_dtype=wire_dtype) as sender,
-        _receiver(sender, transport=transport) as receive,
+        contextlib.closing(WeightReceiver()) as receiver,
     ):
+
+        def receive(manifest: WeightManifest) -> None:
+            receiver.accept(manifest, _offer(sender, manifest), number=0)
+
         for version in range(1, 3):
             receive(sender.push(version, buckets=[weights]))
         for version in range(3, 3 + ROUNDS):
@@ -189,56 +185,12 @@ def _answers(rank: TrainerWorker, *, seed: int) -> list[TrainingSample]:
     ]
 
 
-def copy_seconds(nbytes: int) -> float:
-    """Measure the seconds of copying so many bytes between two places in memory that are both in use already."""
-    source, target = (torch.ones(min(nbytes, COPY_BYTES), dtype=torch.uint8) for _ in range(2))
-    left, began = nbytes, time.perf_counter()
-    while left > 0:
-        size = min(left, len(source))
-        target[:size].copy_(source[:size])
-        left -= size
-    return time.perf_counter() - began
-
-
 @contextlib.contextmanager
 def _publisher(weights: Weights, *, transport: str, wire_dtype: str) -> Iterator[WeightPublisher]:
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     opened = open_transport(transport)
     with contextlib.closing(WeightPublisher(opened, shapes=shapes, dtype=wire_dtype)) as sender:
         yield sender
-
-
-@contextlib.contextmanager
-def _receiver(sender: WeightPublisher, *, transport: str) -> Iterator[Callable[[WeightManifest], object]]:
-    """Give what receives a push: a receiver here, or where that needs two processes one in another process."""
-    if transport in BOTH_ENDS_HERE:
-        with contextlib.closing(WeightReceiver()) as receiver:
-            yield lambda manifest: receiver.accept(manifest, _offer(sender, manifest), number=0)
-        return
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_take_pushes, args=(theirs,), daemon=True)
-    process.start()
-
-    def receive(manifest: WeightManifest) -> None:
-        ours.send((manifest, _offer(sender, manifest)))
-        sender.send(manifest.version)
-        ours.recv()
-
-    try:
-        yield receive
-    finally:
-        ours.close()
-        process.join()
-
-
-def _take_pushes(pipe: Connection) -> None:
-    """Accept pushes until the other end is closed."""
-    with contextlib.closing(WeightReceiver()) as receiver, contextlib.suppress(EOFError):
-        while True:
-            manifest, offer = pipe.recv()
-            receiver.accept(manifest, offer, number=0)
-            pipe.send(True)
 
 
 def _offer(sender: WeightPublisher, manifest: WeightManifest) -> object:
@@ -252,7 +204,11 @@ def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse:
         weights = named_tensors(*SHAPES[size])
         for transport, kind in TRANSPORTS.items():
             if usable(kind):
-                found[f"{size}/{transport}"] = bench_transport(weights, transport=transport, wire_dtype=wire_dtype)
+                found[f"{size}/{transport}"] = (
+                    bench_buckets(weights, wire_dtype=wire_dtype)
+                    if carries_buckets(transport)
+                    else bench_transport(weights, transport=transport, wire_dtype=wire_dtype)
+                )
     for size in engines:
         found[f"{size}/engine"] = asyncio.run(bench_engine(MODELS[size]))
     for rate in RATES if sparse else ():
@@ -260,7 +216,7 @@ def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse:
     return {f"{group}/{name}": value for group, figures in found.items() for name, value in figures.items()}
 
 
-def usable(kind: type[Transport[Any]]) -> bool:
+def usable(kind: type[Transport]) -> bool:
     """Return whether this machine can use a transport."""
     try:
         kind.require()

@@ -33,10 +33,13 @@ FILES = "files"
 """Likewise, for calls that write files."""
 
 
-async def start_trainer_group(config: LearnerConfig, *, actors: int, again: bool = False) -> TrainerGroup:
+async def start_trainer_group(
+    config: LearnerConfig, *, actors: int, engine_processes: int = 1, again: bool = False
+) -> TrainerGroup:
     """Start one actor per rank, and wait until they have joined each other on loopback.
 
-    `actors`: see `make_rollout_pool`. Where ranks start `again` they wait for the GPUs of those that died, or for others.
+    `actors`: see `make_rollout_pool`; `engine_processes` is how many an engine has. Where ranks start `again` they wait for
+    the GPUs of those that died, or for others.
     """
     share = cluster_gpus().share(actors) if again else await gpu_share(actors, wanted=config.ranks)
     groups = {HEALTH: 1, FILES: 1}
@@ -44,7 +47,9 @@ async def start_trainer_group(config: LearnerConfig, *, actors: int, again: bool
     actor = as_actor(TrainerWorker)
     port = free_port()
     started = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
-    group = TrainerGroup([TrainerActor(one, number=number) for number, one in enumerate(started)])
+    group = TrainerGroup(
+        [TrainerActor(one, number=number) for number, one in enumerate(started)], engine_processes=engine_processes
+    )
     with ended_on_failure(started):
         await group.ready()
     return group

@@ -24,9 +24,9 @@ class Ground:
     object_store: int
 
     @classmethod
-    def of_cluster(cls, *, actors: int) -> "Ground":
-        """Return that of the cluster as it is now, for a run of so many processes."""
-        share = cluster_gpus().share(actors)
+    def of_cluster(cls, *, actors: int, shared: bool) -> "Ground":
+        """Return that of the cluster as it is now, for a run of so many processes, of which two are `shared` out each GPU."""
+        share = min(cluster_gpus().share(actors), 0.5 if shared else 1.0)
         nodes = [node for node in ray.nodes() if node["Alive"]]
         fit = [node for node in nodes if not share or node["Resources"].get("GPU")]
         return cls(
@@ -60,6 +60,8 @@ def choose(wanted: str, ground: Ground, *, sparse: bool, nbytes: int) -> Choice:
 
 
 def _by_ground(ground: Ground, *, sparse: bool) -> Choice:
+    if ground.gpu_share >= 1 and not sparse:
+        return Choice(transport="broadcast", why="each process has a GPU of its own")
     if ground.machines > 1:
         return Choice(transport="ray", why=f"the cluster has {ground.machines} machines for learner and engines")
     return Choice(transport="shared_memory", why="learner and engines are on one machine")
@@ -71,6 +73,10 @@ def _require_reach(name: str, ground: Ground) -> None:
         raise ValueError(
             f"learner.transport={name} reaches engines on the learner's machine alone, and the cluster has {ground.machines} "
             f"that may hold them; set learner.transport={AUTO}"
+        )
+    if name == "broadcast" and 0 < ground.gpu_share < 1:
+        raise ValueError(
+            f"learner.transport={name} needs a GPU for each process, and here two share one; set learner.transport={AUTO}"
         )
     if kind.gpus and not ground.gpu_share:
         raise ValueError(

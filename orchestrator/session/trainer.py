@@ -64,7 +64,12 @@ class Trainer:
         config = self._run.config
         if self.learner is None:
             settled = replace(config.learner, transport=(await in_thread(self._chosen)).transport)
-            starting = start_trainer_group(settled, actors=config.actors, again=self.renewals > 0)
+            starting = start_trainer_group(
+                settled,
+                actors=config.actors,
+                engine_processes=config.rollout.engine.processes,
+                again=self.renewals > 0,
+            )
             self.learner = await within(
                 self._limits.start(),
                 starting,
@@ -78,7 +83,8 @@ class Trainer:
 
         Raise `ValueError` where that does not reach the engines, or has no room.
         """
-        learner, ground = self._run.config.learner, Ground.of_cluster(actors=self._run.config.actors)
+        config, learner = self._run.config, self._run.config.learner
+        ground = Ground.of_cluster(actors=config.actors, shared=config.placement == "shared")
         nbytes = require_whole(self._run.model_dir) * wire_dtype(learner.wire_dtype).itemsize
         choice = choose(learner.transport, ground, sparse=learner.sparse_push, nbytes=nbytes)
         self._run.progress.note(f"weights travel by {choice.transport}: {choice.why}")

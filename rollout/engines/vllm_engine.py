@@ -21,6 +21,7 @@ from rollout.engines.stop_strings import ended_at_stop
 from rollout.engines.vllm_settings import limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
 from rollout.trajectory import WeightVersion
+from rollout.weights.bucket_ways import BucketWays, ComingWeights
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
 from rollout.weights.weight_files import require_whole
@@ -208,13 +209,14 @@ class VllmEngine:
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
 
-        Raises `ValueError` where what arrived is not what was sent, and the old weights stay; `WholeWeightsNeeded` for a
-        delta to weights that it does not hold; `WorkerDied` where loading fails half-way, or takes longer than
-        `push_deadline_s`.
+        Raises `ValueError` where what arrived is not what was sent (the old weights stay; after buckets the engine is paused
+        until they come again), `WholeWeightsNeeded` for a delta without its base, `WorkerDied` where loading fails half-way.
         """
-        # verified before generation pauses
-        arrived = await asyncio.to_thread(self._receiver.accept, manifest, offer, number=number)
         limit = self._config.push_deadline_s(manifest.nbytes)
+        if isinstance(offer, BucketWays):
+            coming = ComingWeights(manifest=manifest, ways=offer, number=number)
+            return await self._update({"coming": coming.to_json()}, manifest.weight_version, limit=limit, repeats=True)
+        arrived = await asyncio.to_thread(self._receiver.accept, manifest, offer, number=number)  # before the pause
         return await self._update({"segment": arrived.to_json()}, manifest.weight_version, limit=limit)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
@@ -227,12 +229,12 @@ class VllmEngine:
         return await self._update({"checkpoint": str(directory)}, version)
 
     async def _update(
-        self, source: dict[str, Any], version: WeightVersion, *, limit: float | None = None
+        self, source: dict[str, Any], version: WeightVersion, *, limit: float | None = None, repeats: bool = False
     ) -> WeightVersion:
         """Let vLLM's worker load what a `WeightSource` names, between two tokens; returns the version that it confirms.
 
         Raises `WorkerDied` where that fails, or takes more than `limit` seconds: an engine with half of the weights can't
-        serve, nor be brought back.
+        serve. Where the update `repeats`, with all of them, a failure is a `ValueError`.
         """
         try:
             async with asyncio.timeout(limit):
@@ -241,7 +243,9 @@ class VllmEngine:
         except WorkerDied:
             raise
         except Exception as error:
-            raise WorkerDied(f"weight version {version.step} was not loaded whole: {in_words(error)}") from error
+            again = repeats and not isinstance(error, TimeoutError)
+            what = f"weight version {version.step} was not loaded whole: {in_words(error)}"
+            raise (ValueError(f"{what}; push again") if again else WorkerDied(what)) from error
         if confirmed != version:
             raise WorkerDied(f"loaded weight version {version.step}, the engine confirms {confirmed.step}")
         return confirmed
@@ -250,6 +254,9 @@ class VllmEngine:
         await self._llm.pause_generation(mode="keep", clear_cache=False)
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
+        if "coming" in source and (failure := max(await self._llm.collective_rpc("weight_failure"))):
+            await self._llm.finish_weight_update()  # as no version, so that the next one can begin
+            raise ValueError(failure)
         await self._llm.finish_weight_update(str(version.step))
         self._served += 1
         if self._sleep.cache:  # else it goes on when it wakes

@@ -23,11 +23,15 @@ from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import Un
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from envs.core.failure import in_words
 from rollout.engines.cache_pages import give_pages_back, resident_bytes
 from rollout.engines.expert_recorder import ExpertRecorder
 from rollout.engines.vllm_settings import ON_CPU
+from rollout.weights.bucket_ways import BucketReceiver, ComingWeights
+from rollout.weights.host_memory import MappedFiles
 from rollout.weights.segment import LocalWeights, require_footer, tensors
 from rollout.weights.spare_memory import give_back
 
@@ -43,10 +47,13 @@ class NothingToAgree(WeightTransferInitInfo):
 
 @dataclass
 class WeightSource(WeightTransferUpdateInfo):
-    """Where new weights lie on this host: a segment (`LocalWeights` as plain data), or a model directory."""
+    """Where new weights lie on this host: a segment (`LocalWeights` as plain data), or a model directory; or where they come in
+    buckets (`ComingWeights` as plain data).
+    """
 
     segment: dict[str, Any] | None = None
     checkpoint: str | None = None
+    coming: dict[str, Any] | None = None
 
 
 class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
@@ -57,6 +64,13 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
     def init_transfer_engine(self, init_info: NothingToAgree) -> None:
         pass
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._mapped = MappedFiles()
+        self._receiver = BucketReceiver()
+        self.failure = ""
+        """Why the weights that came last are not whole; nothing where they are."""
 
     def start_weight_update(self) -> None:
         if ON_CPU:
@@ -72,12 +86,30 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
             self._load_segment(LocalWeights.from_json(update_info.segment))
         if update_info.checkpoint is not None:
             self._load_checkpoint(update_info.checkpoint)
+        if update_info.coming is not None:
+            self._load_coming(ComingWeights.from_json(update_info.coming))
 
     def _load_segment(self, weights: LocalWeights) -> None:
         """Load every tensor. Raises `ValueError` where the segment does not hold what was verified, or no longer."""
-        segment = weights.map()
+        segment = weights.map(self._mapped)
         self.model.load_weights(tensors(segment, weights.manifest))
         require_footer(segment, weights.manifest)
+
+    def _load_coming(self, weights: ComingWeights) -> None:
+        """Load bucket by bucket what the learner sends, and keep as a `failure` what goes wrong on the way.
+
+        It is not raised: of several processes that fail vLLM hears one, and takes what the next says for an answer to the next
+        call.
+        """
+        member = 1 + weights.number * self.parallel_config.world_size + self.parallel_config.rank
+        self.failure = ""
+        try:
+            with disable_mtp_completeness_check():  # of a model whose weights come in one call
+                self._receiver.receive(
+                    weights.manifest, weights.ways, self.model.load_weights, member=member, device=self.device
+                )
+        except (ValueError, RuntimeError) as error:
+            self.failure = in_words(error)
 
     def _load_checkpoint(self, directory: str) -> None:
         """Load as vLLM does when it starts. Raises `ValueError` where a parameter of the model is not in the directory."""
@@ -97,7 +129,8 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         give_back()
 
     def shutdown(self) -> None:
-        pass
+        self._mapped.close()
+        self._receiver.close()
 
 
 def _parameters(model: torch.nn.Module) -> set[str]:
@@ -153,6 +186,10 @@ class WorkerExtension:
             return weights, resident_bytes(runner.kv_caches), main, 0
         free, total = torch.cuda.mem_get_info()
         return weights, sum(cache.nbytes for cache in runner.kv_caches), main, total - free
+
+    def weight_failure(self) -> str:
+        """Return why the weights that came in buckets last are not whole, or nothing."""
+        return str(self.weight_transfer_engine.failure)  # type: ignore[attr-defined]
 
     def record_experts(self) -> str:
         """Record from now on which experts the model chooses; returns why that can not be, or nothing."""

@@ -13,6 +13,7 @@ from rollout.pool.served_weights import Served, ServedWeights
 from rollout.pool.suspects import Suspects
 from rollout.pool.worker_slot import WorkerSlot, WorkerState
 from rollout.trajectory import WeightVersion
+from rollout.weights.manifest import NoLongerHeld
 
 JOINS = 10
 JOIN_AGAIN_S = 2.0
@@ -252,7 +253,7 @@ class SlotKeeper:
                     self.serves(slot, worker)
             except WorkerDied:
                 raise
-            except ProcessDied:  # of the sender, whose successor has other weights: all are given them
+            except (ProcessDied, NoLongerHeld):  # the learner, or its successor, has others by now: all are given them
                 await self._given_others(slot, now)
             except Exception as error:
                 failure = error

@@ -16,7 +16,7 @@ Offered = Awaitable[object]
 
 
 class WeightSender(Protocol):
-    """The learner's rank 0, wherever it runs."""
+    """The learner, wherever it runs."""
 
     async def host(self) -> str:
         """Return the address at which the engines reach it."""
@@ -42,8 +42,10 @@ class WeightTaker(Protocol):
 class Delivery:
     """Brings the pushes of one sender to its engines."""
 
-    def __init__(self, sender: WeightSender) -> None:
+    def __init__(self, sender: WeightSender, *, processes: int = 1) -> None:
+        """`processes` is how many each engine has."""
         self._sender = sender
+        self._processes = processes
         self._takers: list[WeightTaker] = []
         self._audience = Audience(number=0, size=0, host="")
 
@@ -111,7 +113,7 @@ class Delivery:
         """Return the audience that these are: another one where they are not those of the push before."""
         if self._takers != list(takers):
             host = await self._sender.host()
-            self._audience = Audience(number=self._audience.number + 1, size=len(takers), host=host)
+            self._audience = Audience(number=self._audience.number + 1, size=len(takers) * self._processes, host=host)
             self._takers = list(takers)
         return self._audience
 

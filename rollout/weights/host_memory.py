@@ -25,6 +25,33 @@ class HostMemory:
         os.close(self._descriptor)
 
 
+class MappedFiles:
+    """Files of other processes, kept mapped for later use as long as they are there: a new mapping costs half a copy."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, torch.Tensor]] = {}
+
+    def map(self, path: str, *, nbytes: int) -> torch.Tensor:
+        """Return the bytes of a file. Raises `ValueError` like `file_inode`."""
+        inode = file_inode(path, nbytes=nbytes)
+        self._known = {name: known for name, known in self._known.items() if _is_there(name, *known)}
+        if path not in self._known:
+            self._known[path] = inode, map_file(path, nbytes=nbytes)
+        return self._known[path][1]
+
+    def close(self) -> None:
+        """Let go of all."""
+        self._known.clear()
+
+
+def _is_there(path: str, inode: int, segment: torch.Tensor) -> bool:
+    """Return whether its owner still has a file at its path: one that is gone takes memory for as long as it is mapped."""
+    try:
+        return file_inode(path, nbytes=segment.numel()) == inode
+    except ValueError:
+        return False
+
+
 def reserve(nbytes: int) -> int:
     """Return the descriptor of new memory, all of it allocated: writing to memory that is full would kill the process.
 

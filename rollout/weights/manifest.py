@@ -4,6 +4,7 @@ A segment is an array of bytes that holds every tensor of a model at its offset,
 """
 
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,8 @@ from rollout.trajectory import WeightVersion
 
 ALIGNMENT = 64
 """Every tensor of a segment starts at a multiple of this, in bytes, so that its view is aligned for any dtype."""
+FOOTER_BYTES = 64
+"""What follows the tensors of a segment: which version they are."""
 WireDtype = Literal["float32", "bfloat16", "float16"]
 """The types in which weights travel."""
 
@@ -90,6 +93,21 @@ class WeightManifest:
 
 class WholeWeightsNeeded(ValueError):
     """A delta reached a receiver that does not hold its base: send it the whole weights."""
+
+
+class NoLongerHeld(ValueError):
+    """The learner has other weights by now than those of a push: engines are given these with the next one."""
+
+
+def layout(shapes: dict[str, tuple[int, ...]], *, dtype: str) -> tuple[dict[str, int], int]:
+    """Return the offset of each tensor in a segment of weights that travel as `dtype`, and the size of the segment."""
+    offsets: dict[str, int] = {}
+    nbytes = 0
+    for name, shape in shapes.items():
+        offsets[name] = nbytes
+        size = prod(shape) * wire_dtype(dtype).itemsize
+        nbytes += -(-size // ALIGNMENT) * ALIGNMENT
+    return offsets, nbytes + FOOTER_BYTES
 
 
 def wire_dtype(name: str) -> torch.dtype:

@@ -1,10 +1,11 @@
-"""The group of processes in which a weight push is broadcast: the learner's first rank sends, the rollout workers receive.
+"""A group of processes in which buckets of weights are broadcast: a rank of the learner sends, the engines' receive.
 
 It stands beside whatever groups training and engines have of their own. Between GPUs it is NCCL, which needs a GPU for each
 process, between CPUs gloo.
 """
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -36,45 +37,42 @@ Where one dies, others may be waiting for its neighbours, which never hear of it
 class ProcessGroup:
     """One process's end of the group. The processes join each other in their first broadcast, all at the same time."""
 
-    def __init__(self, member: GroupMember) -> None:
-        """Open the store. Raises `DistStoreError` of torch where no rank 0 answers in time."""
-        self._timeout = timedelta(seconds=member.timeout_s)
-        self.member, self._store = open_store(member)
+    def __init__(self, member: GroupMember, store: Any, *, name: str) -> None:
+        """`store` is where the processes meet, and `name` tells the groups that meet there from each other."""
+        self.member = member
+        self._store = dist.PrefixStore(name, store)
         self._group: Any = None
 
-    def broadcast(self, segment: torch.Tensor) -> None:
-        """Send the segment's bytes from rank 0, or receive them into it. Every process gives the same size.
+    def begin(self, segment: torch.Tensor) -> Callable[[], None]:
+        """Begin to send the segment's bytes from rank 0, or to receive them into it; returns what waits until that is done.
 
-        Raises `RuntimeError` where one of them dies, or is missing for `timeout_s` seconds, between CPUs for less. The group
-        is left then: nobody meets in it again.
+        Every process gives the same size. Both raise `RuntimeError` where one of them dies, or is missing for `timeout_s`
+        seconds, between CPUs for less: nobody meets in the group again then.
         """
         limit = self._limit(segment)
-        try:
-            if self._group is None:
-                self._group = self._join(segment.device)
-            options = dist.BroadcastOptions()
-            options.rootRank = 0
-            options.timeout = limit
-            self._group.broadcast([segment], options).wait(limit)
-        except BaseException:
-            self._group = None
-            raise
-        if segment.is_cuda:
-            torch.cuda.synchronize(segment.device)  # NCCL's wait is the stream's, not this process's
+        if self._group is None:
+            self._group = self._join(segment.device)
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        options.timeout = limit
+        work = self._group.broadcast([segment], options)
+        return lambda: _wait(work, segment, limit)
 
     def _limit(self, segment: torch.Tensor) -> timedelta:
+        timeout = timedelta(seconds=self.member.timeout_s)
         if segment.is_cuda:
-            return self._timeout
-        return min(self._timeout, timedelta(seconds=ALONE_S + segment.numel() / SLOWEST))
+            return timeout
+        return min(timeout, timedelta(seconds=ALONE_S + segment.numel() / SLOWEST))
 
     def _join(self, device: torch.device) -> Any:
         rank, size = self.member.rank, self.member.size
+        timeout = timedelta(seconds=self.member.timeout_s)
         if device.type == "cuda":
             nccl = dist.ProcessGroupNCCL.Options()
-            nccl._timeout = self._timeout
+            nccl._timeout = timeout
             return dist.ProcessGroupNCCL(self._store, rank, size, nccl)
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        gloo._timeout = min(self._timeout, timedelta(seconds=ALONE_S))
+        gloo._timeout = min(timeout, timedelta(seconds=ALONE_S))
         gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(self.member))]
         return dist.ProcessGroupGloo(self._store, rank, size, gloo)
 
@@ -84,16 +82,36 @@ def open_store(member: GroupMember) -> tuple[GroupMember, Any]:
 
     Raises `DistStoreError` of torch where no rank 0 answers in time.
     """
-    listening: dict[str, Any] = {}
-    if member.rank == 0:  # torch itself would listen on every interface
-        server = socket.create_server((member.host, member.port))
-        member = replace(member, port=server.getsockname()[1])
-        listening = {"master_listen_fd": server.detach(), "wait_for_workers": False}
-    timeout = timedelta(seconds=member.timeout_s)
-    store = dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]  # as torch was built
-        member.host, member.port, member.size, is_master=member.rank == 0, timeout=timeout, **listening
+    if member.rank:
+        return member, connected(member)
+    server = socket.create_server((member.host, member.port))  # torch itself would listen on every interface
+    member = replace(member, port=server.getsockname()[1])
+    return member, _store(member, listening=server.detach())
+
+
+def connected(member: GroupMember) -> Any:
+    """Return the store where the processes of a group meet, which another process opened. Raises like `open_store`."""
+    return _store(member, listening=None)
+
+
+def _store(member: GroupMember, *, listening: int | None) -> Any:
+    """Return a store, which has the descriptor of the socket where it is `listening`."""
+    listens: dict[str, Any] = {} if listening is None else {"master_listen_fd": listening}
+    return dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]  # as torch was built
+        member.host,
+        member.port,
+        member.size,
+        is_master=listening is not None,
+        timeout=timedelta(seconds=member.timeout_s),
+        wait_for_workers=False,
+        **listens,
     )
-    return member, store
+
+
+def _wait(work: Any, segment: torch.Tensor, limit: timedelta) -> None:
+    work.wait(limit)
+    if segment.is_cuda:
+        torch.cuda.synchronize(segment.device)  # NCCL's wait is the stream's, not this process's
 
 
 def _own_address(member: GroupMember) -> str:

@@ -10,7 +10,7 @@ from rollout.weights.host_memory import HostMemory
 from rollout.weights.manifest import WeightDelta, WeightManifest, WholeWeightsNeeded, wire_dtype
 from rollout.weights.segment import LocalWeights, clear_footer, contents, verify, write_footer
 from rollout.weights.transports.catalog import open_transport
-from rollout.weights.transports.transport import Placed, Transport
+from rollout.weights.transports.transport import Placed, SegmentTransport
 
 
 class WeightReceiver:
@@ -19,7 +19,7 @@ class WeightReceiver:
     """
 
     def __init__(self) -> None:
-        self._transports: dict[str, Transport[Any]] = {}
+        self._transports: dict[str, SegmentTransport[Any]] = {}
         self._memory: HostMemory | None = None
         self._cached: WeightManifest | None = None
 
@@ -58,7 +58,7 @@ class WeightReceiver:
             transport.close()
         self._free()
 
-    def _transport(self, name: str) -> Transport[Any]:
+    def _transport(self, name: str) -> SegmentTransport[Any]:
         if name not in self._transports:
             self._transports[name] = open_transport(name)
         return self._transports[name]

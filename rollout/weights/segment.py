@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from rollout.weights import gpu_memory, host_memory
+from rollout.weights import gpu_memory
 from rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
-from rollout.weights.manifest import WeightManifest, wire_dtype
-
-FOOTER_BYTES = 64
+from rollout.weights.host_memory import MappedFiles
+from rollout.weights.manifest import FOOTER_BYTES, WeightManifest, wire_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +32,23 @@ class LocalWeights:
         """Make it of what `to_json` returned."""
         return cls(path=data["path"], manifest=WeightManifest.from_json(data["manifest"]))
 
-    def map(self) -> torch.Tensor:
-        """Return the segment. Raises `ValueError` where it no longer holds this version, or is not to be reached."""
-        segment = map_segment(self.path, nbytes=self.manifest.nbytes)
+    def map(self, mapped: MappedFiles | None = None) -> torch.Tensor:
+        """Return the segment, by what is `mapped` already. Raises `ValueError` where it no longer holds this version, or is not
+        to be reached.
+        """
+        segment = map_segment(self.path, nbytes=self.manifest.nbytes, mapped=mapped)
         require_footer(segment, self.manifest)
         return segment
 
 
-def map_segment(path: str, *, nbytes: int) -> torch.Tensor:
+def map_segment(path: str, *, nbytes: int, mapped: MappedFiles | None = None) -> torch.Tensor:
     """Return the bytes of a file, or of a named segment on a GPU, as a uint8 tensor that shares memory with it.
 
     Raises `ValueError` where it is not that large, or not to be reached from here.
     """
     if path.startswith(gpu_memory.SCHEME):
         return gpu_memory.open_segment(path, nbytes=nbytes)
-    return host_memory.map_file(path, nbytes=nbytes)
+    return (mapped or MappedFiles()).map(path, nbytes=nbytes)
 
 
 def contents(segment: torch.Tensor) -> torch.Tensor:

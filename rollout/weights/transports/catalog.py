@@ -8,9 +8,9 @@ from rollout.weights.transports.broadcast import Broadcast
 from rollout.weights.transports.cuda_ipc import CudaIpc
 from rollout.weights.transports.ray_objects import RayObjects
 from rollout.weights.transports.shared_memory import SharedMemory
-from rollout.weights.transports.transport import TIMEOUT_S, Transport
+from rollout.weights.transports.transport import SegmentTransport, Transport
 
-TRANSPORTS: dict[str, type[Transport[Any]]] = {  # each has offers of its own type
+TRANSPORTS: dict[str, type[Transport]] = {
     SharedMemory.name: SharedMemory,
     RayObjects.name: RayObjects,
     Broadcast.name: Broadcast,
@@ -22,11 +22,18 @@ AUTO = "auto"
 """What leaves the choice to whoever knows the cluster; where nobody does, both ends are on one machine."""
 
 
-def transport_kind(name: str) -> type[Transport[Any]]:
+def transport_kind(name: str) -> type[Transport]:
     """Return the transport of a name, which may be `AUTO`."""
     return TRANSPORTS[SharedMemory.name if name == AUTO else name]
 
 
-def open_transport(name: str, *, device: torch.device | None = None, timeout_s: float = TIMEOUT_S) -> Transport[Any]:
-    """Return a new end of the transport of that name. See `Transport`."""
-    return transport_kind(name)(device=device, timeout_s=timeout_s)
+def carries_buckets(name: str) -> bool:
+    """Return whether weights travel in buckets by the transport of a name, else as a whole segment."""
+    return not issubclass(transport_kind(name), SegmentTransport)
+
+
+def open_transport(name: str, *, device: torch.device | None = None) -> SegmentTransport[Any]:
+    """Return a new end of the transport of that name, which carries segments. See `SegmentTransport`."""
+    kind = transport_kind(name)
+    assert issubclass(kind, SegmentTransport), f"{name} carries buckets"
+    return kind(device=device)

@@ -3,10 +3,10 @@
 import torch
 
 from rollout.weights.gpu_memory import GpuMemory, open_segment
-from rollout.weights.transports.transport import Audience, Memory, Placed, Transport
+from rollout.weights.transports.transport import Audience, Memory, Placed, SegmentTransport
 
 
-class CudaIpc(Transport[str]):
+class CudaIpc(SegmentTransport[str]):
     """An offer is the name of a segment in the GPU's memory."""
 
     name = "cuda_ipc"

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from rollout.weights.transports.transport import Audience, Transport
+from rollout.weights.transports.transport import Audience, SegmentTransport
 
 
-class RayObjects(Transport[np.ndarray]):
+class RayObjects(SegmentTransport[np.ndarray]):
     """An offer is the bytes themselves; that they travel by reference is Ray's part."""
 
     name = "ray"

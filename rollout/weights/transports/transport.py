@@ -10,12 +10,11 @@ import torch
 from rollout.weights.host_memory import HostMemory
 
 OfferT = TypeVar("OfferT")
-TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audience:
-    """The engines that pushes are for: how many, at which address they reach the sender, and which audience it is."""
+    """The engines that pushes are for: how many processes, at which address they reach the sender, which audience it is."""
 
     number: int
     size: int
@@ -41,33 +40,38 @@ class Memory(Protocol):
     def close(self) -> None: ...
 
 
-class Transport(ABC, Generic[OfferT]):
-    """One end of the way: an object at the learner's rank 0 sends, one at each engine receives.
-
-    An *offer* is what the sender gives a receiver so that it gets at a push: a path, the bytes themselves, a place in a
-    group. Whoever is between the two passes it on unseen. Segments have names: whole ones take turns, and "delta".
-    """
+class Transport:
+    """What is known of a way of pushes from the learner to the engines, by the name that `learner.transport` calls it."""
 
     name: ClassVar[str]
-    """What `learner.transport` calls it."""
-    slots: ClassVar[int] = 1
-    """How many whole segments must take turns, so that one that is being read is not overwritten."""
     one_machine: ClassVar[bool] = False
     """Whether it reaches only engines on the learner's machine."""
     gpus: ClassVar[bool] = False
     """Whether it goes from GPU to GPU."""
     sparse: ClassVar[bool] = False
     """Whether changes alone can travel by it: they are found and made in main memory."""
-
-    def __init__(self, *, device: torch.device | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        """`device` is that of the model at this end; a wait for the other end takes `timeout_s` seconds at most."""
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.timeout_s = timeout_s
-        self._held: dict[str, Memory] = {}
+    slots: ClassVar[int] = 0
+    """How many copies of the weights the learner holds for it, in the memory of its machine."""
 
     @classmethod
     def require(cls) -> None:
         """Raise `ValueError` where a learner on this machine can't use it."""
+
+
+class SegmentTransport(Transport, ABC, Generic[OfferT]):
+    """One end of the way of whole segments: an object at the learner's rank 0 sends, one at each engine receives.
+
+    An *offer* is what the sender gives a receiver so that it gets at a push: a path, or the bytes themselves. Whoever is
+    between the two passes it on unseen. Segments have names: whole ones take turns, so that one that is being read is not
+    overwritten, and "delta".
+    """
+
+    slots = 1
+
+    def __init__(self, *, device: torch.device | None = None) -> None:
+        """`device` is that of the model at this end."""
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._held: dict[str, Memory] = {}
 
     def room(self, name: str, *, nbytes: int) -> torch.Tensor:
         """Return bytes to write to: the same ones for the same name and size, contents included.
@@ -79,9 +83,6 @@ class Transport(ABC, Generic[OfferT]):
     @abstractmethod
     def offer(self, name: str, audience: Audience) -> OfferT:
         """Return what each engine of the audience needs to get at a segment."""
-
-    def send(self, name: str) -> None:
-        """Do the sender's part while the engines take a segment; nothing where they need none."""
 
     @abstractmethod
     def take(self, offer: OfferT, *, number: int, nbytes: int) -> Placed | np.ndarray:

@@ -1,0 +1,109 @@
+"""The learner's end of a push in buckets: each rank sends its share of the parameters as they are, straight from its device.
+
+Nothing is copied when a push is published: what is sent is what the learner has then, so that a push is over before the next
+update begins, and its weights are no longer held after it.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+
+from rollout.weights.bucket_ways import BucketSender, BucketWays
+from rollout.weights.buckets import BUCKET_BYTES, buckets_of
+from rollout.weights.manifest import NoLongerHeld, WeightManifest, layout
+from rollout.weights.process_group import GroupMember, connected, open_store
+from rollout.weights.transports.broadcast import Broadcast
+from rollout.weights.transports.transport import Audience
+
+
+class BucketPublisher:
+    """One rank's part of the pushes of one model's weights. `shapes` and `dtype` are those of `WeightPublisher`."""
+
+    def __init__(
+        self,
+        *,
+        shapes: dict[str, tuple[int, ...]],
+        dtype: str,
+        rank: int,
+        ranks: int,
+        device: torch.device,
+        timeout_s: float,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self.shapes, self.dtype = shapes, dtype
+        self._rank, self._ranks = rank, ranks
+        self._device, self._timeout_s = device, timeout_s
+        self._bucket_bytes = bucket_bytes
+        self._last: WeightManifest | None = None
+        self._audience: Audience | None = None
+        self._ways: BucketWays | None = None
+        self._store: object = None
+        self._met: tuple[BucketWays, BucketSender] | None = None
+
+    def push(self, version: int) -> WeightManifest:
+        """Describe the weights as they are now, which are sent as this version. To be called on every rank."""
+        offsets, nbytes = layout(self.shapes, dtype=self.dtype)
+        self._last = WeightManifest(
+            transport=Broadcast.name,
+            version=version,
+            names=tuple(self.shapes),
+            dtypes=(self.dtype,) * len(self.shapes),
+            shapes=tuple(self.shapes.values()),
+            offsets=tuple(offsets.values()),
+            nbytes=nbytes,
+            checksum="",  # each bucket has its own
+        )
+        return self._last
+
+    def forget(self) -> None:
+        """Take note that the weights are about to change."""
+        self._last = None
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> BucketWays:
+        """Return where the engines of an audience join, on rank 0, which begins to listen there for a new audience.
+
+        Raises `NoLongerHeld` where the last push is not this version.
+        """
+        manifest = self._held(version)
+        if self._ways is None or self._audience != audience:
+            senders = min(self._ranks, len(buckets_of(manifest, senders=1, most_bytes=self._bucket_bytes)))
+            first = GroupMember(host=audience.host, port=0, rank=0, size=audience.size + 1, timeout_s=self._timeout_s)
+            meeting, self._store = open_store(first)
+            self._ways = BucketWays(meeting=meeting, senders=senders, bucket_bytes=self._bucket_bytes)
+            self._audience = audience
+        return self._ways
+
+    def send(self, version: int, gathered: Iterable[dict[str, torch.Tensor]]) -> None:
+        """Send this rank's buckets of what is gathered. To be called on every rank, after the offer.
+
+        Raises `NoLongerHeld` like `offer`, and `RuntimeError` where an engine is missing for the seconds of the group.
+        """
+        manifest = self._held(version)
+        ways = self._agreed()
+        if self._met is None or self._met[0] != ways:
+            store = self._store if self._rank == 0 else connected(ways.meeting)
+            group = ways.group(store, sender=self._rank, member=0)
+            self._met = ways, BucketSender(group, device=self._device)
+        try:
+            self._met[1].send(ways.buckets(manifest), gathered, rank=self._rank)
+        except RuntimeError:
+            self._met, self._ways = None, None  # nobody meets there again
+            raise
+
+    def _agreed(self) -> BucketWays:
+        """Return where this push goes, as rank 0 offered it."""
+        told: list[BucketWays | None] = [self._ways]
+        if self._ranks > 1:
+            dist.broadcast_object_list(told, src=0, device=torch.device("cpu") if self._device.type == "cpu" else None)
+        assert told[0] is not None, "it was offered before"
+        return told[0]
+
+    def _held(self, version: int) -> WeightManifest:
+        if self._last is None or self._last.version != version:
+            raise NoLongerHeld(f"the weights of version {version} are no longer held; publish again")
+        return self._last
+
+    def close(self) -> None:
+        """Leave the groups."""
+        self._met, self._ways, self._store = None, None, None

@@ -1,0 +1,83 @@
+"""One rank's part of weight pushes, whatever they travel by: a segment that rank 0 writes, or buckets that each rank sends."""
+
+from typing import Any
+
+from envs.core.pulse import Heart
+from learner.bucket_publisher import BucketPublisher
+from learner.config import LearnerConfig
+from learner.engine.deepspeed_engine import DeepSpeedEngine
+from learner.publisher import WeightPublisher
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.transports.catalog import carries_buckets, open_transport
+from rollout.weights.transports.transport import Audience, SegmentTransport
+
+
+class RankPushes:
+    """Publishes the weights of one model at a time; `close` ends that, and the next push is of another one."""
+
+    def __init__(self, config: LearnerConfig, *, rank: int, heart: Heart) -> None:
+        self._config, self._rank, self._heart = config, rank, heart
+        self._transport: SegmentTransport[Any] | None = None  # kept from model to model, as its ways to the engines are
+        self._publisher: WeightPublisher | BucketPublisher | None = None
+
+    def publish(self, version: int, engine: DeepSpeedEngine) -> WeightManifest | None:
+        """Have the weights ready, written where the transport has room, or to be sent as they are; rank 0 returns which."""
+        if carries_buckets(self._config.transport):
+            manifest = self._buckets(engine).push(version)
+            return manifest if self._rank == 0 else None
+        with self._heart.busy("publish"):
+            gathered = self._heart.for_each(engine.checkpoint_parameters())
+            if self._rank == 0:
+                return self._segments(engine).push(version, buckets=gathered)
+            for _ in gathered:
+                continue  # takes part in the gathering
+            return None
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+        """Return what engines need to get at the last push, on rank 0. See the publishers' own."""
+        if self._publisher is None:
+            raise ValueError("no weights are held here; call publish first, and ask rank 0")
+        return self._publisher.offer(version, whole=whole, audience=audience)
+
+    def send(self, version: int, engine: DeepSpeedEngine) -> None:
+        """Send this rank's share while the engines take the last push, where it travels in buckets."""
+        if isinstance(self._publisher, BucketPublisher):
+            with self._heart.busy("send"), engine.turns.weights_here():  # an engine may join in its own turn
+                self._publisher.send(version, self._heart.for_each(engine.checkpoint_parameters()))
+
+    def forget(self) -> None:
+        """Take note that the model is about to change."""
+        if isinstance(self._publisher, BucketPublisher):
+            self._publisher.forget()
+
+    def close(self) -> None:
+        """Free what is held for pushes of this model."""
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None
+
+    def _segments(self, engine: DeepSpeedEngine) -> WeightPublisher:
+        if self._transport is None:
+            self._transport = open_transport(self._config.transport, device=engine.device)
+        if self._publisher is None:
+            self._publisher = WeightPublisher(
+                self._transport,
+                shapes=engine.checkpoint_shapes(),
+                dtype=self._config.wire_dtype,
+                sparse=self._config.sparse_push,
+            )
+        assert isinstance(self._publisher, WeightPublisher)
+        return self._publisher
+
+    def _buckets(self, engine: DeepSpeedEngine) -> BucketPublisher:
+        if self._publisher is None:
+            self._publisher = BucketPublisher(
+                shapes=engine.checkpoint_shapes(),
+                dtype=self._config.wire_dtype,
+                rank=self._rank,
+                ranks=self._config.ranks,
+                device=engine.device,
+                timeout_s=self._config.collective_timeout_s,
+            )
+        assert isinstance(self._publisher, BucketPublisher)
+        return self._publisher

@@ -1,0 +1,116 @@
+"""The way of buckets from the learner's ranks to the processes of the engines: a process group for each rank that sends."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from rollout.weights.buckets import AHEAD, BUCKET_BYTES, Bucket, Named, Rooms, buckets_of, load_buckets, packed
+from rollout.weights.manifest import WeightManifest
+from rollout.weights.process_group import GroupMember, ProcessGroup, connected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketWays:
+    """Where engines join: the store of rank 0, and how many ranks send, each in a group of its own on that store; and how large
+    a bucket is at the most.
+    """
+
+    meeting: GroupMember
+    senders: int
+    bucket_bytes: int = BUCKET_BYTES
+
+    def buckets(self, manifest: WeightManifest) -> list[Bucket]:
+        """Return the buckets of a push on these ways."""
+        return buckets_of(manifest, senders=self.senders, most_bytes=self.bucket_bytes)
+
+    def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
+        """Return the group of a rank that sends, as its member of this number: 0 sends."""
+        return ProcessGroup(replace(self.meeting, rank=member), store, name=f"sender {sender}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComingWeights:
+    """A push that an engine is about to take in buckets, as number `number` of the engines that it is for."""
+
+    manifest: WeightManifest
+    ways: BucketWays
+    number: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, from which `from_json` makes the same."""
+        return {"manifest": self.manifest.to_json(), "ways": asdict(self.ways), "number": self.number}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ComingWeights":
+        """Make it of what `to_json` returned."""
+        ways = BucketWays(**data["ways"] | {"meeting": GroupMember(**data["ways"]["meeting"])})
+        return cls(manifest=WeightManifest.from_json(data["manifest"]), ways=ways, number=data["number"])
+
+
+class BucketSender:
+    """One rank's end, for as long as the audience stays the same."""
+
+    def __init__(self, group: ProcessGroup, *, device: torch.device) -> None:
+        """`device` is where the weights lie."""
+        self._group = group
+        self._rooms = Rooms(device)
+
+    def send(self, buckets: Sequence[Bucket], gathered: Iterable[dict[str, torch.Tensor]], *, rank: int) -> None:
+        """Send a rank's share of buckets in their order; the next one is packed while one is on its way.
+
+        Raises `RuntimeError` where a member is missing for the seconds of the group.
+        """
+        going: list[tuple[torch.Tensor, Callable[[], None]]] = []
+        for bucket, room in packed(buckets, gathered, rank=rank, rooms=self._rooms):
+            going.append((room, self._group.begin(room[: bucket.manifest.nbytes])))
+            if len(going) == AHEAD:
+                self._arrived(*going.pop(0))
+        for room, wait in going:
+            self._arrived(room, wait)
+
+    def _arrived(self, room: torch.Tensor, wait: Callable[[], None]) -> None:
+        wait()
+        self._rooms.give(room)
+
+
+class BucketReceiver:
+    """One process's end, in an engine."""
+
+    def __init__(self) -> None:
+        self._ways: BucketWays | None = None
+        self._groups: list[ProcessGroup] = []
+
+    def receive(
+        self,
+        manifest: WeightManifest,
+        ways: BucketWays,
+        load: Callable[[Named], object],
+        *,
+        member: int,
+        device: torch.device,
+    ) -> None:
+        """Take a push, and have its tensors loaded bucket by bucket. `member` is this process's number in each group.
+
+        Raises `ValueError` where a bucket was damaged, and `RuntimeError` where another process of a group is missing: part
+        of the weights is loaded then, and the push has to come again.
+        """
+        if self._ways != ways:
+            store = connected(ways.meeting)
+            self._groups = [ways.group(store, sender=sender, member=member) for sender in range(ways.senders)]
+            self._ways = ways
+        try:
+            load_buckets(
+                ways.buckets(manifest),
+                lambda bucket, memory: self._groups[bucket.sender].begin(memory),
+                load,
+                device=device,
+            )
+        except RuntimeError:
+            self.close()  # nobody meets in these groups again
+            raise
+
+    def close(self) -> None:
+        """Leave the groups."""
+        self._ways, self._groups = None, []

@@ -1,0 +1,167 @@
+"""A push that travels in pieces: buckets of whole tensors, each with a checksum and a place in the order.
+
+A bucket is a range of a segment's tensors, with the same alignment, and a footer of its own. Both ends cut the same buckets
+from the manifest alone, so that nothing but their bytes travels. Bucket n is sent by rank n modulo the number of senders.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+
+from rollout.weights.checksum import tensor_checksum
+from rollout.weights.manifest import FOOTER_BYTES, WeightManifest, wire_dtype
+from rollout.weights.segment import contents, require_footer, tensor_view, tensors, write_footer
+
+BUCKET_BYTES = 2**26
+"""Most bytes of a bucket, but for one of a single tensor that is larger. Each end holds two; by gloo larger ones are slower."""
+AHEAD = 2
+"""Buckets that are on their way, or being packed or loaded, at once."""
+Named = list[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One piece of a push: its place in the order, the rank that sends it, and its own manifest."""
+
+    number: int
+    sender: int
+    manifest: WeightManifest
+
+    @property
+    def mark(self) -> int:
+        """What its footer says in the place of a version: of which push it is, and which piece of it."""
+        return self.manifest.version * 2**24 + self.number
+
+
+def buckets_of(manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES) -> list[Bucket]:
+    """Cut a push into buckets of at most so many bytes each, in the order of its tensors."""
+    end = manifest.nbytes - FOOTER_BYTES
+    stops = [*manifest.offsets[1:], end]
+    starts = [0]
+    for index, stop in enumerate(stops):
+        if stop - manifest.offsets[starts[-1]] > most_bytes and index > starts[-1]:
+            starts.append(index)
+    cuts = pairwise([*starts, len(manifest.names)])
+    return [
+        Bucket(number=number, sender=number % senders, manifest=_part(manifest, first, last, stops[last - 1]))
+        for number, (first, last) in enumerate(cuts)
+    ]
+
+
+def _part(manifest: WeightManifest, first: int, last: int, stop: int) -> WeightManifest:
+    begin = manifest.offsets[first]
+    return replace(
+        manifest,
+        names=manifest.names[first:last],
+        dtypes=manifest.dtypes[first:last],
+        shapes=manifest.shapes[first:last],
+        offsets=tuple(offset - begin for offset in manifest.offsets[first:last]),
+        nbytes=stop - begin + FOOTER_BYTES,
+    )
+
+
+def seal(segment: torch.Tensor, bucket: Bucket) -> None:
+    """Write what a bucket's footer says, checksum included, which is computed where the bytes lie."""
+    write_footer(segment, version=bucket.mark, checksum=tensor_checksum(contents(segment)))
+
+
+def unsealed(segment: torch.Tensor, bucket: Bucket) -> Named:
+    """Return the tensors of a bucket that arrived, as views. Raises `ValueError` where it is damaged, or another one."""
+    found = tensor_checksum(contents(segment))
+    require_footer(segment, replace(bucket.manifest, version=bucket.mark, checksum=found))
+    return tensors(segment, bucket.manifest)
+
+
+class Rooms:
+    """Memory for buckets at the end that sends, used again and again: new memory costs several times a copy into it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._free: list[torch.Tensor] = []
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """Return memory of at least so many bytes."""
+        room = self._free.pop() if self._free else None
+        if room is None or room.numel() < nbytes:
+            room = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
+        return room
+
+    def give(self, room: torch.Tensor) -> None:
+        """Take memory back."""
+        self._free.append(room)
+
+
+def packed(
+    buckets: Sequence[Bucket], gathered: Iterable[dict[str, torch.Tensor]], *, rank: int, rooms: Rooms
+) -> Iterator[tuple[Bucket, torch.Tensor]]:
+    """Yield the buckets that a rank sends, sealed, as soon as their tensors were gathered, in the order of their numbers.
+
+    Each lies at the beginning of memory of one of the `rooms`, which whoever has sent it gives back. Walks through all that is
+    gathered, as that is collective. Raises `ValueError` where it is not exactly what the buckets say.
+    """
+    place = {name: (bucket, at) for bucket in buckets for at, name in enumerate(bucket.manifest.names)}
+    lacking = {bucket.number: set(bucket.manifest.names) for bucket in buckets}
+    held: dict[int, torch.Tensor] = {}
+    due = 0
+    for tensors_by_name in gathered:
+        for name, tensor in tensors_by_name.items():
+            if name not in place:
+                raise ValueError(f"{name} is not among the weights that were published; load the model again")
+            bucket, at = place[name]
+            if bucket.sender == rank:
+                if bucket.number not in held:
+                    held[bucket.number] = rooms.take(bucket.manifest.nbytes)
+                _write(held[bucket.number], bucket, at, tensor)
+            lacking[bucket.number].discard(name)
+            while due < len(buckets) and not lacking[due]:
+                if buckets[due].sender == rank:
+                    room = held.pop(due)
+                    seal(room[: buckets[due].manifest.nbytes], buckets[due])
+                    yield buckets[due], room
+                due += 1
+    if due < len(buckets):
+        missing = min(lacking[due])
+        raise ValueError(f"weights of bucket {due} were not gathered, such as {missing}; load the model again")
+
+
+def _write(segment: torch.Tensor, bucket: Bucket, at: int, tensor: torch.Tensor) -> None:
+    manifest = bucket.manifest
+    if tuple(tensor.shape) != manifest.shapes[at]:
+        raise ValueError(
+            f"{manifest.names[at]} has shape {tuple(tensor.shape)}, not {manifest.shapes[at]}; load the model again"
+        )
+    dtype = wire_dtype(manifest.dtypes[at])
+    tensor_view(segment, dtype=dtype, shape=manifest.shapes[at], offset=manifest.offsets[at]).copy_(tensor)
+
+
+def load_buckets(
+    buckets: Sequence[Bucket],
+    begin: Callable[[Bucket, torch.Tensor], Callable[[], None]],
+    load: Callable[[Named], object],
+    *,
+    device: torch.device,
+) -> None:
+    """Load buckets as they arrive; the next one is on its way meanwhile.
+
+    `begin` begins to receive a bucket into memory, and returns what waits until it is there. Raises `ValueError` where one
+    was damaged: the rest is still received, since others share the way, but no longer loaded.
+    """
+    coming: list[tuple[Bucket, torch.Tensor, Callable[[], None]]] = []
+    damage: ValueError | None = None
+    for bucket in [*buckets, *[None] * (AHEAD - 1)]:
+        if bucket is not None:
+            # New memory each time: what a layer lacks others of is kept until that layer is whole.
+            memory = torch.empty(bucket.manifest.nbytes, dtype=torch.uint8, device=device)
+            coming.append((bucket, memory, begin(bucket, memory)))
+        if len(coming) == AHEAD or (bucket is None and coming):
+            arrived, segment, wait = coming.pop(0)
+            wait()
+            try:
+                if damage is None:
+                    load(unsealed(segment, arrived))
+            except ValueError as error:
+                damage = error
+    if damage is not None:
+        raise damage

@@ -1,0 +1,98 @@
+"""A push in buckets into vLLM for real, an engine of two processes: under requests in flight, damaged half-way, and again."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_models
+import torch
+from test_rollout_engines_vllm import CONFIG, ENDS, TOLERANCE, Setup
+
+from learner.bucket_publisher import BucketPublisher
+from learner.config import LearnerConfig, OptimConfig
+from learner.worker import TrainerWorker
+from orchestrator.cluster.this_machine import LOOPBACK, free_port
+from rollout.engines.vllm_engine import VllmEngine
+from rollout.trajectory import WeightVersion
+from rollout.weights.bucket_ways import BucketWays
+from rollout.weights.buckets import Rooms, packed
+from rollout.weights.process_group import GroupMember, open_store
+
+CPU = torch.device("cpu")
+PROCESSES = 2
+SMALL = 20_000
+"""Bytes of a bucket, so that a tiny model has many, and layers lie in several."""
+
+
+class Ends:
+    """A rank's end of the way, by hand."""
+
+    def __init__(self, rank: TrainerWorker) -> None:
+        first = GroupMember(host=LOOPBACK, port=0, rank=0, size=1 + PROCESSES, timeout_s=60.0)
+        meeting, store = open_store(first)
+        self.ways = BucketWays(meeting=meeting, senders=1, bucket_bytes=SMALL)
+        self.group = self.ways.group(store, sender=0, member=0)
+        assert rank.engine is not None
+        self.rank = rank.engine
+        self.publisher = BucketPublisher(
+            shapes=self.rank.checkpoint_shapes(), dtype="float32", rank=0, ranks=1, device=CPU, timeout_s=60.0
+        )
+
+    async def push(self, engine: VllmEngine, version: int, *, damaged: bool = False) -> WeightVersion:
+        """Push the rank's weights, or have a bit of a bucket in their middle turned."""
+        manifest = self.publisher.push(version)
+        packing = packed(self.ways.buckets(manifest), self.rank.checkpoint_parameters(), rank=0, rooms=Rooms(CPU))
+        sent = [room[: bucket.manifest.nbytes] for bucket, room in packing]
+        assert len(sent) > 5
+        if damaged:
+            sent[len(sent) // 2][7] ^= 1
+        sending = asyncio.create_task(asyncio.to_thread(self._send, sent))
+        try:
+            return await engine.load_weights(manifest, self.ways, number=0)
+        finally:
+            await sending
+
+    def _send(self, segments: list[torch.Tensor]) -> None:
+        for segment in segments:
+            self.group.begin(segment)()
+
+
+async def story(model_dir: Path) -> None:
+    engine = VllmEngine(model_dir, replace(CONFIG, tensor_parallel=PROCESSES), version=WeightVersion(step=0), ends=ENDS)
+    await engine.start()
+    rank = TrainerWorker(0, 1, LOOPBACK, free_port(), LearnerConfig())
+    rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
+    setup = Setup(engine=engine, rank=rank, prompts=[tuple(range(5, 40)), (9, 8, 7)])
+    try:
+        ends = Ends(rank)
+        setup.train()
+        assert await ends.push(engine, 1) == WeightVersion(step=1)
+        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+
+        setup.train()
+        running = asyncio.create_task(setup.sample(8, tokens=150))
+        await asyncio.sleep(0.3)
+        with pytest.raises(ValueError, match=r"weight version 2 was not loaded whole.*push again"):
+            await ends.push(engine, 2, damaged=True)
+        assert await engine.version() == WeightVersion(step=1)
+        assert await ends.push(engine, 2) == WeightVersion(step=2)
+        assert len(await running) == 8  # they waited for the weights, and went on
+        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+
+        setup.train()
+        with pytest.raises(ValueError, match="push again"):
+            await ends.push(engine, 3, damaged=True)
+        checkpoint = model_dir.parent / "checkpoint"
+        rank.save(str(checkpoint))
+        assert await engine.load_checkpoint(checkpoint, WeightVersion(step=4)) == WeightVersion(step=4)
+        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+    finally:
+        rank.close()
+        await engine.close()
+
+
+def test_weights_that_come_in_buckets_are_those_of_the_trainer_also_where_one_was_damaged_and_they_came_again(
+    tmp_path: Path,
+) -> None:
+    asyncio.run(story(tiny_models.nemotron_h(tmp_path / "model")))

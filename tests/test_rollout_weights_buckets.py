@@ -1,0 +1,235 @@
+"""Pushes in buckets between plain processes and threads: how they are cut, sent by several ranks, verified and loaded."""
+
+import asyncio
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+import pytest
+import torch
+import torch.distributed as dist
+from pushes import HERE, PlainSender
+from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
+
+from envs.core.pulse import WorkerDied
+from learner.bucket_publisher import BucketPublisher
+from orchestrator.cluster.this_machine import free_port
+from rollout.trajectory import WeightVersion
+from rollout.weights.bucket_ways import BucketReceiver, BucketWays
+from rollout.weights.buckets import Bucket, Named, Rooms, buckets_of, load_buckets, packed, unsealed
+from rollout.weights.delivery import Delivery, Offered
+from rollout.weights.manifest import NoLongerHeld, WeightManifest, layout
+
+CPU = torch.device("cpu")
+Shapes = dict[str, tuple[int, ...]]
+
+
+def manifest_of(shapes: Shapes, *, dtype: str = "bfloat16") -> WeightManifest:
+    offsets, nbytes = layout(shapes, dtype=dtype)
+    return WeightManifest(
+        transport="broadcast",
+        version=1,
+        names=tuple(shapes),
+        dtypes=(dtype,) * len(shapes),
+        shapes=tuple(shapes.values()),
+        offsets=tuple(offsets.values()),
+        nbytes=nbytes,
+        checksum="",
+    )
+
+
+def test_buckets_hold_whole_tensors_in_their_order_and_few_more_bytes_than_they_may() -> None:
+    shapes: Shapes = {f"w{number}": (size,) for number, size in enumerate((100, 3000, 10, 10, 1000, 1, 5000))}
+    buckets = buckets_of(manifest_of(shapes), senders=2, most_bytes=4096)
+    assert [bucket.manifest.names for bucket in buckets] == [
+        ("w0",),
+        ("w1",),  # larger than a bucket may be
+        ("w2", "w3", "w4", "w5"),
+        ("w6",),
+    ]
+    assert [(bucket.number, bucket.sender) for bucket in buckets] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert all(bucket.manifest.offsets[0] == 0 for bucket in buckets)
+    assert sum(bucket.manifest.nbytes - 64 for bucket in buckets) == manifest_of(shapes).nbytes - 64
+
+
+def sealed(gathered: list[Weights], *, rank: int, senders: int) -> dict[int, tuple[Bucket, torch.Tensor]]:
+    buckets = buckets_of(manifest_of(SHAPES), senders=senders, most_bytes=64)
+    packing = packed(buckets, gathered, rank=rank, rooms=Rooms(CPU))
+    return {bucket.number: (bucket, room[: bucket.manifest.nbytes]) for bucket, room in packing}
+
+
+def test_ranks_pack_shares_that_together_are_all_whatever_order_they_are_gathered_in() -> None:
+    given = weights(seed=0)
+    names = list(given)
+    gathered = [{names[2]: given[names[2]]}, {names[0]: given[names[0]], names[1]: given[names[1]]}]
+    both = sealed(gathered, rank=0, senders=2) | sealed(gathered, rank=1, senders=2)
+    assert sorted(both) == [0, 1, 2]
+    assert same(
+        {name: tensor for bucket, segment in both.values() for name, tensor in unsealed(segment, bucket)}, given
+    )
+
+
+def test_what_was_not_gathered_or_is_not_known_is_named() -> None:
+    given = weights(seed=0)
+    with pytest.raises(ValueError, match=r"bucket 1 were not gathered, such as b.bias"):
+        sealed([{name: given[name] for name in ("a.weight", "c")}], rank=0, senders=1)
+    with pytest.raises(ValueError, match="other is not among the weights"):
+        sealed([given, {"other": given["c"]}], rank=0, senders=1)
+    with pytest.raises(ValueError, match=r"c has shape \(2,\), not \(\)"):
+        sealed([given | {"c": torch.zeros(2)}], rank=0, senders=1)
+
+
+def test_a_damaged_bucket_and_one_in_the_place_of_another_are_refused() -> None:
+    first, second, _ = sealed([weights(seed=0)], rank=0, senders=1).values()
+    with pytest.raises(ValueError, match="push again"):
+        unsealed(first[1], replace(first[0], number=1))
+    with pytest.raises(ValueError, match="push again"):
+        unsealed(second[1], replace(second[0], manifest=replace(second[0].manifest, version=2)))
+    second[1][3] ^= 1
+    with pytest.raises(ValueError, match="push again"):
+        unsealed(second[1], second[0])
+
+
+def test_the_next_bucket_is_on_its_way_while_one_is_loaded_and_none_is_loaded_after_a_damaged_one() -> None:
+    sent = sealed([weights(seed=0)], rank=0, senders=1)
+    sent[1][1][3] ^= 1
+    did: list[str] = []
+
+    def begin(bucket: Bucket, memory: torch.Tensor) -> Callable[[], None]:
+        did.append(f"begin {bucket.number}")
+        memory.copy_(sent[bucket.number][1])
+        return lambda: did.append(f"wait {bucket.number}")
+
+    def load(named: Named) -> None:
+        did.extend(f"load {name}" for name, _ in named)
+
+    with pytest.raises(ValueError, match="push again"):
+        load_buckets([bucket for bucket, _ in sent.values()], begin, load, device=CPU)
+    assert did == ["begin 0", "begin 1", "wait 0", "load a.weight", "begin 2", "wait 1", "wait 2"]
+
+
+class Engine:
+    """An engine that keeps what it loads. The first pushes that it takes are damaged on their way, as many as are `damaged`."""
+
+    def __init__(self, *, damaged: int = 0) -> None:
+        self.receiver = BucketReceiver()
+        self.weights: Weights = {}
+        self.damaged = damaged
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        ways = await offer
+        assert isinstance(ways, BucketWays)
+        taken = replace(manifest, version=manifest.version + (self.damaged > 0))  # other footers than it waits for
+        self.damaged -= 1
+        await asyncio.to_thread(self.receiver.receive, taken, ways, self.load, member=1 + number, device=CPU)
+        return manifest.weight_version
+
+    def load(self, named: Named) -> None:
+        self.weights |= {name: tensor.clone() for name, tensor in named}
+
+
+@pytest.fixture
+def sender() -> Iterator[BucketPublisher]:
+    made = BucketPublisher(shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=30.0)
+    yield made
+    made.close()
+
+
+def delivery(sender: BucketPublisher, *, version: int) -> tuple[Delivery, WeightManifest, Weights]:
+    wanted = nudged(weights(seed=0), count=version)
+    plain = PlainSender(sender, lambda number: sender.send(number, [nudged(weights(seed=0), count=number)]))
+    return Delivery(plain), sender.push(version), wanted
+
+
+def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender: BucketPublisher) -> None:
+    async def work() -> None:
+        engines = [Engine(), Engine()]
+        ways, _, _ = delivery(sender, version=1)
+        for version in (1, 2, 3):
+            _, manifest, wanted = delivery(sender, version=version)
+            assert await ways.deliver(manifest, engines) == [WeightVersion(step=version)] * 2
+            assert all(same(engine.weights, wanted) for engine in engines)
+
+    asyncio.run(work())
+
+
+def test_a_push_that_was_damaged_on_its_way_to_one_engine_comes_again_to_that_one_alone(
+    sender: BucketPublisher,
+) -> None:
+    async def work() -> None:
+        engines = [Engine(), Engine(damaged=1)]
+        ways, manifest, wanted = delivery(sender, version=1)
+        assert await ways.deliver(manifest, engines) == [WeightVersion(step=1)] * 2
+        assert all(same(engine.weights, wanted) for engine in engines)
+        fails = [engines[0], Engine(damaged=2)]
+        taken, death = await ways.deliver(manifest, fails)
+        assert taken == WeightVersion(step=1)
+        assert isinstance(death, WorkerDied)
+        assert "push again" in str(death)
+
+    asyncio.run(work())
+
+
+def test_weights_that_were_trained_on_since_are_not_sent_as_the_version_before(sender: BucketPublisher) -> None:
+    sender.push(1)
+    sender.forget()
+    with pytest.raises(NoLongerHeld, match="version 1 are no longer held"):
+        sender.offer(1, whole=True, audience=HERE)
+
+
+def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
+    """One of two ranks, whose share is every second tensor."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    sender = BucketPublisher(
+        shapes=SHAPES, dtype="bfloat16", rank=rank, ranks=2, device=CPU, timeout_s=60.0, bucket_bytes=64
+    )
+    for version in (1, 2):
+        manifest = sender.push(version)
+        if rank == 0:
+            pipe.send((manifest, sender.offer(version, whole=True, audience=HERE)))
+        sender.send(version, [nudged(weights(seed=0), count=version)])
+        pipe.recv()
+    dist.destroy_process_group()
+
+
+def test_two_ranks_send_their_shares() -> None:
+    context, port = multiprocessing.get_context("spawn"), free_port()
+    pipes = [context.Pipe() for _ in range(2)]
+    ranks = [context.Process(target=rank_of_two, args=(rank, port, pipes[rank][1]), daemon=True) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    receiver = BucketReceiver()
+    for version in (1, 2):
+        assert pipes[0][0].poll(100)
+        manifest, ways = pipes[0][0].recv()
+        assert ways.senders == 2
+        found: Weights = {}
+        receiver.receive(manifest, ways, found.update, member=1, device=CPU)
+        assert same(found, nudged(weights(seed=0), count=version))
+        for ours, _ in pipes:
+            ours.send(None)
+    for process in ranks:
+        process.join(30)
+        assert process.exitcode == 0
+    receiver.close()
+
+
+def test_an_engine_that_never_comes_fails_the_push_in_time() -> None:
+    sender = BucketPublisher(shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=2.0)
+    sender.push(1)
+    sender.offer(1, whole=True, audience=HERE)
+    failed: list[RuntimeError] = []
+
+    def send() -> None:
+        try:
+            sender.send(1, [weights(seed=0)])
+        except RuntimeError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    thread.join(20)
+    assert failed
+    sender.close()
