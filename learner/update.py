@@ -71,12 +71,12 @@ def micro_batch_loss(
     elif fixed.advantages_BT is not None:
         advantages_BT = fixed.advantages_BT
     else:
-        advantages_BT = torch.from_numpy(micro_batch.advantages_BT).to(engine.device)
+        advantages_BT = torch.tensor(micro_batch.advantages_BT, device=engine.device)
     return policy_loss(
         scores.logprobs_BT,
         weights_BT,
         advantages_BT,
-        torch.from_numpy(micro_batch.behaviour_BT).to(engine.device),
+        torch.tensor(micro_batch.behaviour_BT, device=engine.device),
         terms=PolicyTerms.of(config),
         old_BT=fixed.old_BT,
         ref_BT=ref_BT,
@@ -148,8 +148,8 @@ def with_divergence(
     for known, micro_batch in zip(fixed, micro_batches, strict=True):
         assert known.old_BT is not None
         assert known.ref_BT is not None
-        raw_BT = torch.from_numpy(micro_batch.advantages_BT).to(known.old_BT.device)
-        trained.append(torch.from_numpy(micro_batch.weights_BT).to(known.old_BT.device) > 0)
+        raw_BT = torch.tensor(micro_batch.advantages_BT, device=known.old_BT.device)
+        trained.append(torch.tensor(micro_batch.weights_BT, device=known.old_BT.device) > 0)
         kl_BT = ESTIMATES[loss.kl](known.old_BT, known.ref_BT)
         paid.append(penalised_advantages(raw_BT, kl_BT, trained[-1], coefficient=loss.kl_coefficient))
     all_N = torch.cat([values_BT[own_BT] for values_BT, own_BT in zip(paid, trained, strict=True)]).double()
@@ -191,12 +191,12 @@ def _scored(
     al., "The N+ Implementation Details of RLHF with PPO: A Case Study on TL;DR Summarization", 2024.
     """
     given_B = micro_batch.temperatures_B
-    temperatures_B = None if given_B is None else torch.from_numpy(given_B).to(ids_BT.device)
+    temperatures_B = None if given_B is None else torch.tensor(given_B, device=ids_BT.device)
     return scorer(ids_BT, wanted_BT, micro_batch.prompts, entropy=entropy, temperatures_B=temperatures_B)
 
 
 def _ids_and_weights(micro_batch: MicroBatch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.from_numpy(micro_batch.ids_BT).to(device), torch.from_numpy(micro_batch.weights_BT).to(device)
+    return torch.tensor(micro_batch.ids_BT, device=device), torch.tensor(micro_batch.weights_BT, device=device)
 
 
 def token_logprobs_of(

@@ -1,14 +1,17 @@
 """What a rollout leaves is plain data: light to import, and written and read back without loss."""
 
 import json
+import pickle
 import subprocess
 import sys
+
+import numpy as np
 
 from envs.core.env_ref import EnvRef
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from rewards.verdict import Outcome, Verdict
-from rollout.token_arrays import as_floats, as_ids, as_marks
+from rollout.token_arrays import as_floats, as_ids, as_marks, every
 from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
 from rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
 
@@ -61,3 +64,26 @@ def test_a_group_is_read_back_as_it_was_written_with_its_task_made_again() -> No
         retried=(failure, failure),
     )
     assert group_from_json(json.loads(json.dumps(group_to_json(group))), task) == group
+
+
+def test_the_tokens_of_a_group_travel_beside_its_pickle_and_are_read_where_they_lie() -> None:
+    count = 10_000
+    turn = Turn(
+        context_ids=every(count, np.int32(7)),
+        sampled_ids=every(count, np.int32(8)),
+        logprobs_T=every(count, np.float32(np.nan)),
+        versions_T=every(count, np.int32(3)),
+        forced_T=every(count, np.bool_(True)),
+        text="",
+    )
+    task = Task(env=EnvRef(name="math"), key="7", messages=({"role": "user", "content": "?"},), spec={})
+    group = Group.of(
+        Ticket(number=1, task=task, admitted=WeightVersion(step=3)),
+        [Trajectory(task=task, turns=(turn,), stop=Stop.ENV, reward=1.0)],
+    )
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(group, protocol=5, buffer_callback=buffers.append)
+    assert (len(data) < 5000, len(buffers)) == (True, 5)
+    again = pickle.loads(data, buffers=buffers)
+    assert again == group
+    assert np.shares_memory(again.trajectories[0].turns[0].sampled_ids, turn.sampled_ids)

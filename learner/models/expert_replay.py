@@ -106,7 +106,7 @@ class _Pass:
 
     @classmethod
     def of(cls, given: PassExperts, *, replay: bool, device: torch.device) -> "_Pass":
-        samples_N = torch.from_numpy(given.samples_BT).flatten().to(device, torch.float64)
+        samples_N = torch.tensor(given.samples_BT, device=device).flatten().double()
         if given.experts_BTLK is None or not replay:
             return cls(samples_N=samples_N, experts_NLK=None)
-        return cls(samples_N=samples_N, experts_NLK=torch.from_numpy(given.experts_BTLK).flatten(0, 1).to(device))
+        return cls(samples_N=samples_N, experts_NLK=torch.tensor(given.experts_BTLK, device=device).flatten(0, 1))

@@ -55,10 +55,10 @@ def _answer_logits(
     """
     device = ids_BT.device
     cache = prompt_cache(config)
-    of_B = torch.from_numpy(prompts.of_B).to(device)
+    of_B = torch.tensor(prompts.of_B, device=device)
     before, after = _padding(prompts, length=ids_BT.shape[1], device=device)
     output = model(
-        input_ids=torch.from_numpy(prompts.ids_PS).to(device),
+        input_ids=torch.tensor(prompts.ids_PS, device=device),
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
@@ -74,13 +74,13 @@ def _padding(
     prompts: Prompts, *, length: int, device: torch.device
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Return masks and positions for the prompts and for the answers; none where all prompts have one length."""
-    lengths_P = torch.from_numpy(prompts.lengths_P).to(device)
+    lengths_P = torch.tensor(prompts.lengths_P, device=device)
     longest = prompts.ids_PS.shape[1]
     if int(lengths_P.min()) == longest:
         return {}, {}
     places_PS = torch.arange(longest, device=device) - (longest - lengths_P[:, None])
     mask_PS = (places_PS >= 0).long()
-    of_B = torch.from_numpy(prompts.of_B).to(device)
+    of_B = torch.tensor(prompts.of_B, device=device)
     seen_BT = torch.ones(len(of_B), length, dtype=torch.long, device=device)
     before = {"attention_mask": mask_PS, "position_ids": places_PS.clamp(min=0)}
     after = {
