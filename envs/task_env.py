@@ -35,6 +35,10 @@ class AnyText(spaces.Text):
         return "".join(self.np_random.choice(list(self.character_list), size=length).tolist())
 
 
+ANY_TEXT = AnyText()
+"""The space of all environments: making one takes longer than an episode's steps."""
+
+
 class TaskEnv(gymnasium.Env[str, str]):
     """An environment over tasks. Subclasses give `turn`, and `standing` where a part may be negative or an episode
     without an answer may be worth something.
@@ -48,8 +52,8 @@ class TaskEnv(gymnasium.Env[str, str]):
     """What makes a task for a `reset` without one."""
 
     def __init__(self) -> None:
-        self.observation_space = AnyText()
-        self.action_space = AnyText()
+        self.observation_space = ANY_TEXT
+        self.action_space = ANY_TEXT
         self.task: Task | None = None
         self.turns = 0
         self.characters = 0

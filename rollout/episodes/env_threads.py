@@ -3,11 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from envs.core.clock import CURRENT, Clock
 from envs.core.errors import EnvironmentFault, EpisodeTimeout
@@ -15,6 +15,7 @@ from envs.core.failure import in_words
 from rollout.episodes.stopwatch import Stopwatch
 
 T = TypeVar("T")
+Settle = Callable[[asyncio.Future[Any]], None]
 SHORTEST_WAIT_S = 0.05
 UNFIT = (StopIteration, CancelledError)
 """Exceptions that mean something else to whoever awaits a call."""
@@ -38,48 +39,64 @@ class EnvThreads:
         """Return or raise what the function does, or raise `EpisodeTimeout` where the clock runs out first."""
         async with watch.place(self._places.setdefault(env, asyncio.Semaphore(at_once))):
             with clock.turned(on=True), watch.running("step_s"):
-                return await _within(clock, asyncio.wrap_future(self.start(function, clock)))
+                loop = asyncio.get_running_loop()
+                answer: asyncio.Future[T] = loop.create_future()
+                self._begin(partial(_work, function, clock, partial(_hand_over, loop, answer)))
+                timer = loop.call_later(max(clock.left_s, 0.0), _look, loop, answer, clock)
+                try:
+                    return await answer
+                finally:
+                    timer.cancel()
 
-    def start(self, function: Callable[[], T], clock: Clock | None = None) -> "Future[T]":
-        """Run a function in a thread from now on; return what becomes of it."""
-        future: Future[T] = Future()
-        self._jobs.put(partial(_settle, future, function, clock))
+    def start(self, function: Callable[[], object]) -> None:
+        """Run a function in a thread from now on. Nobody waits for it."""
+        self._begin(partial(_work, function, None, lambda settle: None))
+
+    def _begin(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
         with self._lock:
             waiting, self._idle = self._idle, max(0, self._idle - 1)
         if not waiting:
-            threading.Thread(target=self._work, name="env", daemon=True).start()
-        return future
+            threading.Thread(target=self._run, name="env", daemon=True).start()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             self._jobs.get()()
             with self._lock:
                 self._idle += 1
 
 
-async def _within(clock: Clock, running: "asyncio.Future[T]") -> T:
-    """Await a call. The clock may stand still meanwhile, so it is looked at again when it would have run out."""
-    try:
-        while not running.done():
-            left = clock.left_s
-            if left <= 0:
-                raise EpisodeTimeout("the deadline of the episode passed while its environment worked")
-            await asyncio.wait([running], timeout=max(left, SHORTEST_WAIT_S))
-        return running.result()
-    finally:
-        running.cancel()
-
-
-def _settle(future: "Future[T]", function: Callable[[], T], clock: Clock | None) -> None:
+def _work(function: Callable[[], T], clock: Clock | None, hand_over: Callable[[Settle], None]) -> None:
+    """Call the function, in a thread, and hand over what is to be done with the future of its answer."""
     CURRENT.set(clock)
     try:
         result = function()
     except BaseException as error:
-        settle = partial(future.set_exception, _passable(error))
+        passable = _passable(error)
+        hand_over(lambda answer: answer.set_exception(passable))
     else:
-        settle = partial(future.set_result, result)
-    with suppress(InvalidStateError):  # nobody waits for it any more
-        settle()
+        hand_over(lambda answer: answer.set_result(result))
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], settle: Settle) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_settle, answer, settle)
+
+
+def _settle(answer: asyncio.Future[Any], settle: Settle) -> None:
+    if not answer.done():  # else nobody waits for it any more
+        settle(answer)
+
+
+def _look(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], clock: Clock) -> None:
+    """End the wait for an answer where the clock has run out. It may have stood still meanwhile: look again then."""
+    if answer.done():
+        return
+    left = clock.left_s
+    if left <= 0:
+        answer.set_exception(EpisodeTimeout("the deadline of the episode passed while its environment worked"))
+    else:
+        loop.call_later(max(left, SHORTEST_WAIT_S), _look, loop, answer, clock)
 
 
 def _passable(error: BaseException) -> Exception:

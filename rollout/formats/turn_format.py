@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
@@ -72,7 +73,9 @@ class TurnFormat:
 
 def opens_thought(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, context_ids: Sequence[int]) -> bool:
     """Return whether the ids before a turn have opened its thought; else the model itself does, or answers at once."""
-    if tags is None:
-        return False
-    end = str(tokenizer.decode(list(context_ids[-OPENING_TOKENS:]), skip_special_tokens=False))
-    return end.rstrip().endswith(tags.opening)
+    return tags is not None and _ends_with(tokenizer, tags.opening, tuple(context_ids[-OPENING_TOKENS:]))
+
+
+@lru_cache(maxsize=4096)  # asked several times of each turn, and alike for the answers to one task
+def _ends_with(tokenizer: PreTrainedTokenizerBase, opening: str, ids: tuple[int, ...]) -> bool:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=False)).rstrip().endswith(opening)
