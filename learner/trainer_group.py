@@ -33,7 +33,7 @@ class TrainerRank(Member, WeightSender, Protocol):
 
     async def use_threads(self, threads: int) -> None: ...
 
-    async def take_turn(self, *, weights: bool, states: bool) -> None: ...
+    async def occupy(self, *, weights: bool, states: bool) -> None: ...
 
     async def holding(self) -> Holding: ...
 
@@ -94,9 +94,9 @@ class TrainerGroup:
         """Compute with this many CPU threads in each rank."""
         await self._call_all(lambda rank: rank.use_threads(threads))
 
-    async def take_turn(self, *, weights: bool, states: bool) -> None:
+    async def occupy(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and all else that training needs, on the ranks' devices from now on, or in main memory."""
-        await self._call_all(lambda rank: rank.take_turn(weights=weights, states=states))
+        await self._call_all(lambda rank: rank.occupy(weights=weights, states=states))
         self._here = weights
 
     async def holding(self) -> dict[str, Holding]:

@@ -169,17 +169,17 @@ class TrainerWorker:
         """Compute the trainer's log-probability of each token of each sample (0 for the first), one sample at a time."""
         return token_logprobs_of(self._engine(), self._replay(), samples)
 
-    def take_turn(self, *, weights: bool, states: bool) -> None:
+    def occupy(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and all else that it trains with, on the device from now on, or in main memory."""
-        with self.heart.busy("take turns"):
+        with self.heart.busy("occupy"):
             if self.engine is not None:
-                self.engine.turns.take_turn(weights=weights, states=states)
+                self.engine.memory.occupy(weights=weights, states=states)
             if self.reference is not None:
-                self.reference.take_turn(weights=states)
+                self.reference.occupy(weights=states)
 
     def holding(self) -> Holding:
         """Return what the rank has on its device, and the memory that it takes."""
-        weights, states = (0, 0) if self.engine is None else self.engine.turns.nbytes()
+        weights, states = (0, 0) if self.engine is None else self.engine.memory.nbytes()
         return Holding(weights=weights, states=states, main=psutil.Process().memory_info().rss, device=device_bytes())
 
     def checkpoint_bytes(self) -> int:
@@ -257,7 +257,7 @@ class TrainerWorker:
 
     def _engine(self) -> DeepSpeedEngine:
         engine = self._loaded()
-        assert engine.turns.is_whole, "the model is aside: it computes when it has its device for itself"
+        assert engine.memory.is_whole, "the model is aside: it computes when it has its device for itself"
         return engine
 
     def _loaded(self) -> DeepSpeedEngine:

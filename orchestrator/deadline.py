@@ -49,7 +49,7 @@ class DeadlineConfig:
     """One step on a batch that was not sampled, or the building of the batch, in seconds."""
     files_s: float = running(300.0)
     """Reading or writing a model or a checkpoint, in seconds, beside the time that its bytes take."""
-    turn_s: float = running(120.0)
+    shift_s: float = running(120.0)
     """With placement=shared: one engine falling asleep or waking, or the learner moving its weights and states, in seconds."""
     megabytes_per_s: float = running(50.0)
     """What a model or a checkpoint is read or written at, at the least: its bytes add to the deadlines of files and starts."""
@@ -58,7 +58,7 @@ class DeadlineConfig:
         positive("deadlines.start_s", self.start_s)
         positive("deadlines.step_s", self.step_s)
         positive("deadlines.files_s", self.files_s)
-        positive("deadlines.turn_s", self.turn_s)
+        positive("deadlines.shift_s", self.shift_s)
         positive("deadlines.megabytes_per_s", self.megabytes_per_s)
 
     def start(self, nbytes: int = 0) -> Deadline:
@@ -69,9 +69,9 @@ class DeadlineConfig:
         """Return the deadline of a step of a supervised stage."""
         return Deadline(seconds=self.step_s, setting="deadlines.step_s")
 
-    def turn(self) -> Deadline:
+    def shift(self) -> Deadline:
         """Return the deadline of one process to give its device to another, or to take it."""
-        return Deadline(seconds=self.turn_s, setting="deadlines.turn_s")
+        return Deadline(seconds=self.shift_s, setting="deadlines.shift_s")
 
     def files(self, nbytes: int) -> Deadline:
         """Return the deadline of so many bytes to be read or written."""

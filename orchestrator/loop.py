@@ -19,7 +19,7 @@ the weights that it replaces, where there is one; nothing else waits. Capacity i
 fewer with `over_sampling`, each held until the engines serve the weights it trained. With `max_lag = 0` the two take turns,
 which is synchronous training; with 1 or more, generation goes on while the learner works and while weights are swapped under
 the running requests: a group that is not ready is left to a later step, as long as it is not due.
-Where the two share their devices they take turns on these too (`orchestrator/turns.py`), which `max_lag = 0` alone allows.
+Where the two share their devices they work in shifts (`orchestrator/shifts.py`), which `max_lag = 0` alone allows.
 
 No fault of the sampling side costs what was learnt: one of `produce` is seen at the next wait for groups, one of a push
 after the step was reported, and `on_fault` saves before the groups in flight are given up.
@@ -36,9 +36,9 @@ from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, in_thread, within
 from orchestrator.mixture import Mixture
+from orchestrator.shifts import LEARNING, PUSHING, SAMPLING, Shifts
 from orchestrator.slots import Dropped, Occupancy
 from orchestrator.step_times import Phase, StepClock, StepTimes
-from orchestrator.turns import LEARNING, PUSHING, SAMPLING, Turns
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Ticket, WeightVersion
@@ -140,7 +140,7 @@ class Loop:
     push_limit: Callable[[int], Deadline]
     epochs: int = 1
     evaluations: Evaluations = field(default_factory=Evaluations)
-    turns: Turns = field(default_factory=Turns)
+    shifts: Shifts = field(default_factory=Shifts)
     begun: Callable[[Ticket], BegunGroup | None] = lambda _: None
     """Gives what there is of a ticket's group from before; None where it begins anew."""
     healed: Callable[[], float] = lambda: 0.0
@@ -157,7 +157,7 @@ class Loop:
         try:
             await self._steps(first, last, producer)
             producer.cancel()  # the engines are left to the last evaluation
-            await self.turns.begin(SAMPLING)
+            await self.shifts.begin(SAMPLING)
             await self._evaluated(last)
         except Exception as fault:
             await self.on_fault(fault)
@@ -193,11 +193,11 @@ class Loop:
             await self.save(step)
 
     async def _learn(self, step: int, clock: StepClock, producer: asyncio.Task[None], later: "_Later") -> StepReport:
-        await clock.during(Phase.TURN, self.turns.begin(SAMPLING))
+        await clock.during(Phase.SHIFT, self.shifts.begin(SAMPLING))
         clock.enter(Phase.WAIT)
         groups = await self._groups(step, producer)
         version, left_over = self.version.value, len(self.buffer.unfinished)
-        await clock.during(Phase.TURN, self.turns.begin(LEARNING))
+        await clock.during(Phase.SHIFT, self.shifts.begin(LEARNING))
         clock.enter(Phase.BATCH)
         batches = await self._within(step, "the batches to be built", in_thread(self.make_batches, groups))
         clock.enter(Phase.LEARN)
@@ -228,7 +228,7 @@ class Loop:
 
     async def _push(self, step: int, clock: StepClock) -> Push:
         """Bring the learner's weights to the engines."""
-        await clock.during(Phase.TURN, self.turns.begin(PUSHING))
+        await clock.during(Phase.SHIFT, self.shifts.begin(PUSHING))
         clock.enter(Phase.PUBLISH)
         publishing = self.learner.publish(self._next_version())
         push = await self._within(step, "the learner's weights", publishing)

@@ -19,7 +19,7 @@ class Phase(Enum):
     LOAD = "load"  # the engines take them
     LOG = "log"  # metrics, the panel
     SAVE = "save"  # a checkpoint, then trajectories
-    TURN = "turn"  # engines and learner give the devices that they share to each other, before `WAIT`, `BATCH` and `PUBLISH`
+    SHIFT = "shift"  # engines and learner give the devices that they share to each other, before `WAIT`, `BATCH` and `PUBLISH`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,9 +47,9 @@ class Worker:
         self.running = self.cancelled = self.damaged = 0
         self.lacks_base = self.closed = False
         self.has = (True, True)
-        self.dead, self.released, self.room, self.loads, self.turns = (asyncio.Event() for _ in range(5))
+        self.dead, self.released, self.room, self.loads, self.shifts = (asyncio.Event() for _ in range(5))
         self.loads.set()
-        self.turns.set()
+        self.shifts.set()
         for event, waits in ((self.released, held), (self.room, unplaced)):
             if not waits:
                 event.set()
@@ -125,8 +125,8 @@ class Worker:
         self.did.append(f"read {directory} {version.step}")
         return version
 
-    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        await self._alive(self.turns.wait())
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        await self._alive(self.shifts.wait())
         self.has = (weights, cache)
         self.did.append("wake" if cache else "load" if weights else "sleep")
 

@@ -51,8 +51,8 @@ class SharingWorker(Worker):
         self.device.said.append(f"{self.name} starts")
         return await super().start(model_dir, version)
 
-    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        await super().take_turn(weights=weights, cache=cache, limit_s=limit_s)
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        await super().occupy(weights=weights, cache=cache, limit_s=limit_s)
         self.device.take(self.name, WEIGHTS * weights + CACHE * cache)
         self.device.said.append(self.did[-1])
 
@@ -81,7 +81,7 @@ class SharingRank:
         self.device = device
         self.has = (True, True)
 
-    async def take_turn(self, *, weights: bool, states: bool) -> None:
+    async def occupy(self, *, weights: bool, states: bool) -> None:
         self.device.take(self.name, WEIGHTS * weights + STATES * states)
         self.has = (weights, states)
         self.device.said.append("learner " + ("whole" if states else "weights" if weights else "nothing"))

@@ -139,17 +139,17 @@ def weights_of(rank: TrainerWorker) -> dict[str, torch.Tensor] | None:
     return None if manifest is None else received(rank, manifest)
 
 
-def turn_of_the_engines(rank: TrainerWorker, step: int) -> list[Holding]:
-    """Let a rank push with its weights alone, hold nothing, and be whole again; returns what it held in all four turns."""
+def shift_of_the_engines(rank: TrainerWorker, step: int) -> list[Holding]:
+    """Let a rank push with its weights alone, hold nothing, and be whole again; returns what it held in all four shifts."""
     held = [rank.holding()]
-    rank.take_turn(weights=True, states=False)
+    rank.occupy(weights=True, states=False)
     rank.publish(step)
     held.append(rank.holding())
-    rank.take_turn(weights=False, states=False)
+    rank.occupy(weights=False, states=False)
     held.append(rank.holding())
     with pytest.raises(AssertionError, match="the model is aside"):
         rank.logprobs([])
-    rank.take_turn(weights=True, states=True)
+    rank.occupy(weights=True, states=True)
     return [*held, rank.holding()]
 
 
@@ -190,7 +190,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
     again = []
     for step in range(STEPS // 2, STEPS):
         again.append(learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY))
-        turn = turn_of_the_engines(learner, step)
+        shift = shift_of_the_engines(learner, step)
     resumed = weights_of(learner)
     logprobs = learner.logprobs(policy_sequences(seed=5))
     learner.save(f"{checkpoint}-final")
@@ -210,7 +210,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
         "resumed": resumed,
         "logprobs": logprobs,
         "saved": f"{checkpoint}-final",
-        "turn": turn,
+        "shift": shift,
         "segments": [name for file in os.listdir("/proc/self/fd") if "temper-weights" in (name := held(file))],
     }
 
@@ -276,10 +276,10 @@ def test_a_restored_run_continues_bit_for_bit(alone, shared):
 
 
 def test_a_learner_lets_go_of_its_device_and_goes_on_bit_for_bit(alone, shared):
-    # That it goes on bit for bit says the test above, in whose second half it took turns. On a CPU the weights of one rank
-    # are the memory of the file that they were read from, which stays.
+    # That it goes on bit for bit says the test above, in whose second half it worked in shifts. One rank on a CPU has its
+    # weights in the memory of the file that they were read from, which stays.
     for result, stays in ((alone, True), *((two, False) for two in shared)):
-        whole, pushing, nothing, again = ((one.weights, one.states) for one in result["turn"])
+        whole, pushing, nothing, again = ((one.weights, one.states) for one in result["shift"])
         assert whole[1] == again[1] > pushing[1] == 0
         assert 0 < again[0] <= whole[0]  # at stage 3 a step leaves some parameters gathered
         assert nothing == (whole[0] if stays else 0, 0)

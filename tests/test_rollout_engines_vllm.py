@@ -179,27 +179,27 @@ async def prefixes_are_computed_once(setup: Setup, *, cached: bool) -> None:
     assert setup.engine.take_stats().cached_tokens == (4 * BLOCK if cached else 0)
 
 
-async def the_learner_has_its_turn(setup: Setup) -> None:
+async def the_learner_has_its_shift(setup: Setup) -> None:
     """An engine that sleeps has given its cache back, answers, loads while it sleeps, and goes on with what it froze."""
     engine, rank = setup.engine, setup.rank
     running = asyncio.create_task(setup.sample(4, tokens=150))
     await asyncio.sleep(0.3)
     before = await engine.holding()
-    await engine.take_turn(weights=False, cache=False, limit_s=60.0)
+    await engine.occupy(weights=False, cache=False, limit_s=60.0)
     asleep = await engine.holding()
     assert (asleep.weights, asleep.cache) == (0, 0)
     assert before.main - asleep.main > 0.8 * before.cache > 2**29  # of the gigabyte that is set: all of it is gone
     assert await engine.version() == WeightVersion(step=2)
     setup.train()
-    rank.take_turn(weights=True, states=False)
-    await engine.take_turn(weights=True, cache=False, limit_s=60.0)
+    rank.occupy(weights=True, states=False)
+    await engine.occupy(weights=True, cache=False, limit_s=60.0)
     assert await loaded(engine, rank, setup.publish(3)) == WeightVersion(step=3)
-    rank.take_turn(weights=False, states=False)
+    rank.occupy(weights=False, states=False)
     assert not running.done()
-    await engine.take_turn(weights=True, cache=True, limit_s=60.0)
+    await engine.occupy(weights=True, cache=True, limit_s=60.0)
     assert {len(said.token_ids) for _, said in await running} <= set(range(1, 151))
     after = await setup.sample(8, tokens=24)
-    rank.take_turn(weights=True, states=True)
+    rank.occupy(weights=True, states=True)
     assert setup.gap(after) < TOLERANCE
     assert all(set(said.versions_T) == {3} for _, said in after)
 
@@ -243,7 +243,7 @@ async def story(model_dir: Path, config: EngineConfig, *, cached: bool) -> None:
             each_token_is_compared_with_what_sampled_it(older, setup.model(), through)
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
 
-        await the_learner_has_its_turn(setup)
+        await the_learner_has_its_shift(setup)
         damaged = setup.publish(4)
         Path(str(offered(rank, damaged))).write_bytes(b"\x00" * damaged.nbytes)
         with pytest.raises(ValueError, match="checksum"):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Coroutine
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,6 +84,19 @@ def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work_on_a_
         return [second.progress - first.progress, await loading, (await worker.pulse()).doing]
 
     assert run(work()) == [1, WeightVersion(step=3), ""]
+
+
+def test_a_worker_that_is_asleep_gets_on_although_its_groups_wait() -> None:
+    async def work() -> list[int]:
+        worker = worker_of(engine := SickEngine())
+        engine.well.set()
+        await worker.occupy(weights=False, cache=False, limit_s=1.0)
+        asleep = [(await worker.pulse()).progress for _ in range(3)]
+        await worker.occupy(weights=True, cache=True, limit_s=1.0)
+        awake = [(await worker.pulse()).progress for _ in range(2)]
+        return [*(later - first for first, later in pairwise(asleep)), awake[1] - awake[0]]
+
+    assert run(work()) == [1, 1, 0]
 
 
 def _use_a_cpu() -> None:

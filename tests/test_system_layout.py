@@ -65,7 +65,7 @@ ROOMS = {
     "orchestrator": (
         "deadline",
         "step_times",
-        "turns",
+        "shifts",
         "mixture",
         "ticket_ledger",
         "slots",

@@ -26,10 +26,10 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from learner.config import LearnerConfig, OptimConfig, require_together
+from learner.engine.device_memory import DeviceMemory
 from learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
 from learner.engine.optimizer_state import OptimizerState
 from learner.engine.piece import Piece, copied, file_piece
-from learner.engine.turn_taking import TurnTaking
 from learner.models.adapters import is_adapter, merged, merged_names
 from learner.models.prompt_cache import require_shareable
 from learner.models.scorer import Scorer
@@ -105,7 +105,7 @@ class DeepSpeedEngine:
         for name, buffer in exact.items():  # deepspeed rounds them too, and a router's bias decides by its digits
             model.get_buffer(name).data = buffer.to(self.device)
         self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
-        self.turns = TurnTaking(self.engine)
+        self.memory = DeviceMemory(self.engine)
         self.scorer = Scorer(self.engine, model, tokens=learner.logit_tokens, whole_graph=learner.zero_stage == 3)
         if learner.zero_stage == 3:
             register_convolutions(model)
@@ -207,7 +207,7 @@ class DeepSpeedEngine:
         self.engine.basic_optimizer.state.clear()
         if self.zero_stage == 3:
             free_partitions(parameters, self.engine.optimizer)
-        del self.engine, self.model, self.scorer, self._state, self.turns
+        del self.engine, self.model, self.scorer, self._state, self.memory
         gc.collect()
 
 

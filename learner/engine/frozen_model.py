@@ -26,7 +26,7 @@ class FrozenModel:
             model.to(device=device, dtype=torch.bfloat16 if learner.bf16 else torch.float32)
         self.scorer = Scorer(self._engine or model, model, tokens=learner.logit_tokens)
 
-    def take_turn(self, *, weights: bool) -> None:
+    def occupy(self, *, weights: bool) -> None:
         """Have the model on its device from now on, or in main memory."""
         if weights:
             self._aside.put_back()

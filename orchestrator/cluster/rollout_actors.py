@@ -111,9 +111,9 @@ class RolloutActor:
         stats: EngineStats = await self._answer(self._actor.engine_stats.remote())
         return stats
 
-    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         """Have weights and cache on the device, or not."""
-        await self._answer(self._actor.take_turn.remote(weights=weights, cache=cache, limit_s=limit_s))
+        await self._answer(self._actor.occupy.remote(weights=weights, cache=cache, limit_s=limit_s))
 
     async def holding(self) -> Holding:
         """Return what the engine has on its device."""

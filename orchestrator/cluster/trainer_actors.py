@@ -80,9 +80,9 @@ class TrainerActor:
         """Compute with this many CPU threads."""
         await self._answer(self._actor.use_threads.remote(threads))
 
-    async def take_turn(self, *, weights: bool, states: bool) -> None:
+    async def occupy(self, *, weights: bool, states: bool) -> None:
         """Have weights and states on the device, or in main memory."""
-        await self._answer(self._actor.take_turn.remote(weights=weights, states=states))
+        await self._answer(self._actor.occupy.remote(weights=weights, states=states))
 
     async def holding(self) -> Holding:
         """Return what the rank has on its device."""

@@ -13,7 +13,7 @@ from envs.core.setting import kinds
 from envs.presets.catalog import with_preset
 from orchestrator.pipeline.stage_list import instances, with_settings
 from orchestrator.profiles.settled import settled
-from orchestrator.settings.fitting import require_turns
+from orchestrator.settings.fitting import require_shifts
 from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
 from orchestrator.settings.text import flat_text, read_text, typed, write_text
 from orchestrator.stages.stage import Stage, StageInstance, all_stages
@@ -82,7 +82,7 @@ class Config(RunConfig):
         """Raise `ValueError` where a stage could not run, which matters only where it is to run."""
         settings = self.settings(instance)
         instance.stage.requires(settings)
-        require_turns(settings, self, instance.name)
+        require_shifts(settings, self, instance.name)
 
 
 SCHEMA = make_dataclass(

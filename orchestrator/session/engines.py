@@ -14,7 +14,7 @@ from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import RunSupervision
-from orchestrator.turns import SAMPLING, Turns
+from orchestrator.shifts import SAMPLING, Shifts
 from rollout.engines.scratch_folder import remove_abandoned
 from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import TOGETHER_S, RestartLimit
@@ -35,13 +35,13 @@ class Engines:
         *,
         beside: Callable[[str], Awaitable[object]] | None,
         supervision: RunSupervision | None = None,
-        turns: Turns | None = None,
+        shifts: Shifts | None = None,
     ) -> None:
-        """`beside` starts what takes as long, at the same time; it is told who asks. `supervision` records deaths. `turns` are
+        """`beside` starts what takes as long, at the same time; it is told who asks. `supervision` records deaths. `shifts` are
         those with the learner, where the two share their devices.
         """
         self._run = run
-        self._turns = turns or Turns()
+        self._shifts = shifts or Shifts()
         self._beside = beside
         self._supervision = supervision
         self._limits = run.config.deadlines
@@ -56,7 +56,7 @@ class Engines:
         Raise `DamagedCheckpointError` where it is a model of the run that is not as it was saved.
         """
         await in_thread(self._run.folder.verified, model)
-        await self._turns.begin(SAMPLING)
+        await self._shifts.begin(SAMPLING)
         if self.pool is None:
             await self._start_pool(model, who=who)
         elif self._served != model:

@@ -11,10 +11,10 @@ from orchestrator.run.tracking import Tracker
 from orchestrator.session.context import RunContext
 from orchestrator.session.engines import Engines
 from orchestrator.session.run_supervision import RunSupervision
-from orchestrator.session.shared_turns import SharedTurns
+from orchestrator.session.shared_shifts import SharedShifts
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
-from orchestrator.turns import Turns
+from orchestrator.shifts import Shifts
 
 
 class Run(RunContext):
@@ -32,15 +32,15 @@ class Run(RunContext):
     ) -> None:
         """`will_train` says whether the ranks will be needed, which then start beside the engines."""
         super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
-        self.turns: Turns = Turns()
+        self.shifts: Shifts = Shifts()
         if config.placement == "shared":
-            self.turns = SharedTurns(self, learner=lambda: self.trainer.learner, pool=lambda: self.engines.pool)
-        self.trainer = Trainer(self, turns=self.turns)
+            self.shifts = SharedShifts(self, learner=lambda: self.trainer.learner, pool=lambda: self.engines.pool)
+        self.trainer = Trainer(self, shifts=self.shifts)
         self.supervision = RunSupervision(
             self, members=self._members, resize=lambda workers: self.engines.resize(workers)
         )
         beside = self.trainer.start if will_train else None
-        self.engines = Engines(self, beside=beside, supervision=self.supervision, turns=self.turns)
+        self.engines = Engines(self, beside=beside, supervision=self.supervision, shifts=self.shifts)
 
     async def close(self) -> None:
         """Stop engines, learner and cluster. What fails with one of them is told, and keeps nothing else from its end."""

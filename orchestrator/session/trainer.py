@@ -21,7 +21,7 @@ from orchestrator.run.declared_model import generation_file
 from orchestrator.run.retention import Retention
 from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
 from orchestrator.session.context import RunContext
-from orchestrator.turns import LEARNING, Turns
+from orchestrator.shifts import LEARNING, Shifts
 from rollout.pool.restarts import RestartLimit
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.weights.manifest import wire_dtype
@@ -36,10 +36,10 @@ STUCK_S = 30.0
 class Trainer:
     """Trains the instances of stages one after the other. `name` is that of an instance, of its files and in messages."""
 
-    def __init__(self, run: RunContext, *, turns: Turns | None = None) -> None:
-        """`turns` are those with the engines, where the two share their devices."""
+    def __init__(self, run: RunContext, *, shifts: Shifts | None = None) -> None:
+        """`shifts` are those with the engines, where the two share their devices."""
         self._run = run
-        self._turns = turns or Turns()
+        self._shifts = shifts or Shifts()
         self._limits = run.config.deadlines
         supervision = run.config.supervision
         self._restarts = RestartLimit(supervision.restarts, window_s=supervision.window_s)
@@ -119,7 +119,7 @@ class Trainer:
         """
         learner, config = await self.start(name), self._run.config.learner
         await self.written()
-        await self._turns.begin(LEARNING)
+        await self._shifts.begin(LEARNING)
         threads = config.threads_beside if beside_engines else config.threads
         await within(
             self._limits.start(), learner.use_threads(threads), stage=name, waiting_for=lambda: "the learner's ranks"
@@ -165,7 +165,7 @@ class Trainer:
         folder = self._run.folder.checkpoints(name)
         if await in_thread(is_whole, place(folder, step)):
             return  # saved already, and nothing was trained since
-        await self._turns.begin(LEARNING)
+        await self._shifts.begin(LEARNING)
         needed = await within(
             self._limits.start(),
             self.learner.checkpoint_bytes(),

@@ -72,7 +72,7 @@ def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
         )
 
 
-def require_turns(part: object, config: RunConfig, name: str) -> None:
+def require_shifts(part: object, config: RunConfig, name: str) -> None:
     """Raise `ValueError` where an instance `name` of a stage would generate and learn at once on devices that are shared."""
     if config.placement == "shared" and isinstance(part, LoopConfig) and part.max_lag:
         raise ValueError(

@@ -131,7 +131,7 @@ class LoopStage:
             push_limit=run.engines.push_limit,
             epochs=config.epochs,
             evaluations=evaluations_between(run, config, pool, stage=self._stage),
-            turns=run.turns,
+            shifts=run.shifts,
             begun=self._begun.take,
             healed=run.engines.healed,
         )

@@ -77,7 +77,7 @@ class ReplayEngine:
         stats, self._stats = self._stats, EngineStats()
         return stats
 
-    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         """Take nothing: it has no device."""
 
     async def holding(self) -> Holding:

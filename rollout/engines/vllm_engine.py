@@ -186,9 +186,9 @@ class VllmEngine:
         """See `Engine.take_stats`."""
         return self._stats.take()
 
-    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """See `Engine.take_turn`."""
-        await self._sleep.take_turn(weights=weights, cache=cache, limit_s=limit_s)
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.occupy`."""
+        await self._sleep.occupy(weights=weights, cache=cache, limit_s=limit_s)
 
     async def holding(self) -> Holding:
         """See `Engine.holding`."""

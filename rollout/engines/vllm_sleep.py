@@ -29,8 +29,8 @@ class VllmSleep:
         self.weights = self.cache = True
         """Whether each is on the device."""
 
-    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """See `Engine.take_turn`. Requests that run when it falls asleep are frozen, and computed anew when it wakes."""
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.occupy`. Requests that run when it falls asleep are frozen, and computed anew when it wakes."""
         assert weights or not cache, "a cache is of no use without weights"
         if (weights, cache) == (self.weights, self.cache):
             return

@@ -140,10 +140,10 @@ class RolloutWorker:
         )
         return sum(len(completion.token_ids) for completion in await asyncio.gather(*turns))
 
-    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """Have the engine's weights and cache on its device from now on, or not. See `Engine.take_turn`."""
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """Have the engine's weights and cache on its device from now on, or not. See `Engine.occupy`."""
         with self._changing():
-            await self._started.take_turn(weights=weights, cache=cache, limit_s=limit_s)
+            await self._started.occupy(weights=weights, cache=cache, limit_s=limit_s)
         self._asleep = not cache
 
     async def holding(self) -> Holding:

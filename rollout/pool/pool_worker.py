@@ -37,8 +37,8 @@ class PoolWorker(Member, WeightTaker, Protocol):
 
     async def engine_stats(self) -> EngineStats: ...
 
-    async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """See `Engine.take_turn`."""
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.occupy`."""
         ...
 
     async def holding(self) -> Holding: ...

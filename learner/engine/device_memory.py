@@ -9,7 +9,7 @@ import torch
 from learner.engine.aside import Aside, memory_of, nbytes, reachable
 
 
-class TurnTaking:
+class DeviceMemory:
     """Moves the weights of one engine of DeepSpeed, and all else that it trains with, to main memory and back."""
 
     def __init__(self, engine: Any) -> None:
@@ -22,7 +22,7 @@ class TurnTaking:
         """Whether all is on the device, as training needs it."""
         return not (self._weights_aside or self._states_aside)
 
-    def take_turn(self, *, weights: bool, states: bool) -> None:
+    def occupy(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and the states of optimiser and gradients, on the device from now on, or in main memory."""
         if weights:
             self._weights_aside.put_back()
@@ -49,7 +49,7 @@ class TurnTaking:
             yield
         finally:
             if aside:
-                self.take_turn(weights=False, states=not self._states_aside)
+                self.occupy(weights=False, states=not self._states_aside)
 
     def nbytes(self) -> tuple[int, int]:
         """Return how many bytes weights and states have on the device."""

@@ -1,4 +1,4 @@
-"""Engines and a learner that take turns on one device: who has what when, and what happens to who falls out of turn."""
+"""Engines and a learner that work in shifts on one device: who has what when, and what happens to who falls out of step."""
 
 import asyncio
 import io
@@ -24,8 +24,8 @@ from orchestrator.pipeline.config import load_config
 from orchestrator.run.folder import RunDir
 from orchestrator.run.progress import Progress
 from orchestrator.session.context import RunContext
-from orchestrator.session.shared_turns import TURNS_FILE, SharedTurns
-from orchestrator.turns import LEARNING, PUSHING, SAMPLING
+from orchestrator.session.shared_shifts import SHIFTS_FILE, SharedShifts
+from orchestrator.shifts import LEARNING, PUSHING, SAMPLING
 from rollout.pool.pool import RolloutPool
 from rollout.pool.served_weights import ServedWeights
 from rollout.pool.slot_keeper import Healing
@@ -33,14 +33,14 @@ from rollout.trajectory import WeightVersion
 
 T = TypeVar("T")
 A_STEP = ["sample", "sample", "sleep", "learner whole", "learn", "learner weights", "load"]
-"""What is done on the device from the engines' turn on; a push follows, and the learner has nothing there before the next."""
+"""What is done on the device from the engines' shift on; a push follows, and the learner has nothing there before the next."""
 
 
 class Shared:
     """One engine, and those that take its place, and one rank on a device."""
 
-    def __init__(self, folder: Path, *, workers: list[SharingWorker] | None = None, turn_s: float = 5.0) -> None:
-        """`turn_s` is the deadline of a turn."""
+    def __init__(self, folder: Path, *, workers: list[SharingWorker] | None = None, shift_s: float = 5.0) -> None:
+        """`shift_s` is the deadline of a shift."""
         self.device = Device() if workers is None else workers[0].device
         coming = iter(workers or [SharingWorker(self.device)])
         self.told: list[str] = []
@@ -56,13 +56,13 @@ class Shared:
         self.learner = TrainerGroup(ranks)
         run = RunDir(folder)
         folder.mkdir(exist_ok=True)
-        config = load_config(Path("configs/demo.yaml"), ["name=t", f"deadlines.turn_s={turn_s}"])
+        config = load_config(Path("configs/demo.yaml"), ["name=t", f"deadlines.shift_s={shift_s}"])
         tracker: Any = Tracked()
         context = RunContext(
             config, folder=run, tracker=tracker, progress=Progress("t", stream=io.StringIO()), stop=StopFlag()
         )
-        self.turns = SharedTurns(context, learner=lambda: self.learner, pool=lambda: self.pool)
-        self.log = folder / TURNS_FILE
+        self.shifts = SharedShifts(context, learner=lambda: self.learner, pool=lambda: self.pool)
+        self.log = folder / SHIFTS_FILE
 
     async def steps(self, last: int, *, saves_at: int) -> list[StepReport]:
         """Make the steps up to `last`, one of which is saved; return their reports."""
@@ -73,7 +73,7 @@ class Shared:
 
         async def save(step: int) -> None:
             if step == saves_at:
-                await self.turns.begin(LEARNING)
+                await self.shifts.begin(LEARNING)
                 await self.learner.save(Path("c"))
 
         loop = Loop(
@@ -92,7 +92,7 @@ class Shared:
             stop=StopFlag(),
             limit=LIMIT,
             push_limit=lambda nbytes: LIMIT,
-            turns=self.turns,
+            shifts=self.shifts,
         )
         await loop.run(1, last)
         return reports
@@ -103,8 +103,8 @@ def run(shared: Shared, work: Callable[[], Awaitable[T]]) -> T:
 
     async def all_of_it() -> T:
         async with asyncio.timeout(10):
-            await shared.turns.begin(LEARNING)  # before there is an engine
-            await shared.turns.begin(SAMPLING)
+            await shared.shifts.begin(LEARNING)  # before there is an engine
+            await shared.shifts.begin(SAMPLING)
             await shared.pool.start()
             result = await work()
             await shared.pool.close()
@@ -113,7 +113,7 @@ def run(shared: Shared, work: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(all_of_it())
 
 
-def test_a_step_on_a_shared_device_goes_round_in_turns_and_nobody_ever_has_too_much(tmp_path: Path) -> None:
+def test_a_step_on_a_shared_device_goes_round_in_shifts_and_nobody_ever_has_too_much(tmp_path: Path) -> None:
     shared = Shared(tmp_path / "t")
     reports = run(shared, lambda: shared.steps(3, saves_at=2))
     begins = ["learner whole", "learner nothing", "w starts"]
@@ -127,14 +127,14 @@ def test_a_step_on_a_shared_device_goes_round_in_turns_and_nobody_ever_has_too_m
         *(*A_STEP, *pushes[2], *wakes),  # the last time for who evaluates what was learnt
     ]
     assert [report.step for report in reports] == [1, 2, 3]
-    assert all(report.times.metrics()["time/turn_s"] > 0 for report in reports)
+    assert all(report.times.metrics()["time/shift_s"] > 0 for report in reports)
 
 
 def test_a_line_a_turn_says_who_had_what(tmp_path: Path) -> None:
     shared = Shared(tmp_path / "t")
     run(shared, lambda: shared.steps(1, saves_at=9))
     rows = [json.loads(line) for line in shared.log.read_text(encoding="utf-8").splitlines()]
-    had = [(row["turn"], {name: one["weights"] for name, one in row["holding"].items()}) for row in rows]
+    had = [(row["shift"], {name: one["weights"] for name, one in row["holding"].items()}) for row in rows]
     rank = SharingRank.name
     assert had[1:] == [
         ("sampling", {rank: 0}),  # before the engine starts
@@ -150,15 +150,15 @@ def test_groups_wait_while_the_engines_are_asleep(tmp_path: Path) -> None:
     shared = Shared(tmp_path / "t")
 
     async def work() -> list[MemberState]:
-        await shared.turns.begin(LEARNING)
+        await shared.shifts.begin(LEARNING)
         group = asyncio.create_task(shared.pool.run_group(TICKET, 2))
         await settle()
         states = [member.state for member in [*shared.pool.members(), *shared.learner.members()]]
         assert not group.done()
-        await shared.turns.begin(PUSHING)
+        await shared.shifts.begin(PUSHING)
         await settle()
         assert not group.done()  # the weights are there, the cache is not
-        await shared.turns.begin(SAMPLING)
+        await shared.shifts.begin(SAMPLING)
         await group
         return states + [member.state for member in [*shared.pool.members(), *shared.learner.members()]]
 
@@ -171,16 +171,16 @@ def test_an_engine_that_dies_asleep_is_replaced_when_the_others_wake(tmp_path: P
     shared = Shared(tmp_path / "t", workers=[first, second])
 
     async def work() -> None:
-        await shared.turns.begin(LEARNING)
+        await shared.shifts.begin(LEARNING)
         first.kill()
         await settle()
         assert shared.told == ["w died"]
         assert "w2 starts" not in device.said  # it would not fit beside the learner
-        await shared.turns.begin(PUSHING)
+        await shared.shifts.begin(PUSHING)
         push = await shared.learner.publish(WeightVersion(step=1))
         await shared.pool.load_weights(push)  # nobody is there to take it
         assert "w2 starts" not in device.said
-        await shared.turns.begin(SAMPLING)
+        await shared.shifts.begin(SAMPLING)
         await shared.pool.run_group(TICKET, 2)
 
     run(shared, work)
@@ -199,17 +199,17 @@ def test_the_learner_waits_for_an_engine_that_starts(tmp_path: Path) -> None:
             return confirmed
 
     first = SharingWorker(device, name="w")
-    shared = Shared(tmp_path / "t", workers=[first, Slow(device, name="w2")], turn_s=0.1)
+    shared = Shared(tmp_path / "t", workers=[first, Slow(device, name="w2")], shift_s=0.1)
 
     async def work() -> None:
         first.kill()
         await settle()
-        turn = asyncio.create_task(shared.turns.begin(LEARNING))
-        await asyncio.sleep(0.4)  # beyond the deadline of a turn: a start has its own
-        assert not turn.done()
+        shift = asyncio.create_task(shared.shifts.begin(LEARNING))
+        await asyncio.sleep(0.4)  # beyond the deadline of a shift: a start has its own
+        assert not shift.done()
         assert device.said[-1] == "w2 starts"
         started.set()
-        await turn
+        await shift
 
     run(shared, work)
     assert device.said[-2:] == ["sleep", "learner whole"]
@@ -219,18 +219,18 @@ def test_an_engine_that_does_not_fall_asleep_is_as_good_as_dead(tmp_path: Path) 
     device = Device()
 
     class Restless(SharingWorker):
-        async def take_turn(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
             if not weights:
                 raise WorkerDied(f"the engine did not fall asleep within {limit_s:.0f} s")
-            await super().take_turn(weights=weights, cache=cache, limit_s=limit_s)
+            await super().occupy(weights=weights, cache=cache, limit_s=limit_s)
 
     second = SharingWorker(device, name="w2")
     shared = Shared(tmp_path / "t", workers=[Restless(device, name="w"), second])
 
     async def work() -> None:
-        await shared.turns.begin(LEARNING)
+        await shared.shifts.begin(LEARNING)
         await shared.learner.step()
-        await shared.turns.begin(SAMPLING)
+        await shared.shifts.begin(SAMPLING)
         await shared.pool.run_group(TICKET, 2)
 
     run(shared, work)
@@ -241,14 +241,14 @@ def test_an_engine_that_does_not_fall_asleep_is_as_good_as_dead(tmp_path: Path) 
 def test_a_turn_that_never_begins_ends_the_run_and_names_its_deadline(tmp_path: Path) -> None:
     device = Device()
     worker = SharingWorker(device)
-    shared = Shared(tmp_path / "t", workers=[worker], turn_s=0.1)
+    shared = Shared(tmp_path / "t", workers=[worker], shift_s=0.1)
 
     async def work() -> None:
-        worker.turns.clear()
+        worker.shifts.clear()
         with pytest.raises(
-            StuckError, match=r"the turn of learning: nothing for 0 s .*fall asleep.*longer deadlines.turn_s"
+            StuckError, match=r"the shift of learning: nothing for 0 s .*fall asleep.*longer deadlines.shift_s"
         ):
-            await shared.turns.begin(LEARNING)
+            await shared.shifts.begin(LEARNING)
 
     run(shared, work)
 
@@ -264,10 +264,10 @@ def test_what_was_learnt_can_be_saved_after_too_many_engines_have_died(tmp_path:
             await settle()
         with pytest.raises(RuntimeError, match="w3 died"):
             await shared.pool.run_group(TICKET, 2)
-        await shared.turns.begin(LEARNING)
+        await shared.shifts.begin(LEARNING)
         await shared.learner.save(Path("c"))
         with pytest.raises(RuntimeError, match="w3 died"):
-            await shared.turns.begin(SAMPLING)
+            await shared.shifts.begin(SAMPLING)
 
     run(shared, work)
     assert device.said[-3:-1] == ["learner whole", "save"]
