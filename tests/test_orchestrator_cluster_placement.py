@@ -1,16 +1,39 @@
-"""What lacks where the processes of a run do not fit on a cluster's GPUs."""
+"""What a run wants of a cluster, and what lacks where it has no room."""
 
-from orchestrator.cluster.placement import Gpus
+from orchestrator.cluster.placement import Node, Wanted, in_order, lacking
+
+NODES = [
+    Node(name="a", address="10.0.0.1", gpus=8, free=2),
+    Node(name="b", address="10.0.0.2", gpus=8, free=8),
+    Node(name="c", address="10.0.0.3"),
+]
 
 
-def test_what_lacks_is_said_in_gpus() -> None:
-    gpus = Gpus(total=16, free=4)
-    assert gpus.lacking(12) == "8 more GPUs are needed, 12 of 16 are taken"
-    assert gpus.lacking(4) == ""
+def test_what_is_wanted_and_what_there_is_are_said_in_gpus() -> None:
+    assert lacking(Wanted(ranks=4, engines=4, processes=2), NODES) == (
+        "the run wants 12 GPUs, for 4 ranks and 4 engines with 2 GPUs of one machine each; the cluster has 2 of 8 free on "
+        "10.0.0.1, 8 of 8 free on 10.0.0.2; free some, or lower rollout.workers or learner.ranks or "
+        "rollout.engine.tensor_parallel"
+    )
+    assert lacking(Wanted(engines=17), NODES).startswith("the run wants 17 GPUs, for 17 engines; the cluster has 2 of")
+    assert "9 GPUs, each for a rank and an engine;" in lacking(Wanted(ranks=9, engines=4, shared=True), NODES)
+    assert lacking(Wanted(ranks=1), NODES[2:]).startswith("Ray has no CPU left on the cluster's 1 node;")
 
 
-def test_processes_share_a_gpu_only_where_there_are_too_few() -> None:
-    assert [Gpus(total=2, free=2).share(actors) for actors in (1, 2, 3)] == [1.0, 1.0, 0.5]
-    assert Gpus(total=2, free=2).lacking(6 * 0.5) == "1 more GPUs are needed, 0 of 2 are taken"
-    assert Gpus(total=0, free=0).share(3) == 0
-    assert Gpus(total=0, free=0).lacking(0) == ""
+def test_what_can_never_fit_is_known_before_it_is_waited_for() -> None:
+    assert Wanted(ranks=12, engines=2, processes=2).fits(NODES)
+    assert not Wanted(ranks=13, engines=2, processes=2).fits(NODES)
+    assert not Wanted(engines=1, processes=9).fits(NODES)  # of one machine
+    assert Wanted(ranks=16, engines=16, shared=True).fits(NODES)
+    assert not Wanted(ranks=17, engines=1, shared=True).fits(NODES)
+    assert Wanted(ranks=17, engines=1).fits(NODES[2:])  # without GPUs
+
+
+def test_nothing_is_wanted_where_nothing_generates_or_trains() -> None:
+    assert not Wanted(processes=2)
+    assert Wanted(engines=1)
+
+
+def test_ranks_of_one_machine_follow_each_other_and_those_beside_the_driver_come_first() -> None:
+    assert in_order(["b", "a", "b", "c", "a"], first="a") == [1, 4, 0, 2, 3]
+    assert in_order(["b", "a", "b"], first="c") == [0, 2, 1]

@@ -11,7 +11,7 @@ from envs.binding import EnvConfig, bind_all
 from envs.data.config import DataConfig
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.limit_checks import hang_notes, prompt_notes, turn_notes
-from orchestrator.pipeline.runner import processes
+from orchestrator.pipeline.runner import placed
 from orchestrator.pipeline.start_checks import check_before
 from orchestrator.stages.dpo import DpoConfig
 from rollout.episodes.episode import EpisodeLimits
@@ -38,10 +38,10 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
         own, sections={**own.sections, "dpo": replace(own.section(DpoConfig), data=DataConfig(path="pairs.jsonl"))}
     )
     _, dpo, evaluation, report = own.instances
-    assert processes(own, [dpo]) == 2 + 4  # it pairs the model's own answers
-    assert processes(rows, [dpo]) == 4
-    assert processes(own, [evaluation, report]) == 2
-    assert processes(own, [report]) == 0
+    assert placed(own, [dpo]).gpus == 2 + 4  # it pairs the model's own answers
+    assert placed(rows, [dpo]).gpus == 4
+    assert placed(own, [evaluation, report]).gpus == 2
+    assert placed(own, [report]).gpus == 0
 
 
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:

@@ -67,7 +67,7 @@ from envs.core.setting import kind_of
 from orchestrator.__main__ import parser
 from orchestrator.pipeline.config import KINDS, flat_config, load_config
 from orchestrator.pipeline.data_files import content
-from orchestrator.pipeline.runner import processes
+from orchestrator.pipeline.runner import placed
 from orchestrator.pipeline.start_checks import check_before
 from orchestrator.reporting.report import write_report
 from orchestrator.run.metrics_log import MetricsLog
@@ -95,7 +95,7 @@ print(json.dumps({
     "kinds": [kind_of(KINDS, f"echo.{name}").value for name in ("steps", "said", "optim.kind")],
     "files": sorted(key for key in content(config) if key.startswith(("echo.", "loud."))),
     "refused": [refused(), refused("echo.shares.maths=1"), refused("echo.stepz=1")],
-    "processes": processes(config, config.instances[1:]),
+    "placed": placed(config, config.instances[1:]).gpus,
     "drawn": "Echoes" in write_report(run, all_figures()).html.read_text(),
 }))
 """
@@ -121,7 +121,7 @@ def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     assert missing == "echo.said=said.txt is missing"
     assert no_env.startswith("echo.shares.maths: not among the run's envs")
     assert unknown.endswith("did you mean 'steps'?")
-    assert found["processes"] == 2  # it plays episodes, and trains
+    assert found["placed"] == 2  # it plays episodes, and trains
     assert found["drawn"]
     made = subprocess.run(["make", "-n", "echo"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20)
     assert "-m orchestrator echo configs/demo.yaml" in made.stdout

@@ -1,4 +1,4 @@
-"""A weight push between hosts: a cluster of Ray with two of them on this machine."""
+"""Processes and weight pushes on two hosts: a cluster of Ray with two nodes on this machine."""
 
 import asyncio
 import os
@@ -23,8 +23,9 @@ from learner.bucket_publisher import BucketPublisher
 from learner.config import LearnerConfig
 from learner.publisher import WeightPublisher
 from learner.trainer_group import TrainerGroup
-from orchestrator.cluster.actors import at_place, gpus_taken
-from orchestrator.cluster.placement import NoRoomError
+from orchestrator.cluster.actors import at_place
+from orchestrator.cluster.bundles import gpus_taken, reserve
+from orchestrator.cluster.placement import NoRoomError, Wanted
 from orchestrator.cluster.rollout_actors import RolloutActor
 from orchestrator.cluster.this_machine import ROOT
 from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
@@ -252,16 +253,48 @@ async def a_group_that_nobody_waits_for_ends() -> None:
     ray.kill(worker)
 
 
-async def ranks_that_can_not_start_are_said_to_be_missing() -> None:
+class Seen:
+    """What a process sees of its GPUs."""
+
+    def gpus(self) -> tuple[str, str]:
+        return _node(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+async def what_is_reserved_lies_where_it_should() -> None:
+    """Of two machines, with 16 GPUs and 4: ranks are packed, engines spread, pairs lie on one GPU."""
+    bundles = await reserve(Wanted(ranks=2, engines=4))
+    assert len({node.name for _, node in await bundles.ranks()}) == 1
+    assert len(set(await bundles.engine_nodes())) == 2
+    bundles.free()
+    bundles = await reserve(Wanted(ranks=18))
+    ranks = [node.name for _, node in await bundles.ranks()]
+    assert ranks == [_node()] * 16 + [ranks[-1]] * 2
+    assert ranks[-1] != _node()
+    bundles.free()
+    bundles = await reserve(Wanted(ranks=18, engines=18, shared=True))
+    pair = (await bundles.ranks())[17][0], bundles.engine(17)
+    actors = [ray.remote(Seen).options(**one.options()).remote() for one in pair]
+    rank, engine = await asyncio.gather(*(actor.gpus.remote() for actor in actors))
+    assert rank == engine
+    assert [one.gpus for one in pair] == [0.5, 0.5]
+    added = bundles.engine(18)
+    assert added.own
+    added.free()
+    bundles.free()
+
+
+async def what_has_no_room_is_said_at_once() -> None:
     holder = ray.remote(Receiver).options(num_cpus=0, num_gpus=12).remote()
     await holder.node.remote()
     began = monotonic()
-    with pytest.raises(NoRoomError, match="8 more GPUs are needed, 12 of 16 are taken"):
-        await start_trainer_group(LearnerConfig(ranks=12), actors=16)
-    assert monotonic() - began < 10
-    starting = start_trainer_group(LearnerConfig(), actors=16)
+    with pytest.raises(NoRoomError, match=r"wants 12 GPUs, for 12 ranks; the cluster has .*4 of 16 free on"):
+        await reserve(Wanted(ranks=12))
+    with pytest.raises(NoRoomError, match="wants 17 GPUs, for 1 engine with 17 GPUs of one machine each"):
+        await reserve(Wanted(engines=1, processes=17))
+    assert monotonic() - began < 20
+    starting = start_trainer_group(LearnerConfig(), bundles=await reserve(Wanted(ranks=1)))
     limit = Deadline(seconds=0.5, setting="deadlines.start_s")
-    with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 12 of 16 are taken\)|13 of 16.*deadlines.start_s"):
+    with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 13 of 20 are taken\).*deadlines.start_s"):
         await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{gpus_taken()}")
     ray.kill(holder)
 
@@ -273,14 +306,15 @@ def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_b
     head = {"num_cpus": 1, "num_gpus": 16, "resources": {"learner": 3}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        machine = cluster.add_node(num_cpus=1, resources={"engine": 6})
+        machine = cluster.add_node(num_cpus=1, num_gpus=4, resources={"engine": 6})
         environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
         ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
+        asyncio.run(what_is_reserved_lies_where_it_should())
+        asyncio.run(what_has_no_room_is_said_at_once())
         asyncio.run(pushes_to_another_host())
         asyncio.run(broadcasts_to_another_host())
         asyncio.run(workers_outlive_their_machine(cluster, machine))
         asyncio.run(a_group_that_nobody_waits_for_ends())
-        asyncio.run(ranks_that_can_not_start_are_said_to_be_missing())
     finally:
         ray.shutdown()
         cluster.shutdown()

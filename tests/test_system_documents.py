@@ -12,7 +12,7 @@ from orchestrator.stages.registry import HELP
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
-    *("docs/architecture.md", "docs/data.md", "docs/evaluation.md", "docs/models.md"),
+    *("docs/architecture.md", "docs/clusters.md", "docs/data.md", "docs/evaluation.md", "docs/models.md"),
     *("docs/operations.md", "docs/performance.md"),
 )
 CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")

@@ -33,7 +33,7 @@ from learner.engine.piece import Piece, copied, file_piece
 from learner.models.adapters import is_adapter, merged, merged_names
 from learner.models.prompt_cache import require_shareable
 from learner.models.scorer import Scorer
-from rollout.weights.process_group import GroupMember, open_store
+from rollout.weights.process_group import GroupMember, interface_towards, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed
@@ -51,14 +51,13 @@ GATHER_BYTES = 256 * 2**20
 def join_ranks(*, timeout_seconds: float) -> None:
     """Join the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name. Does nothing the second time.
 
-    Where the ranks meet on loopback, neither their store nor gloo listens anywhere else.
+    Neither their store nor gloo listens anywhere but where the ranks meet: on loopback, or in the network of that address.
     """
     backend, timeout = "nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=timeout_seconds)
     if not torch.distributed.is_initialized():
         host, *numbers = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
         port, rank, size = map(int, numbers)
-        if host.startswith("127."):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(host, port))
         _, store = open_store(GroupMember(host=host, port=port, rank=rank, size=size, timeout_s=timeout_seconds))
         torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)

@@ -21,6 +21,7 @@ from orchestrator.bench.envs import bench_steps
 from orchestrator.bench.loop import bench_loop
 from orchestrator.bench.rollout import bench_rollout, same_length
 from orchestrator.bench.training import bench_training
+from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
@@ -48,12 +49,13 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         began, stolen = time.monotonic(), _stolen_s()
         closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
         rollout = same_length(config, closing)
-        pool = await make_rollout_pool(
-            rollout, model_dir=model, version=WeightVersion(step=0), seed=config.seed, actors=config.actors
+        bundles = await reserve(wanted_by(config))
+        pool = make_rollout_pool(
+            rollout, bundles=bundles, model_dir=model, version=WeightVersion(step=0), seed=config.seed
         )
         await pool.start()
         engine_start = time.monotonic() - began
-        learner = await start_trainer_group(config.learner, actors=config.actors)
+        learner = await start_trainer_group(config.learner, bundles=bundles)
         await learner.load(model, optim=rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
         figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
         sampling, groups = await bench_rollout(pool, mixture, config)

@@ -24,6 +24,8 @@ from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
+from orchestrator.cluster.bundles import reserve
+from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
@@ -177,17 +179,20 @@ class _Bench:
 
     @asynccontextmanager
     async def _pool(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[RolloutPool]:
-        version, actors = WeightVersion(step=0), most_actors(self._config)
-        pool = await make_rollout_pool(rollout, model_dir=model, version=version, seed=self._config.seed, actors=actors)
+        version, seed = WeightVersion(step=0), self._config.seed
+        bundles = await reserve(Wanted(engines=rollout.workers, processes=rollout.engine.processes))
+        pool = make_rollout_pool(rollout, bundles=bundles, model_dir=model, version=version, seed=seed)
         await pool.start()
         try:
             yield pool
         finally:
             await pool.close()
+            bundles.free()
 
     @asynccontextmanager
     async def _learner(self, model: Path) -> AsyncIterator[TrainerGroup]:
-        learner = await start_trainer_group(self._config.learner, actors=most_actors(self._config))
+        bundles = await reserve(Wanted(ranks=self._config.learner.ranks))
+        learner = await start_trainer_group(self._config.learner, bundles=bundles)
         try:
             loss = LossConfig(objective="nll")
             await learner.load(model, optim=OptimConfig(), loss=loss, total_steps=1000)
@@ -195,6 +200,7 @@ class _Bench:
             yield learner
         finally:
             await learner.close()
+            bundles.free()
 
 
 async def _push(pool: RolloutPool, learner: TrainerGroup) -> float:

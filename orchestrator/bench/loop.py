@@ -21,6 +21,7 @@ from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
@@ -170,12 +171,12 @@ async def bench_fresh(config: Config) -> dict[str, float]:
             model = Path(folder) / "model"
             make_model(model, config.model.fresh, seed=config.seed)
             start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
-            version, actors = WeightVersion(step=0), config.actors
-            pool = await make_rollout_pool(
-                config.rollout, model_dir=model, version=version, seed=config.seed, actors=actors
+            version, bundles = WeightVersion(step=0), await reserve(wanted_by(config))
+            pool = make_rollout_pool(
+                config.rollout, bundles=bundles, model_dir=model, version=version, seed=config.seed
             )
             await pool.start()
-            learner = await start_trainer_group(config.learner, actors=actors)
+            learner = await start_trainer_group(config.learner, bundles=bundles)
             await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
             await learner.use_threads(config.learner.threads_beside)
             return await bench_loop(pool, learner, mixture, config, pad_id=pad_id(load_tokenizer(model)), version=0)

@@ -21,6 +21,7 @@ from learner.batches.samples import samples_from_groups
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
 from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
@@ -139,11 +140,10 @@ async def bench_tails(config: Config) -> dict[str, float]:
         make_model(model, config.model.fresh, seed=config.seed)
         start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         served = WeightVersion(step=0)
-        pool = await make_rollout_pool(
-            config.rollout, model_dir=model, version=served, seed=config.seed, actors=config.actors
-        )
+        bundles = await reserve(wanted_by(config))
+        pool = make_rollout_pool(config.rollout, bundles=bundles, model_dir=model, version=served, seed=config.seed)
         await pool.start()
-        learner = await start_trainer_group(config.learner, actors=config.actors)
+        learner = await start_trainer_group(config.learner, bundles=bundles)
         await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=len(WAYS) * STEPS)
         await learner.use_threads(config.learner.threads_beside)
         builder = BatchBuilder(config=config.learner, pad_id=pad_id(load_tokenizer(model)))

@@ -14,7 +14,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from envs.core.failure import in_words
 from envs.core.member import Place
 from envs.core.pulse import ProcessDied, show_stacks_on_signal
-from orchestrator.cluster.placement import Gpus, NoRoomError
 from orchestrator.cluster.this_machine import LOOPBACK
 from orchestrator.deadline import in_thread
 
@@ -24,8 +23,6 @@ T = TypeVar("T")
 CLOSE_S = 30.0
 DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)
 """What Ray raises where an actor's process has ended: it has an error of its own for one that it ends before memory is full."""
-PLACE_CHECKS = 5
-"""How often, a second apart, it is looked whether there are GPUs enough."""
 
 
 async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied], cancels: bool = False) -> Any:
@@ -87,41 +84,23 @@ async def at_place(place: Place, function: Callable[[*Arguments], T], *args: *Ar
     """
     if place.node is None:
         return await in_thread(function, *args)
-    if not any(node["Alive"] and node["NodeID"] == place.node for node in ray.nodes()):
-        raise RuntimeError(f"the cluster has lost the node of {place}")
-    there = NodeAffinitySchedulingStrategy(place.node, soft=False)
+    return await at_node(place.node, function, *args)
+
+
+async def at_node(node: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+    """Run a plain function in a process on a node; return what it does.
+
+    Raise `RuntimeError` with what it raises, or where the cluster has lost the node. The caller sets the deadline.
+    """
+    if not any(one["Alive"] and one["NodeID"] == node for one in ray.nodes()):
+        raise RuntimeError(f"the cluster has lost node {node[:8]}")
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
     try:
         result: T = await task.remote(*args)
     except RayError as error:
-        raise RuntimeError(f"{function.__name__} could not run on the node of {place}: {error}") from error
+        raise RuntimeError(f"{function.__name__} could not run on node {node[:8]}: {error}") from error
     return result
-
-
-async def gpu_share(actors: int, *, wanted: int) -> float:
-    """Return the share of a GPU that each of so many actors asks for, of which `wanted` have to find room.
-
-    Raises `NoRoomError` where they do not fit, after the seconds that the actors of a run before may take to go.
-    """
-    share = cluster_gpus().share(actors)
-    for _ in range(PLACE_CHECKS):
-        if not cluster_gpus().lacking(share * wanted):
-            return share
-        await asyncio.sleep(1.0)
-    if lacking := cluster_gpus().lacking(share * wanted):
-        raise NoRoomError(f"{lacking}; free some, or lower rollout.workers or learner.ranks")
-    return share
-
-
-def cluster_gpus() -> Gpus:
-    """Return the GPUs of the cluster as they are now."""
-    return Gpus(total=ray.cluster_resources().get("GPU", 0), free=ray.available_resources().get("GPU", 0))
-
-
-def gpus_taken() -> str:
-    """Return how many GPUs are taken, for a message on what was not placed; empty where the cluster has none."""
-    gpus = cluster_gpus()
-    return f" (of the GPUs {gpus.taken})" if gpus.total else ""
 
 
 @contextlib.contextmanager

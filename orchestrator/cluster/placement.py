@@ -1,28 +1,83 @@
-"""What the processes of a run ask of a cluster's GPUs, and what lacks where they do not fit."""
+"""What a run places on a cluster, and what lacks where that does not fit: as plain values, without Ray."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 class NoRoomError(RuntimeError):
-    """The cluster has fewer GPUs, or fewer free ones, than the run's processes need."""
+    """The cluster has no room for the processes of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
-    """The GPUs of a cluster."""
+class Node:
+    """A node of the cluster: its name in Ray, its address, and its GPUs."""
 
-    total: float
-    free: float
+    name: str
+    address: str
+    gpus: float = 0
+    free: float = 0
 
-    def share(self, actors: int) -> float:
-        """Return the share of a GPU that each of so many actors asks for: none where the cluster has none."""
-        return min(self.total, 1.0 if self.total >= actors else 0.5)
 
-    def lacking(self, wanted: float) -> str:
-        """Return a line for people on what is missing for so many; empty where they fit."""
-        return f"{wanted - self.free:g} more GPUs are needed, {self.taken}" if wanted > self.free else ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The processes that a run places: ranks of the learner, and engines of so many processes each.
+
+    Each process has a GPU of its own, or, where they are `shared`, a rank and an engine have one together.
+    """
+
+    ranks: int = 0
+    engines: int = 0
+    processes: int = 1
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        assert not self.shared or self.processes == 1, (
+            "the settings refuse it: a rank shares its GPU with a whole engine"
+        )
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything to place."""
+        return self.ranks + self.engines > 0
 
     @property
-    def taken(self) -> str:
-        """How many are taken, for people."""
-        return f"{self.total - self.free:g} of {self.total:g} are taken"
+    def gpus(self) -> int:
+        """How many GPUs that takes."""
+        if self.shared:
+            return max(self.ranks, self.engines)
+        return self.ranks + self.engines * self.processes
+
+    def fits(self, nodes: Sequence[Node]) -> bool:
+        """Return whether nodes have what it takes once nobody else uses them; any number of processes without GPUs."""
+        gpus = sum(one.gpus for one in nodes)
+        engines = sum(one.gpus // self.processes for one in nodes)
+        return not gpus or (gpus >= self.gpus and engines >= self.engines)
+
+    def __str__(self) -> str:
+        """Return what is wanted, for people."""
+        if self.shared:
+            return f"{_counted(self.gpus, 'GPU')}, each for a rank and an engine"
+        each = f" with {self.processes} GPUs of one machine each" if self.processes > 1 else ""
+        parts = [_counted(self.ranks, "rank")] * bool(self.ranks)
+        parts += [_counted(self.engines, "engine") + each] * bool(self.engines)
+        return f"{_counted(self.gpus, 'GPU')}, for {' and '.join(parts)}"
+
+
+def lacking(wanted: Wanted, nodes: Sequence[Node]) -> str:
+    """Return what is wanted, what the cluster has of it, and what would help, as a line for people."""
+    has = ", ".join(f"{one.free:g} of {one.gpus:g} free on {one.address}" for one in nodes if one.gpus)
+    if not has:
+        return f"Ray has no CPU left on the cluster's {_counted(len(nodes), 'node')}; free some, or let one join"
+    remedies = "free some, or lower rollout.workers or learner.ranks"
+    if wanted.processes > 1:
+        remedies += " or rollout.engine.tensor_parallel"
+    return f"the run wants {wanted}; the cluster has {has}; {remedies}"
+
+
+def in_order(nodes: Sequence[str], *, first: str) -> list[int]:
+    """Return the numbers of bundles that lie on these nodes so that those of one node follow each other, `first`'s before."""
+    met = {node: place for place, node in enumerate(dict.fromkeys(nodes))}
+    return sorted(range(len(nodes)), key=lambda number: (nodes[number] != first, met[nodes[number]], number))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + "s" * (count != 1)

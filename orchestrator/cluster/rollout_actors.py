@@ -8,8 +8,8 @@ import ray
 
 from envs.core.member import Holding, Place
 from envs.core.pulse import Pulse, WorkerDied
-from orchestrator.cluster.actors import await_actor, close_actor, gpu_share, placed
-from orchestrator.cluster.placement import NoRoomError
+from orchestrator.cluster.actors import await_actor, close_actor, placed
+from orchestrator.cluster.bundles import Bundle, Bundles
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
@@ -23,13 +23,13 @@ from rollout.weights.manifest import WeightManifest
 CONCURRENT_CALLS = 4096
 
 
-async def make_rollout_pool(
+def make_rollout_pool(
     config: RolloutConfig,
     *,
+    bundles: Bundles,
     model_dir: Path,
     version: WeightVersion,
     seed: int,
-    actors: int,
     record_experts: bool = False,
     sleeps: bool = False,
     healing: Healing | None = None,
@@ -37,26 +37,18 @@ async def make_rollout_pool(
 ) -> RolloutPool:
     """Return a pool of workers, which its `start` starts: every engine on a model directory, whose weights count as `version`.
 
-    `actors` is how many the run has, its learner's included: where there are as many GPUs, each has one. With
-    `record_experts` the engines record the experts that they choose; those that `sleeps` says may give their devices to the
-    learner for a while. `healing` says how dead workers are replaced, and
-    `newest` which model of the same shape there is by then. Raises `NoRoomError` where the cluster has too few GPUs free;
-    the start raises `ValueError` where experts can't be recorded, and `TooManyRestarts` where workers die before they serve.
+    Each is placed in its bundle of `bundles`. With `record_experts` the engines record the experts that they choose; those that
+    `sleeps` says may give their devices to the learner for a while. `healing` says how dead workers are replaced, and `newest`
+    which model of the same shape there is by then. The start raises `ValueError` where experts can't be recorded, and
+    `TooManyRestarts` where workers die before they serve.
     """
-    processes = config.engine.processes
-    share = await gpu_share(actors, wanted=config.processes)
-    if processes > 1 and 0 < share < 1:
-        raise NoRoomError(
-            f"an engine of {processes} processes needs a whole GPU for each, and the run has {actors} processes in all; "
-            "lower rollout.workers or learner.ranks"
-        )
-    actor = ray.remote(RolloutWorker).options(
-        num_cpus=0, num_gpus=share * processes, max_concurrency=CONCURRENT_CALLS, max_restarts=0
-    )
+    actor = ray.remote(max_restarts=0)(RolloutWorker)
 
     def spawn(number: int) -> RolloutActor:
-        started = actor.remote(config, seed=seed)
-        return RolloutActor(started, number=number, record_experts=record_experts, sleeps=sleeps)
+        bundle = bundles.engine(number)
+        options = bundle.options() | {"max_concurrency": CONCURRENT_CALLS}
+        started = actor.options(**options).remote(config, seed=seed)
+        return RolloutActor(started, number=number, record_experts=record_experts, sleeps=sleeps, bundle=bundle)
 
     weights = ServedWeights(model_dir, version, newest=newest)
     return RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
@@ -65,8 +57,18 @@ async def make_rollout_pool(
 class RolloutActor:
     """One actor, as `rollout/pool/pool.py` sees a worker."""
 
-    def __init__(self, actor: Any, *, number: int, record_experts: bool = False, sleeps: bool = False) -> None:
+    def __init__(
+        self,
+        actor: Any,
+        *,
+        number: int,
+        record_experts: bool = False,
+        sleeps: bool = False,
+        bundle: Bundle | None = None,
+    ) -> None:
+        """`bundle` is what it lies in, which it may give back when it ends."""
         self._actor = actor
+        self._bundle = bundle
         self._record_experts, self._sleeps = record_experts, sleeps
         self.name = f"rollout worker {number}"
         self.place: Place | None = None
@@ -138,10 +140,16 @@ class RolloutActor:
     def kill(self) -> None:
         """End the process at once; what it was asked raises `WorkerDied`."""
         ray.kill(self._actor)
+        self._free()
 
     async def close(self) -> None:
         """Stop the engine, then the actor."""
         await close_actor(self._actor)
+        self._free()
+
+    def _free(self) -> None:
+        if self._bundle is not None:
+            self._bundle.free()
 
     async def _answer(self, call: Awaitable[Any]) -> Any:
         return await await_actor(call, self.name, died=WorkerDied)

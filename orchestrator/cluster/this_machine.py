@@ -13,17 +13,17 @@ PORTS = range(20_000, 32_768)
 seconds later in another process, a connection of somebody else's would take it. Ray's workers listen below 20000."""
 
 
-def free_port() -> int:
-    """Return a port of loopback that was free a moment ago."""
-    return free_ports(1)[0]
+def free_port(host: str = LOOPBACK) -> int:
+    """Return a port of one of this machine's addresses that was free a moment ago."""
+    return free_ports(1, host)[0]
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that were free a moment ago, all different. Raise `RuntimeError` where there are too few."""
+def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
+    """Return ports of an address that were free a moment ago, all different. Raise `RuntimeError` where there are too few."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         if len(found) == count:
             return found
-        with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
+        with contextlib.suppress(OSError), socket.create_server((host, port)):
             found.append(port)
     raise RuntimeError(f"no {count} free ports between {PORTS.start} and {PORTS.stop - 1}; end what holds them")

@@ -12,15 +12,9 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
 from learner.worker import TrainerWorker
-from orchestrator.cluster.actors import (
-    await_actor,
-    close_actor,
-    cluster_gpus,
-    ended_on_failure,
-    gpu_share,
-    host_of,
-    placed,
-)
+from orchestrator.cluster.actors import at_node, await_actor, close_actor, ended_on_failure, host_of, placed
+from orchestrator.cluster.bundles import Bundles
+from orchestrator.cluster.placement import Node
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from orchestrator.deadline import in_thread
 from rollout.weights.delivery import Offered
@@ -33,26 +27,31 @@ FILES = "files"
 """Likewise, for calls that write files."""
 
 
-async def start_trainer_group(
-    config: LearnerConfig, *, actors: int, engine_processes: int = 1, again: bool = False
-) -> TrainerGroup:
-    """Start one actor per rank, and wait until they have joined each other on loopback.
+async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine_processes: int = 1) -> TrainerGroup:
+    """Start one actor per rank in its bundle, and wait until they have joined each other at the first one's address.
 
-    `actors`: see `make_rollout_pool`; `engine_processes` is how many an engine has. Where ranks start `again` they wait for
-    the GPUs of those that died, or for others.
+    `engine_processes` is how many an engine has. Where a machine was lost they wait until all bundles have one again.
     """
-    share = cluster_gpus().share(actors) if again else await gpu_share(actors, wanted=config.ranks)
-    groups = {HEALTH: 1, FILES: 1}
-    as_actor = ray.remote(num_cpus=0, num_gpus=share, max_restarts=0, concurrency_groups=groups)
-    actor = as_actor(TrainerWorker)
-    port = free_port()
-    started = [actor.remote(rank, config.ranks, LOOPBACK, port, config) for rank in range(config.ranks)]
-    group = TrainerGroup(
-        [TrainerActor(one, number=number) for number, one in enumerate(started)], engine_processes=engine_processes
-    )
+    placed_ranks = await bundles.ranks()
+    host, port = await _meeting_place([node for _, node in placed_ranks])
+    actor = ray.remote(max_restarts=0, concurrency_groups={HEALTH: 1, FILES: 1})(TrainerWorker)
+    started = [
+        actor.options(**bundle.options()).remote(rank, config.ranks, host, port, config)
+        for rank, (bundle, _) in enumerate(placed_ranks)
+    ]
+    ranks = [TrainerActor(one, number=number) for number, one in enumerate(started)]
+    group = TrainerGroup(ranks, engine_processes=engine_processes)
     with ended_on_failure(started):
         await group.ready()
     return group
+
+
+async def _meeting_place(nodes: Sequence[Node]) -> tuple[str, int]:
+    """Return where the ranks reach rank 0, which is on loopback where they share a node, and a port that is free there."""
+    first = nodes[0]
+    host = LOOPBACK if {node.name for node in nodes} == {first.name} else first.address
+    here = first.name == ray.get_runtime_context().get_node_id()
+    return host, free_port(host) if here else await at_node(first.name, free_port, host)
 
 
 class TrainerActor:

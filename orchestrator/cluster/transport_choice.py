@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import ray
 
-from orchestrator.cluster.actors import cluster_gpus
 from rollout.weights.host_memory import available_bytes
 from rollout.weights.transports.catalog import AUTO, TRANSPORTS
 
@@ -24,14 +23,13 @@ class Ground:
     object_store: int
 
     @classmethod
-    def of_cluster(cls, *, actors: int, shared: bool) -> "Ground":
-        """Return that of the cluster as it is now, for a run of so many processes, of which two are `shared` out each GPU."""
-        share = min(cluster_gpus().share(actors), 0.5 if shared else 1.0)
+    def of_cluster(cls, *, gpu_share: float) -> "Ground":
+        """Return that of the cluster as it is now, where each process has such a share of a GPU."""
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        fit = [node for node in nodes if not share or node["Resources"].get("GPU")]
+        fit = [node for node in nodes if not gpu_share or node["Resources"].get("GPU")]
         return cls(
             machines=len(fit),
-            gpu_share=share,
+            gpu_share=gpu_share,
             memory=available_bytes()[0],
             object_store=int(min(node["Resources"].get(STORE, 0) for node in fit)),
         )

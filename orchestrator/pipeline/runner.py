@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from envs.core.pulse import LearnerDied
-from orchestrator.cluster.actors import gpu_share
+from orchestrator.cluster.bundles import reserve, wanted_by
+from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import start_ray
 from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread
 from orchestrator.pipeline.config import Config, flat_config
@@ -91,7 +92,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
     try:
         for path in folder.artifacts:  # a process that was killed may not have sent them
             tracker.artifact(path)
-        await _start_cluster(config, ahead)
+        await _start_cluster(run, config, ahead)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         async with run.supervision.watching():
             for one in ahead:
@@ -111,17 +112,18 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         await in_thread(tracker.close, ended)
 
 
-async def _start_cluster(config: Config, ahead: list[StageInstance]) -> None:
-    """Start Ray where a stage needs it. Raise `NoRoomError` where its processes have none."""
-    if wanted := processes(config, ahead):
+async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -> None:
+    """Start Ray where a stage needs it, and reserve what its processes take. Raise `NoRoomError` where there is not as much."""
+    if wanted := placed(config, ahead):
         start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
-        await gpu_share(config.actors, wanted=wanted)
+        run.bundles = await reserve(wanted)
+        await run.bundles.require_folder(run.folder.root)
 
 
-def processes(config: Config, ahead: list[StageInstance]) -> int:
-    """Return how many processes that generate or train these stages start."""
-    engines = config.rollout.processes if any(config.plays(one) for one in ahead) else 0
-    return engines + (config.learner.ranks if any(one.stage.trains for one in ahead) else 0)
+def placed(config: Config, ahead: list[StageInstance]) -> Wanted:
+    """Return what these stages place: the processes that generate and train."""
+    trains, plays = any(one.stage.trains for one in ahead), any(config.plays(one) for one in ahead)
+    return wanted_by(config, trains=trains, plays=plays)
 
 
 async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from orchestrator.cluster.bundles import Bundles
 from orchestrator.deadline import StopFlag, in_thread
 from orchestrator.run.folder import RunDir, evaluations_of
 from orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics
@@ -26,6 +27,8 @@ class RunContext:
         self.progress = progress
         self.stop = stop
         self.metrics = MetricsLog(folder.metrics)
+        self.bundles: Bundles | None = None
+        """What is reserved for the run's processes, once its cluster has started."""
 
     @property
     def model_dir(self) -> Path:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from envs.core.member import MemberNow
 from envs.sandbox.sandbox import MIN_LEVEL
-from orchestrator.cluster.actors import gpus_taken
+from orchestrator.cluster.bundles import gpus_taken
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.run.checkpoint import size_of
@@ -140,12 +140,13 @@ class Engines:
 
     async def _start(self, model: Path) -> None:
         config = self._run.config
-        self._starting = pool = await make_rollout_pool(
+        assert self._run.bundles is not None
+        self._starting = pool = make_rollout_pool(
             config.rollout,
+            bundles=self._run.bundles,
             model_dir=model,
             version=self._run.version,
             seed=config.seed,
-            actors=config.actors,
             record_experts=config.learner.router_replay,
             sleeps=config.placement == "shared",
             healing=self._how_to_heal(model),

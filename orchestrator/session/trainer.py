@@ -12,7 +12,7 @@ from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
-from orchestrator.cluster.actors import gpus_taken
+from orchestrator.cluster.bundles import gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.cluster.transport_choice import Choice, Ground, choose
 from orchestrator.deadline import StopRequested, in_thread, within
@@ -63,13 +63,10 @@ class Trainer:
         """Return the ranks, which start for the first instance that asks."""
         config = self._run.config
         if self.learner is None:
+            assert self._run.bundles is not None
             settled = replace(config.learner, transport=(await in_thread(self._chosen)).transport)
-            starting = start_trainer_group(
-                settled,
-                actors=config.actors,
-                engine_processes=config.rollout.engine.processes,
-                again=self.renewals > 0,
-            )
+            processes = config.rollout.engine.processes
+            starting = start_trainer_group(settled, bundles=self._run.bundles, engine_processes=processes)
             self.learner = await within(
                 self._limits.start(),
                 starting,
@@ -83,8 +80,8 @@ class Trainer:
 
         Raise `ValueError` where that does not reach the engines, or has no room.
         """
-        config, learner = self._run.config, self._run.config.learner
-        ground = Ground.of_cluster(actors=config.actors, shared=config.placement == "shared")
+        assert self._run.bundles is not None
+        learner, ground = self._run.config.learner, Ground.of_cluster(gpu_share=self._run.bundles.gpu_share)
         nbytes = require_whole(self._run.model_dir) * wire_dtype(learner.wire_dtype).itemsize
         choice = choose(learner.transport, ground, sparse=learner.sparse_push, nbytes=nbytes)
         self._run.progress.note(f"weights travel by {choice.transport}: {choice.why}")

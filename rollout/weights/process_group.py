@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -73,7 +74,7 @@ class ProcessGroup:
             return dist.ProcessGroupNCCL(self._store, rank, size, nccl)
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         gloo._timeout = min(timeout, timedelta(seconds=ALONE_S))
-        gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(self.member))]
+        gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=own_address(self.member.host, self.member.port))]
         return dist.ProcessGroupGloo(self._store, rank, size, gloo)
 
 
@@ -114,9 +115,16 @@ def _wait(work: Any, segment: torch.Tensor, limit: timedelta) -> None:
         torch.cuda.synchronize(segment.device)  # NCCL's wait is the stream's, not this process's
 
 
-def _own_address(member: GroupMember) -> str:
-    """Return the address of this machine towards the meeting place."""
+def own_address(host: str, port: int) -> str:
+    """Return the address of this machine towards another one's."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((member.host, member.port))  # sends nothing
+        probe.connect((host, port))  # sends nothing
         address: str = probe.getsockname()[0]
         return address
+
+
+def interface_towards(host: str, port: int) -> str:
+    """Return the name of this machine's network interface towards an address."""
+    own = own_address(host, port)
+    names = [name for name, addresses in psutil.net_if_addrs().items() if own in [one.address for one in addresses]]
+    return names[0]

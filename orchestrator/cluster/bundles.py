@@ -1,0 +1,193 @@
+"""What a run has reserved of a cluster from its start to its end: placement groups of Ray, a bundle for each process."""
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from orchestrator.cluster.actors import at_node
+from orchestrator.cluster.placement import Node, NoRoomError, Wanted, in_order, lacking
+from orchestrator.settings.run_config import RunConfig
+
+ROOM_S = 5.0
+"""How long the processes of a run before may take to go, in seconds."""
+SOME_CPU = 0.01
+"""What a process takes of Ray's account of CPUs where there are no GPUs: next to nothing, since its threads are set in the
+configuration. A machine that offers none, such as a head that only leads, gets no process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What is reserved for one process, which asks for a share of its GPUs."""
+
+    group: PlacementGroup
+    number: int
+    gpus: float
+    own: bool = False
+    """Whether the group has this bundle alone, and goes with its process."""
+
+    def options(self) -> dict[str, Any]:
+        """Return what Ray is told of an actor in it."""
+        there = PlacementGroupSchedulingStrategy(self.group, self.number)
+        return {"num_cpus": 0, "num_gpus": self.gpus, "scheduling_strategy": there}
+
+    def free(self) -> None:
+        """Give it back if it was its process's own."""
+        if self.own:
+            remove_placement_group(self.group)
+
+
+class Bundles:
+    """The bundles of a run. Where a machine is lost, Ray finds another one for those on it, as soon as there is one."""
+
+    def __init__(self, wanted: Wanted, *, on_gpus: bool) -> None:
+        """Ask for those of the ranks, on few machines; where they share their GPUs with engines, for all."""
+        self._wanted = wanted
+        self._on_gpus = on_gpus
+        self._ranks: PlacementGroup | None = None
+        self._engines: PlacementGroup | None = None
+        packed = "PACK" if on_gpus else "SPREAD"  # cores are shared by whatever lies on a machine: each takes its part
+        if wanted.shared:
+            self._ranks = self._engines = _group(wanted.gpus, self._need(), strategy=packed)
+        elif wanted.ranks:
+            self._ranks = _group(wanted.ranks, self._need(), strategy=packed)
+
+    @property
+    def gpu_share(self) -> float:
+        """Which share of a GPU each process has; 0 where the cluster has none."""
+        return self._on_gpus * (0.5 if self._wanted.shared else 1.0)
+
+    async def ready(self) -> None:
+        """Wait until all are reserved. The ranks come first: what they leave is spread over."""
+        if self._ranks is not None:
+            await self._ranks.ready()
+        if self._engines is None and self._wanted.engines:
+            self._engines = _group(self._wanted.engines, self._need(self._wanted.processes), strategy="SPREAD")
+        if self._engines is not None:
+            await self._engines.ready()
+
+    async def ranks(self) -> list[tuple[Bundle, Node]]:
+        """Return the bundle of each rank, and where it lies: those of a machine follow each other, the driver's first.
+
+        Waits while one has no machine.
+        """
+        assert self._ranks is not None
+        names = await _nodes(self._ranks)
+        order = list(range(self._wanted.ranks))
+        if not self._wanted.shared:  # else a rank keeps the number of its engine
+            order = in_order(names, first=ray.get_runtime_context().get_node_id())
+        there = {node.name: node for node in cluster_nodes()}
+        return [(self._bundle(self._ranks, number), there[names[number]]) for number in order]
+
+    def engine(self, number: int) -> Bundle:
+        """Return the bundle of an engine, a new one for one beyond those of the start, which may have to wait for room."""
+        if self._engines is None or number >= self._wanted.engines:
+            added = _group(1, self._need(self._wanted.processes), strategy="PACK")
+            return Bundle(group=added, number=0, gpus=self._wanted.processes if self._on_gpus else 0, own=True)
+        return self._bundle(self._engines, number, self._wanted.processes)
+
+    async def engine_nodes(self) -> list[str]:
+        """Return the node of each engine of the start. Waits while one has no machine."""
+        assert self._engines is not None
+        return (await _nodes(self._engines))[: self._wanted.engines]
+
+    async def require_folder(self, folder: Path) -> None:
+        """Raise `ValueError` where a machine of these bundles does not see a folder of this one."""
+        groups = [group for group in (self._ranks, self._engines) if group is not None]
+        used = {name for group in groups for name in await _nodes(group)} - {ray.get_runtime_context().get_node_id()}
+        for node in cluster_nodes():
+            if node.name in used and not await at_node(node.name, os.path.isdir, str(folder)):
+                raise ValueError(
+                    f"runs_dir: {folder} is not there on {node.address}, which the run needs too; give a folder that all "
+                    "machines share at one path"
+                )
+
+    def free(self) -> None:
+        """Give all back but what engines have of their own."""
+        for group in {self._ranks, self._engines} - {None}:
+            remove_placement_group(group)
+
+    def _bundle(self, group: PlacementGroup, number: int, processes: int = 1) -> Bundle:
+        share = 0.5 if self._wanted.shared else processes
+        return Bundle(group=group, number=number, gpus=share if self._on_gpus else 0)
+
+    def _need(self, gpus: int = 1) -> dict[str, float]:
+        """Return what Ray is to reserve for so many GPUs."""
+        return {"GPU": float(gpus)} if self._on_gpus else {"CPU": SOME_CPU}
+
+
+def wanted_by(config: RunConfig, *, trains: bool = True, plays: bool = True) -> Wanted:
+    """Return what a run places whose stages train, or generate, or both."""
+    return Wanted(
+        ranks=config.learner.ranks * trains,
+        engines=config.rollout.workers * plays,
+        processes=config.rollout.engine.processes,
+        shared=config.placement == "shared",
+    )
+
+
+async def reserve(wanted: Wanted) -> Bundles:
+    """Reserve what a run wants. Raise `NoRoomError` with what is wanted and what there is where the cluster lacks it.
+
+    That is said at once, or where others have it, after the seconds that the processes of a run before may take to go. Where
+    there are fewer GPUs than processes a rank and an engine share one.
+    """
+    found = cluster_nodes()
+    gpus = sum(node.gpus for node in found)
+    if 0 < gpus < wanted.gpus and wanted.processes == 1:
+        wanted = replace(wanted, shared=True)
+    if not wanted.fits(found):
+        raise NoRoomError(lacking(wanted, found))
+    bundles = Bundles(wanted, on_gpus=gpus > 0)
+    try:
+        async with asyncio.timeout(ROOM_S):
+            await bundles.ready()
+    except BaseException as error:
+        bundles.free()
+        if isinstance(error, TimeoutError):
+            await asyncio.sleep(ROOM_S / 10)  # what was reserved counts as free again
+            raise NoRoomError(lacking(wanted, cluster_nodes())) from None
+        raise
+    return bundles
+
+
+def _group(count: int, each: dict[str, float], *, strategy: str) -> PlacementGroup:
+    return placement_group([dict(each) for _ in range(count)], strategy=strategy)
+
+
+async def _nodes(group: PlacementGroup) -> list[str]:
+    """Return the node of each bundle of a group, once all have one that is there."""
+    while True:
+        await group.ready()
+        found: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+        if set(found.values()) <= {node.name for node in cluster_nodes()}:
+            return [found[number] for number in range(len(found))]
+        await asyncio.sleep(0.5)  # a machine was lost, and its bundles are not yet known to be
+
+
+def cluster_nodes() -> list[Node]:
+    """Return the nodes of the cluster as they are now."""
+    free = available_resources_per_node()
+    return [
+        Node(
+            name=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            gpus=node["Resources"].get("GPU", 0),
+            free=free.get(node["NodeID"], {}).get("GPU", 0),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def gpus_taken() -> str:
+    """Return how many GPUs are taken, for a message on what was not placed; empty where the cluster has none."""
+    found = cluster_nodes()
+    total, free = sum(one.gpus for one in found), sum(one.free for one in found)
+    return f" (of the GPUs {total - free:g} of {total:g} are taken)" if total else ""
