@@ -25,8 +25,8 @@ class Ground:
     @classmethod
     def of_cluster(cls, *, gpu_share: float) -> "Ground":
         """Return that of the cluster as it is now, where each process has such a share of a GPU."""
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        fit = [node for node in nodes if not gpu_share or node["Resources"].get("GPU")]
+        needed = "GPU" if gpu_share else "CPU"  # a machine that offers none, such as a head that only leads, gets no process
+        fit = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(needed)]
         return cls(
             machines=len(fit),
             gpu_share=gpu_share,

@@ -26,7 +26,7 @@ from rollout.weights.manifest import WeightManifest
 from rollout.weights.receiver import WeightReceiver
 from rollout.weights.weight_files import require_whole
 
-prepare_environment()  # vLLM reads it while it is imported
+prepare_environment(pushes=True)  # vLLM reads it while it is imported
 
 from vllm import SamplingParams
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest

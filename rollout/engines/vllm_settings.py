@@ -14,8 +14,15 @@ KEEP_FREED = f"glibc.malloc.mmap_threshold={2**30}:glibc.malloc.trim_threshold={
 """Lets malloc use freed memory again, in processes that start with it."""
 
 
-def prepare_environment() -> None:
-    """Set the variables that vLLM reads, where they are not set; to be called before vLLM is imported."""
+def prepare_environment(*, pushes: bool = False) -> None:
+    """Set the variables that vLLM reads, where they are not set; to be called before vLLM is imported.
+
+    `pushes` says whether the engine's weights will be replaced while it runs.
+    """
+    if ON_CPU and pushes:
+        # A push goes through new memory as large as the model, layer by layer: taken from the system anew each time, as large
+        # pieces are otherwise, it costs four times what copying into it does. What is left over is given back after a push.
+        os.environ.setdefault("GLIBC_TUNABLES", KEEP_FREED)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
@@ -31,9 +38,6 @@ def prepare_environment() -> None:
         # The worker shares the engine's process. As a process of its own it starts later, and the two spin on a core
         # while they wait for each other.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        # A push goes through new memory as large as the model, layer by layer: taken from the system anew each time, as large
-        # pieces are otherwise, it costs four times what copying into it does. What is left over is given back after a push.
-        os.environ.setdefault("GLIBC_TUNABLES", KEEP_FREED)
         # Compiling the sampler's few kernels takes 40 s and gains nothing.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
