@@ -25,7 +25,9 @@ class Ground:
     @classmethod
     def of_cluster(cls, *, gpu_share: float) -> "Ground":
         """Return that of the cluster as it is now, where each process has such a share of a GPU."""
-        needed = "GPU" if gpu_share else "CPU"  # a machine that offers none, such as a head that only leads, gets no process
+        needed = (
+            "GPU" if gpu_share else "CPU"
+        )  # a machine that offers none, such as a head that only leads, gets no process
         fit = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(needed)]
         return cls(
             machines=len(fit),
