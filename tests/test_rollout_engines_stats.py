@@ -13,6 +13,8 @@ def test_requests_and_tokens_add_up_over_engines_and_the_use_of_the_cache_is_the
         cached_tokens=9,
         sampled_tokens=80,
         preemptions=2,
+        drafted_tokens=12,
+        accepted_tokens=5,
     )
     idle = EngineStats()
     assert EngineStats.together([one, one, idle]) == EngineStats(
@@ -24,5 +26,7 @@ def test_requests_and_tokens_add_up_over_engines_and_the_use_of_the_cache_is_the
         cached_tokens=18,
         sampled_tokens=160,
         preemptions=4,
+        drafted_tokens=24,
+        accepted_tokens=10,
     )
     assert EngineStats.together([]) == idle

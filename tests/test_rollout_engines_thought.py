@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from rollout.trajectory import WeightVersion
 
 ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
+DRAFTING = replace(CONFIG, speculation="ngram")
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
 LIMITS = [None, *(ThoughtLimit(tokens=tokens, grace=grace) for tokens in (0, 5, 17, 33) for grace in (0, 6))]
@@ -65,19 +67,20 @@ def check_stats(stats: EngineStats, samples: list[Passage]) -> None:
     """The engine has counted every token of these samples, and no other."""
     assert stats.sampled_tokens == sum(len(said.token_ids) for _, _, said in samples)
     assert stats.prompt_tokens == sum(len(prompt) for prompt, _, _ in samples)
-    assert max(len(said.token_ids) for _, _, said in samples) <= stats.passes
+    assert max(len(said.token_ids) for _, _, said in samples) <= stats.passes + stats.accepted_tokens
+    assert stats.accepted_tokens <= stats.drafted_tokens
     assert 1 <= stats.running <= CONFIG.max_sequences
     assert 0 < stats.cache_use <= 1
     assert (stats.waiting, stats.preemptions) == (0.0, 0)
 
 
-async def story(model_dir: Path, *, forced: int) -> None:
+async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
     """Sample under many limits at once; then push weights while thoughts are in flight, and sample again."""
     tokenizer = load_tokenizer(model_dir)
     tags = ThoughtTags(tokenizer)
     opening = "<think>\n" if tags.opened_by_prompt else ""
     prompt = tuple(tokenizer(f"<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n{opening}")["input_ids"])
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS, tags=tags)
+    engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS, tags=tags)
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
@@ -92,7 +95,9 @@ async def story(model_dir: Path, *, forced: int) -> None:
 
     try:
         samples = await sample(3, tokens=48)
-        check_stats(engine.take_stats(), samples)
+        stats = engine.take_stats()
+        check_stats(stats, samples)
+        assert (stats.accepted_tokens > 0) == (config.speculation != "off")
         assert check_marks(tags, samples) >= forced
         assert gap(rank, samples) < TOLERANCE
         rows = [TrainingSample.supervised(ids=prompt, trained_T=[False, *[True] * (len(prompt) - 1)])]
@@ -131,14 +136,15 @@ def opening_itself(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "forced"),
+    ("make", "config", "forced"),
     [
-        (tiny_models.nemotron_h, 12),
-        pytest.param(tiny_models.qwen3, 12, marks=pytest.mark.slow),
-        pytest.param(opening_itself, 3, marks=pytest.mark.slow),
+        (tiny_models.nemotron_h, CONFIG, 12),
+        pytest.param(tiny_models.qwen3, DRAFTING, 12, marks=pytest.mark.slow),
+        pytest.param(tiny_models.qwen3, CONFIG, 12, marks=pytest.mark.slow),
+        pytest.param(opening_itself, CONFIG, 3, marks=pytest.mark.slow),
     ],
 )
 def test_thoughts_are_closed_at_their_limits_and_sampled_tokens_agree_with_the_trainer(
-    make: Callable[[Path], Path], forced: int, tmp_path: Path
+    make: Callable[[Path], Path], config: EngineConfig, forced: int, tmp_path: Path
 ) -> None:
-    asyncio.run(story(make(tmp_path / "model"), forced=forced))
+    asyncio.run(story(make(tmp_path / "model"), config, forced=forced))

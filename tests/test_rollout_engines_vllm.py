@@ -321,6 +321,12 @@ def test_engine_and_trainer_agree_before_and_after_a_weight_push(
             "extra.kv_cache_dtyp: vLLM has no such setting; kv_cache_dtype?",
         ),
         (EngineConfig(pipeline_parallel=2), "pipeline_parallel=2: vLLM's CPU build has no pipelines"),
+        (EngineConfig(runner="v2"), "runner=v2: it needs Triton, which vLLM's CPU build has not"),
+        (EngineConfig(speculation="mtp"), "speculation=mtp needs a GPU; set ngram, or off"),
+        (
+            EngineConfig(speculation="ngram"),
+            "speculation=ngram: on a CPU vLLM can't take a refused draft out of the states",
+        ),
         (EngineConfig(prefix_caching="on"), "prefix_caching=on, but vLLM has no states in the middle of a prompt"),
     ],
 )

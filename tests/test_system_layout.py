@@ -121,6 +121,8 @@ HOMES = {
         "rollout/engines/vllm_stats.py",
         "rollout/engines/vllm_worker.py",
         "rollout/engines/expert_recorder.py",
+        "rollout/engines/batch_thought_processor.py",
+        "rollout/engines/draft_sampler.py",
         "rollout/engines/thought_processor.py",
         "rollout/serving/family_parser.py",
         "rollout/serving/server.py",

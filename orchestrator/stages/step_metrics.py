@@ -37,6 +37,8 @@ def step_metrics(report: StepReport) -> dict[str, float]:
     }
     metrics |= report.times.metrics() | _buffer_metrics(report.occupancy) | _episode_metrics(everything)
     metrics |= {f"engine/{name}": float(value) for name, value in asdict(report.engine).items()}
+    if report.engine.drafted_tokens:
+        metrics["engine/accepted_share"] = report.engine.accepted_tokens / report.engine.drafted_tokens
     trained, answered = _by_env(report.groups), _by_env(everything)
     for env, groups in sorted(answered.items()):
         measured = _env_metrics(groups) | {"groups_trained": float(len(trained.get(env, [])))}

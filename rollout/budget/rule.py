@@ -21,8 +21,8 @@ from rollout.formats.turn_format import opens_thought
 from rollout.trajectory import Closed, Thought
 
 TOKENS_BEFORE = 32
-"""How many tokens before the place of a forced closing are read for what the model has already begun of it, and how many
-may stand before the end of an opening beside its own."""
+"""How many tokens before the place of a forced closing are read at the least for what the model has already begun of it, and
+how many may stand before the end of an opening beside its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,8 @@ class ThoughtTags:
         if closing is not None and self.tags.closing not in closing:
             raise ValueError(f"rollout.thought.closing={closing!r} does not contain {self.tags.closing!r}")
         self.closing = closing if closing is not None else form.closing
-        self._tag_id: int | None = tokenizer.get_vocab().get(self.tags.closing)
+        self.tag_id: int | None = tokenizer.get_vocab().get(self.tags.closing)
+        """The token that is the closing tag; None where it is several."""
         self.opening_tokens = len(tokenizer(self.tags.opening, add_special_tokens=False)["input_ids"])
 
     @classmethod
@@ -91,14 +92,28 @@ class ThoughtTags:
         prompt = rendered(self._tokenizer, in_mode([ASKED], self._think), open_turn=True) or ""
         return prompt.rstrip().endswith(self.tags.opening)
 
+    def before_grammar(self) -> "ThoughtTags":
+        """Return those whose closing ends with the tag: the answer's grammar begins right after it and takes nothing else."""
+        return ThoughtTags(self._tokenizer, closing=self.closing.partition(self.tags.closing)[0] + self.tags.closing)
+
+    @property
+    def reach(self) -> int:
+        """How many tokens of a turn are read for the opening of its thought."""
+        return self.opening_tokens + TOKENS_BEFORE
+
+    @property
+    def window(self) -> int:
+        """How many tokens before the place of a forced closing are read for what the model has already begun of it."""
+        return max(TOKENS_BEFORE, len(self.closing.encode()))
+
     def opened_by(self, context_ids: Sequence[int]) -> bool:
         """Return whether the ids before a turn have opened its thought."""
         return opens_thought(self._tokenizer, self.tags, context_ids)
 
     def close_of(self, ids: Sequence[int]) -> tuple[int, int] | None:
         """Return where the first closing tag lies: its first index and that after its last; None where there is none."""
-        if self._tag_id is not None:
-            return (at := list(ids).index(self._tag_id), at + 1) if self._tag_id in ids else None
+        if self.tag_id is not None:
+            return (at := list(ids).index(self.tag_id), at + 1) if self.tag_id in ids else None
         text = self._text(ids)
         tag = self.tags.closing
         if tag not in text:
@@ -116,7 +131,7 @@ class ThoughtTags:
         """
         if self.opened_by_prompt if opened is None else opened:
             return 0
-        reach = min(len(ids), self.opening_tokens + TOKENS_BEFORE)
+        reach = min(len(ids), self.reach)
         if not self._opens(ids[:reach]):
             return None
         return next(end for end in range(1, reach + 1) if self._opens(ids[:end]))
@@ -186,14 +201,17 @@ class ThoughtTags:
 
     def _begins_opening(self, ids: Sequence[int]) -> bool:
         """Return whether a turn has ended inside the opening of a thought."""
-        return self.tags.opening.startswith(self._text(ids[: self.opening_tokens + TOKENS_BEFORE]).lstrip())
+        return self.tags.opening.startswith(self._text(ids[: self.reach]).lstrip())
 
     def _line_ends(self, ids: Sequence[int]) -> bool:
         return bool(ids) and "\n" in self._text(ids[-1:])
 
     def _rest_of_closing(self, thought: Sequence[int]) -> tuple[int, ...]:
         """Return the closing without what the thought's end already has of it."""
-        end = self._text(thought[-TOKENS_BEFORE:])
+        return self.rest_after(self._text(thought[-self.window :]))
+
+    def rest_after(self, end: str) -> tuple[int, ...]:
+        """Return the closing without what the end of a thought already has of it."""
         rest = self.closing[begun(self.closing, end) :]
         if rest == self.closing:  # the tag may have been begun without the white space in front of it
             bare = self.closing.lstrip()

@@ -8,6 +8,8 @@ from envs.core.setting import identity, running
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
 """Precision of an engine's weights; auto is that of the model's files."""
 PrefixCaching = Literal["auto", "on", "off"]
+Runner = Literal["auto", "v1", "v2"]
+Speculation = Literal["off", "ngram", "mtp"]
 SLOWEST_PUSH = 100e6
 """Bytes a second of a weight push, at the least."""
 SET_BY = {
@@ -22,6 +24,7 @@ SET_BY = {
     "enable_expert_parallel": "rollout.engine.expert_parallel",
     "data_parallel_size": "rollout.workers",
     "enable_sleep_mode": "placement",
+    "speculative_config": "rollout.engine.speculation",
     "gpu_memory_utilization": "rollout.engine.gpu_memory_utilization",
 }
 """vLLM's settings that have one here."""
@@ -55,7 +58,16 @@ class EngineConfig:
     """Most tokens in one forward pass, prompts included; on a CPU, where a prompt is one pass, at least `max_model_len`."""
     prefix_caching: PrefixCaching = running("auto")
     """Whether what prompts begin with alike is computed once while the weights are the same: the prompt of a group, the
-    turns before in an episode. auto is on, but for what can't: hybrid models on a CPU, and router replay."""
+    turns before in an episode. auto is on, but for what can't: hybrid models and router replay on a CPU."""
+    runner: Runner = running("auto")
+    """vLLM's model runner: auto is its second, v2, and the first, v1, where that can't: on CPUs."""
+    speculation: Speculation = running("off")
+    """How tokens are guessed ahead, to be checked many in a pass, which changes nothing of what is sampled: from what the
+    sequence has said before (ngram), or by the model's own heads for it (mtp; on GPUs)."""
+    draft_tokens: int = running(3)
+    """How many tokens are guessed ahead."""
+    draft_heads: str | None = running(None)
+    """Folder of the model whose heads guess (mtp): models that a run has saved have none. null is the engine's own model."""
     tensor_parallel: int = running(1)
     """Processes that share each layer of one engine, each with a GPU, or with `threads` CPU threads."""
     pipeline_parallel: int = running(1)
@@ -79,6 +91,8 @@ class EngineConfig:
                 f"rollout.engine.tensor_parallel={self.tensor_parallel} and pipeline_parallel={self.pipeline_parallel} "
                 "must be at least 1"
             )
+        if self.draft_tokens < 1:
+            raise ValueError(f"rollout.engine.draft_tokens={self.draft_tokens} must be at least 1 token")
         for name in self.extra:
             if name in SET_BY:
                 raise ValueError(f"rollout.engine.extra.{name} has a setting of its own: {SET_BY[name]}")

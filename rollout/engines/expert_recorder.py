@@ -1,7 +1,7 @@
 """Records inside vLLM's worker which experts its routers choose, for each position of each request.
 
-vLLM has a recorder of its own (`enable_return_routed_experts`), which needs Triton, prefix caching and a model runner that
-takes no logits processors like ours. This one needs layers that run as Python in every pass: `enforce_eager`.
+In vLLM's first model runner, and in layers that run as Python in every pass: `enforce_eager`. The second has a recorder of its
+own (`enable_return_routed_experts`), which returns a row for each layer of the model, with experts or without.
 """
 
 from functools import partial
@@ -17,6 +17,11 @@ from rollout.expert_choices import first_recorded
 
 KEPT = 4
 """Requests whose choices are kept until somebody takes them, as a multiple of those that run at once."""
+
+
+def expert_layers(model: torch.nn.Module) -> list[int]:
+    """Return the numbers of a model's layers that have experts."""
+    return sorted(module.layer_id for module in model.modules() if isinstance(module, MoERunner))
 
 
 class ExpertRecorder:

@@ -75,7 +75,7 @@ class EngineStats:
 
     `running` and `waiting` are the requests that were generated and that waited for room in a pass, `cache_use` is the share
     of the key-value cache that was taken: means over the `passes`. The others are sums; a request that lost its room to
-    another and is computed again is a preemption.
+    another and is computed again is a preemption. Of the tokens that were guessed ahead some were accepted.
     """
 
     passes: int = 0
@@ -86,6 +86,8 @@ class EngineStats:
     cached_tokens: int = 0
     sampled_tokens: int = 0
     preemptions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @classmethod
     def together(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
@@ -99,6 +101,8 @@ class EngineStats:
             cached_tokens=sum(one.cached_tokens for one in engines),
             sampled_tokens=sum(one.sampled_tokens for one in engines),
             preemptions=sum(one.preemptions for one in engines),
+            drafted_tokens=sum(one.drafted_tokens for one in engines),
+            accepted_tokens=sum(one.accepted_tokens for one in engines),
         )
 
 

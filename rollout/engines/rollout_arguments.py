@@ -6,12 +6,18 @@ from pathlib import Path
 
 from vllm import AsyncEngineArgs
 from vllm.config import WeightTransferConfig
+from vllm.triton_utils import HAS_TRITON
 
 from rollout.budget.request_args import CLOSING
+from rollout.engines.batch_thought_processor import BatchThoughtProcessor
 from rollout.engines.config import OURS, SET_BY, EngineConfig
+from rollout.engines.model_runner import RunnerName, chosen_runner, drafting, set_runner
 from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU, engine_arguments
 from rollout.engines.vllm_worker import BACKEND, WorkerExtension
+
+THOUGHT_PROCESSORS: dict[RunnerName, type] = {"v1": ThoughtProcessor, "v2": BatchThoughtProcessor}
+"""What limits thoughts in each of vLLM's model runners."""
 
 
 def rollout_arguments(
@@ -33,8 +39,14 @@ def rollout_arguments(
         if name not in known:
             like = difflib.get_close_matches(name, known, n=1)
             raise ValueError(f"rollout.engine.extra.{name}: vLLM has no such setting{f'; {like[0]}?' if like else ''}")
+    runner = chosen_runner(
+        config.runner, triton=HAS_TRITON, records_pipeline=record_experts and config.pipeline_parallel > 1
+    )
+    by_vllm = record_experts and runner == "v2"
+    drafts = drafting(config, runner, model_dir, record_experts=record_experts)
+    set_runner(runner)
     arguments = AsyncEngineArgs(
-        **engine_arguments(eager=record_experts, processes=config.processes)
+        **engine_arguments(eager=record_experts and not by_vllm, processes=config.processes)
         | config.extra
         | {
             "model": str(model_dir),
@@ -49,13 +61,28 @@ def rollout_arguments(
             "enable_expert_parallel": config.expert_parallel,
             # Not the logits' own: what was really sampled from.
             "logprobs_mode": "processed_logprobs",
-            "logits_processors": [ThoughtProcessor],
+            # The first runner takes none beside drafts: there `DraftSampler` has them.
+            "logits_processors": [] if closing is None or (drafts and runner == "v1") else [THOUGHT_PROCESSORS[runner]],
+            "speculative_config": drafts,
+            "enable_return_routed_experts": by_vllm,
             "additional_config": {} if closing is None else {CLOSING: closing},
             "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
             "worker_extension_cls": f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
         }
     )
-    why_not = _uncached(arguments, record_experts=record_experts) if config.prefix_caching != "off" else ""
+    if drafts and runner == "v1" and arguments.create_model_config().is_hybrid:
+        raise ValueError(
+            f"rollout.engine.speculation={config.speculation}: on a CPU vLLM can't take a refused draft out of the states of "
+            "this model's Mamba layers again; set it to off"
+        )
+    if by_vllm and config.prefix_caching == "off":
+        raise ValueError(
+            "rollout.engine.prefix_caching=off: vLLM records experts beside cached prefixes alone; leave it at auto, or set "
+            "rollout.engine.runner=v1"
+        )
+    why_not = (
+        _uncached(arguments, record_experts=record_experts and not by_vllm) if config.prefix_caching != "off" else ""
+    )
     if why_not and config.prefix_caching == "on":
         raise ValueError(f"rollout.engine.prefix_caching=on, but {why_not}; leave it at auto")
     arguments.enable_prefix_caching = config.prefix_caching != "off" and not why_not

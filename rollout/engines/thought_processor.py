@@ -1,32 +1,55 @@
-"""The limit of a thought inside vLLM: a logits processor that closes it where `rollout/budget/rule.py` says.
+"""The limit of a thought in vLLM's first model runner: a logits processor that closes it where the rule says.
 
-It runs in the engine's process, for rollouts and for the server alike. A request asks for it with the extra arguments
-`thinking_budget` and `thinking_grace` (tokens); `thinking_begun` is how many of the prompt's last tokens are the beginning
-of the turn, which counts. The text that closes a thought is the engine's: `thinking_closing` of its
-`additional_config`.
+It runs in the engine's process, for rollouts and for the server alike; `batch_thought_processor.py` is that of the second
+runner, by the same rule on tensors (`rollout/budget/limited_turns.py`). A request asks for it with the extra arguments
+`thinking_budget` and `thinking_grace` (tokens); `thinking_begun` is how many of the prompt's last tokens are the beginning of
+the turn, which counts. The text that closes a thought is the engine's: `thinking_closing` of its `additional_config`.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
+from rollout.budget.limited_turns import LimitedTurns
 from rollout.budget.request_args import BEGUN, BUDGET, CLOSING, GRACE, check_extra_args
-from rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.tokenizer import load_tokenizer
 
 
-class ThoughtProcessor(AdapterLogitsProcessor):
+@dataclass
+class _Request:
+    """A request with a limit: its slot, the tokens that it samples, a list that grows, and how many of them were read."""
+
+    slot: int
+    sampled: Sequence[int]
+    read: int
+
+
+class ThoughtProcessor(LogitsProcessor):
     """Forces the closing of thoughts at their limits; requests without a limit are left alone."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        super().__init__(vllm_config, device, is_pin_memory)
-        self._model = Path(vllm_config.model_config.tokenizer)
-        self._closing = str(vllm_config.additional_config.get(CLOSING, ""))
+        model = vllm_config.model_config
+        tokenizer = load_tokenizer(Path(model.tokenizer))
+        tags = ThoughtTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
+        self._device = device
+        self._none = 2 * int(vllm_config.scheduler_config.max_num_seqs)  # some come before others have gone
+        """The slot of those without a limit."""
+        self._turns = LimitedTurns(
+            tokenizer,
+            [tags, tags.before_grammar()],
+            vocabulary=model.get_vocab_size(),
+            slots=self._none + 1,
+            device=device,
+        )
+        self._requests: dict[int, _Request] = {}
+        """Those with a limit, by row."""
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -37,52 +60,41 @@ class ThoughtProcessor(AdapterLogitsProcessor):
         """Return False: it decides which token comes."""
         return False
 
-    def new_req_logits_processor(self, params: SamplingParams) -> "_Request | None":
-        """Return the state of a new request; None without a limit."""
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Take note of requests that come, go, or get another row."""
+        process_dict_updates(self._requests, batch_update, self._new)
+
+    def _new(self, params: SamplingParams, prompt: list[int] | None, sampled: list[int]) -> _Request | None:
+        """Return what is known of a request that comes, or comes back; None without a limit."""
         given = params.extra_args or {}
         if BUDGET not in given:
             return None
+        assert prompt is not None
         limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
-        tags = self._tags if params.structured_outputs is None else self._tags_before_grammar
-        return _Request(tags, limit, begun=given.get(BEGUN, 0))
+        first = len(prompt) - int(given.get(BEGUN, 0))
+        ids = [*prompt[first:], *sampled]
+        variant = int(params.structured_outputs is not None)
+        taken = {request.slot for request in self._requests.values()}
+        slot = next(slot for slot in range(self._none) if slot not in taken)
+        self._turns.put([slot], [self._turns.begun(limit, prompt[:first], ids, variant=variant)])
+        return _Request(slot=slot, sampled=sampled, read=len(sampled))
 
-    @cached_property
-    def _tags(self) -> ThoughtTags:
-        return ThoughtTags(load_tokenizer(self._model), closing=self._closing)
-
-    @cached_property
-    def _tags_before_grammar(self) -> ThoughtTags:
-        """Those whose closing ends with the tag: the answer's grammar begins right after it and takes nothing else."""
-        tag = self._tags.tags.closing
-        return ThoughtTags(load_tokenizer(self._model), closing=self._closing.partition(tag)[0] + tag)
-
-
-class _Request:
-    """One request: nothing to do before the limit, a token each step while the closing is inserted, then nothing more."""
-
-    def __init__(self, tags: ThoughtTags, limit: ThoughtLimit, *, begun: int) -> None:
-        self._tags = tags
-        self._limit = limit
-        self._begun = begun
-        self._over = False
-        self._opened: bool | None = None
-        self._forced_close: ForcedClose | None = None
-
-    def __call__(self, prompt_ids: Sequence[int], new_ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        if self._over or self._begun + len(new_ids) < self._limit.tokens:
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Make certain what the rule inserts."""
+        if not self._requests:
             return logits
-        ids = [*prompt_ids[max(0, len(prompt_ids) - self._begun) :], *new_ids] if self._begun else new_ids
-        if self._opened is None:
-            self._opened = self._tags.opened_by(prompt_ids[: len(prompt_ids) - self._begun])
-        if self._forced_close is None:
-            self._forced_close = self._tags.forced_close(ids, self._limit, opened=self._opened)
-            if self._forced_close is None:
-                self._over = self._tags.close_of(ids) is not None
-                return logits
-        place = len(ids) - self._forced_close.start
-        if place >= len(self._forced_close.ids):
-            self._over = True
-            return logits
-        only = torch.full_like(logits, float("-inf"))
-        only[self._forced_close.ids[place]] = 0.0
-        return only
+        while behind := [one for one in self._requests.values() if one.read < len(one.sampled)]:
+            self._read(behind)
+        slots = [self._none] * len(logits)
+        for row, request in self._requests.items():
+            slots[row] = request.slot
+        self._turns.close(logits, self._turns.of(torch.tensor(slots, device=self._device)))
+        return logits
+
+    def _read(self, behind: Sequence[_Request]) -> None:
+        """Read a token of each of these requests."""
+        slots, tokens = [one.slot for one in behind], [one.sampled[one.read] for one in behind]
+        new = torch.ones(len(behind), dtype=torch.bool, device=self._device)
+        self._turns.read(torch.tensor(slots, device=self._device), torch.tensor(tokens, device=self._device), new)
+        for one in behind:
+            one.read += 1

@@ -75,6 +75,9 @@ class VllmEngine:
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         closing = None if tags is None else tags.closing
         arguments = rollout_arguments(model_dir, config, closing=closing, record_experts=record_experts, sleeps=sleeps)
+        self._by_vllm = arguments.enable_return_routed_experts
+        """Whether experts come with what vLLM puts out, those of its layers without any among them."""
+        self._expert_layers: list[int] = []
         self._served = 0
         """How many weights were loaded: prompts share what was computed of them with those of the same weights alone."""
         self._scratch = ScratchFolder()
@@ -97,7 +100,11 @@ class VllmEngine:
         self._process.loading = await self._llm.collective_rpc("end_with_parent")
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
-        if self._record_experts:
+        if self._config.speculation != "off" and not self._llm.vllm_config.use_v2_model_runner:
+            await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
+        if self._by_vllm:
+            self._expert_layers = (await self._llm.collective_rpc("expert_layers"))[0]
+        elif self._record_experts:
             refusals = await self._llm.collective_rpc("record_experts")
             if any(refusals):
                 raise ValueError(
@@ -126,7 +133,7 @@ class VllmEngine:
             [(span.version, span.start) for span in sampled.weight_versions],
             forced_T=forced_T,
             finished=sampled.finish_reason == "stop",
-            experts=await self._experts(name, ids=len(prompt) + len(ids)) if self._record_experts else None,
+            experts=await self._experts(name, sampled, ids=len(prompt) + len(ids)) if self._record_experts else None,
         )
         return ended_at_stop(whole, request.begun, request.sampling.stop, self._text)
 
@@ -177,7 +184,9 @@ class VllmEngine:
             raise RuntimeError(f"vLLM ended request {request} by itself: {sampled.finish_reason}")
         return sampled
 
-    async def _experts(self, request: str, *, ids: int) -> Choices:
+    async def _experts(self, request: str, sampled: CompletionOutput, *, ids: int) -> Choices:
+        if sampled.routed_experts is not None:
+            return padded(sampled.routed_experts[:, self._expert_layers].astype(np.int16), ids=ids)
         taking = self._llm.collective_rpc("take_experts", args=(request,))
         (shape, data), *_ = await self._process.answer(taking)  # all processes of an engine choose alike
         return padded(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)

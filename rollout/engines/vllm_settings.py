@@ -31,8 +31,6 @@ def prepare_environment(*, pushes: bool = False) -> None:
     )  # an engine is alone in its group, which need not listen elsewhere
     # Below the machine's temporary folder: what was compiled has to outlive the engine, whose own is removed.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
-    # The second model runner, which GPUs get otherwise, takes no logits processors: thoughts could not be limited.
-    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     if ON_CPU:
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         # The worker shares the engine's process. As a process of its own it starts later, and the two spin on a core

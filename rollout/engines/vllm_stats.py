@@ -27,6 +27,7 @@ class StatsRecorder(StatLoggerBase):
     def _clear(self) -> None:
         self._passes = self._running = self._waiting = 0
         self._prompt_tokens = self._cached_tokens = self._sampled_tokens = self._preemptions = 0
+        self._drafted_tokens = self._accepted_tokens = 0
         self._cache_use = 0.0
 
     def record(
@@ -43,6 +44,9 @@ class StatsRecorder(StatLoggerBase):
             self._running += scheduler_stats.num_running_reqs
             self._waiting += scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
             self._cache_use += scheduler_stats.kv_cache_usage
+            if scheduler_stats.spec_decoding_stats is not None:
+                self._drafted_tokens += scheduler_stats.spec_decoding_stats.num_draft_tokens
+                self._accepted_tokens += scheduler_stats.spec_decoding_stats.num_accepted_tokens
         if iteration_stats is not None:
             self._prompt_tokens += iteration_stats.num_prompt_tokens
             self._cached_tokens += iteration_stats.prompt_token_stats.cached_tokens
@@ -64,6 +68,8 @@ class StatsRecorder(StatLoggerBase):
             cached_tokens=self._cached_tokens,
             sampled_tokens=self._sampled_tokens,
             preemptions=self._preemptions,
+            drafted_tokens=self._drafted_tokens,
+            accepted_tokens=self._accepted_tokens,
         )
         self._clear()
         return stats

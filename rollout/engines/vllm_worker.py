@@ -28,7 +28,9 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 from envs.core.failure import in_words
 from rollout.engines.cache_pages import give_pages_back, resident_bytes
-from rollout.engines.expert_recorder import ExpertRecorder
+from rollout.engines.draft_sampler import DraftSampler
+from rollout.engines.expert_recorder import ExpertRecorder, expert_layers
+from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU
 from rollout.weights.bucket_ways import BucketReceiver, ComingWeights
 from rollout.weights.host_memory import MappedFiles
@@ -191,6 +193,10 @@ class WorkerExtension:
         """Return why the weights that came in buckets last are not whole, or nothing."""
         return str(self.weight_transfer_engine.failure)  # type: ignore[attr-defined]
 
+    def sample_drafts(self, limited: bool) -> None:
+        """Sample behind drafts exactly, with limits of thoughts where some are `limited`."""
+        DraftSampler(self.model_runner, [ThoughtProcessor] if limited else [])  # type: ignore[attr-defined]
+
     def record_experts(self) -> str:
         """Record from now on which experts the model chooses; returns why that can not be, or nothing."""
         try:
@@ -198,6 +204,10 @@ class WorkerExtension:
         except ValueError as error:
             return str(error)
         return ""
+
+    def expert_layers(self) -> list[int]:
+        """Return the numbers of the model's layers that have experts."""
+        return expert_layers(self.model_runner.get_model())  # type: ignore[attr-defined]
 
     def take_experts(self, request: str) -> tuple[list[int], bytes]:
         """Return the recorded choices of a request: their shape, and the bytes of 16-bit integers."""

@@ -16,12 +16,14 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.logger import configure_logging_from_args
+from vllm.triton_utils import HAS_TRITON
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.request_args import CLOSING
+from rollout.engines.model_runner import chosen_runner, set_runner
+from rollout.engines.rollout_arguments import THOUGHT_PROCESSORS
 from rollout.engines.scratch_folder import ScratchFolder
-from rollout.engines.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
 from rollout.engines.vllm_worker import WorkerExtension
 from rollout.escaping import Escaper
@@ -107,6 +109,8 @@ def _arguments(
     calls = tool_parser(form) if config.tool_call_parser is None else config.tool_call_parser
     thoughts = reasoning_parser(form) if config.reasoning_parser is None else config.reasoning_parser
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    runner = chosen_runner(triton=HAS_TRITON)
+    set_runner(runner)
     values = {
         **engine_arguments(),
         "enable_prefix_caching": False,
@@ -124,7 +128,7 @@ def _arguments(
         "enable_auto_tool_choice": bool(calls),
     }
     if not rules.no_budget:
-        values["logits_processors"] = [ThoughtProcessor]
+        values["logits_processors"] = [THOUGHT_PROCESSORS[runner]]
         values["additional_config"] = {CLOSING: rules.closing}
     if form.tags is not None and thoughts:
         values["reasoning_parser"] = thoughts

@@ -33,6 +33,14 @@ def require_whole(directory: Path) -> int:
     return sum(math.prod(tensor["shape"]) for head in heads.values() for tensor in head.values())
 
 
+def tensor_names(directory: Path) -> list[str]:
+    """Return the names of the tensors in a model directory. Raises `ValueError` where a file is damaged."""
+    index = directory / INDEX
+    if index.is_file():
+        return list(_json(index.read_bytes(), index)["weight_map"])
+    return [name for path in sorted(directory.glob("*.safetensors")) for name in _head(path)]
+
+
 def _head(path: Path) -> dict[str, Any]:
     """Return what a file says of its tensors. Raises `ValueError` where it is shorter or longer than it says."""
     size = path.stat().st_size

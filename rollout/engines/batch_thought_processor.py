@@ -1,0 +1,112 @@
+"""The limit of a thought in vLLM's second model runner: what `thought_processor.py` is in the first, for all requests together.
+
+The rule is that of `rollout/budget/limited_turns.py`, on the device; the host looks at a request when it comes, and never at
+its tokens after that. A request may have rows for drafts, each with the logits of what would follow them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from vllm import SamplingParams
+from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcessor, LogitsProcRequestState
+
+from rollout.budget.limited_turns import FREE, LimitedTurns, Turns
+from rollout.budget.request_args import BEGUN, BUDGET, CLOSING, GRACE, check_extra_args
+from rollout.budget.rule import ThoughtLimit, ThoughtTags
+from rollout.formats.turn_format import OPENING_TOKENS
+from rollout.tokenizer import load_tokenizer
+
+NO_TURN = 2**30
+"""Where the turn of a request without a limit begins: behind all that it will ever have."""
+
+
+class BatchThoughtProcessor(LogitsProcessor):
+    """Forces the closing of thoughts at their limits; requests without a limit are left alone."""
+
+    def __init__(self, vllm_config: Any, req_states: LogitsProcRequestState) -> None:
+        tokenizer = load_tokenizer(Path(vllm_config.model_config.tokenizer))
+        tags = ThoughtTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
+        self._requests = req_states
+        self._turns = LimitedTurns(
+            tokenizer,
+            [tags, tags.before_grammar()],
+            vocabulary=req_states.vocab_size,
+            slots=req_states.max_num_reqs,
+            device=req_states.device,
+        )
+        self._first = torch.full((req_states.max_num_reqs,), NO_TURN, device=req_states.device)
+        """Where the turns begin, by slot."""
+        self._limited = np.zeros(req_states.max_num_reqs, dtype=bool)
+        self._come: dict[int, SamplingParams] = {}
+        """Those that came since the last pass, by slot."""
+        self._drafts = int(vllm_config.num_speculative_tokens)
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Raise `ValueError` for what should be a number of tokens and is none, and for a closing."""
+        check_extra_args(sampling_params.extra_args or {})
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        """Take note of a request that comes, or comes back; return whether it has a limit."""
+        self._limited[req_idx] = BUDGET in (sampling_params.extra_args or {})
+        self._come[req_idx] = sampling_params
+        return bool(self._limited[req_idx])
+
+    def apply_staged_writes(self) -> None:
+        """Look at what came: the end of its prompt and all that it has of its turn."""
+        if not self._come:
+            return
+        first = {slot: self._first_of(slot) for slot in self._come}
+        self._turns.put(list(first), [self._begun(slot, first[slot]) for slot in first])
+        slots, places = (torch.tensor(list(each)).to(self._first.device) for each in (first.keys(), first.values()))
+        self._first[slots] = places
+        self._come.clear()
+
+    def _first_of(self, slot: int) -> int:
+        if not self._limited[slot]:
+            return NO_TURN
+        return int(self._requests.prompt_len.np[slot]) - int((self._come[slot].extra_args or {}).get(BEGUN, 0))
+
+    def _begun(self, slot: int, first: int) -> Turns:
+        if not self._limited[slot]:
+            return FREE
+        params = self._come[slot]
+        given = params.extra_args or {}
+        begin = max(0, first - OPENING_TOKENS)
+        ids = self._requests.all_token_ids.gpu[slot, begin : int(self._requests.prefill_len.np[slot])].tolist()
+        limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
+        variant = int(params.structured_outputs is not None)
+        return self._turns.begun(limit, ids[: first - begin], ids[first - begin :], variant=variant)
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        """Make certain what the rule inserts, in the rows of requests and of their drafts."""
+        if not self._limited[ctx.idx_mapping_np].any():
+            return logits
+        self._read_sampled(ctx.idx_mapping.long())
+        turns = self._turns.of(ctx.expanded_idx_mapping.long())
+        if self._drafts:
+            turns = self._turns.drafted(turns, *_drafts(ctx, self._drafts))
+        self._turns.close(logits, turns)
+        return logits
+
+    def _read_sampled(self, slots: torch.Tensor) -> None:
+        """Read what was sampled since the last pass: a token, and as many more as there may have been drafts."""
+        ids, lengths = self._requests.all_token_ids.gpu, self._requests.total_len.gpu[slots]
+        for _ in range(1 + self._drafts):
+            place = self._first[slots] + self._turns.of(slots).size
+            new = place < lengths
+            self._turns.read(slots, torch.where(new, ids[slots, torch.where(new, place, 0)], 0).long(), new)
+
+
+def _drafts(ctx: LogitsContext, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return for each row the drafts before it, and which of `most` there are: inputs follow each other in a request's rows.
+
+    A draft below 0 holds a place and is rejected, whatever follows it.
+    """
+    places = torch.arange(len(ctx.input_ids), device=ctx.input_ids.device)
+    offsets = torch.arange(1, most + 1, device=ctx.input_ids.device)
+    own = (places - ctx.expanded_local_pos)[:, None] + offsets
+    given = offsets <= ctx.expanded_local_pos[:, None]
+    return torch.where(given, ctx.input_ids[torch.where(given, own, 0)], 0).long().clamp(min=0), given
