@@ -9,10 +9,10 @@ from vllm.config import WeightTransferConfig
 from vllm.triton_utils import HAS_TRITON
 
 from rollout.budget.request_args import CLOSING
-from rollout.engines.batch_thought_processor import BatchThoughtProcessor
 from rollout.engines.config import OURS, SET_BY, EngineConfig
-from rollout.engines.model_runner import RunnerName, chosen_runner, drafting, set_runner
-from rollout.engines.thought_processor import ThoughtProcessor
+from rollout.engines.runners.batch_thought_processor import BatchThoughtProcessor
+from rollout.engines.runners.choice import RunnerName, chosen_runner, drafting, set_runner
+from rollout.engines.runners.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU, engine_arguments
 from rollout.engines.vllm_worker import BACKEND, WorkerExtension
 

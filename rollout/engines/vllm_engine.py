@@ -75,8 +75,6 @@ class VllmEngine:
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         closing = None if tags is None else tags.closing
         arguments = rollout_arguments(model_dir, config, closing=closing, record_experts=record_experts, sleeps=sleeps)
-        self._by_vllm = arguments.enable_return_routed_experts
-        """Whether experts come with what vLLM puts out, those of its layers without any among them."""
         self._expert_layers: list[int] = []
         self._served = 0
         """How many weights were loaded: prompts share what was computed of them with those of the same weights alone."""
@@ -100,16 +98,15 @@ class VllmEngine:
         self._process.loading = await self._llm.collective_rpc("end_with_parent")
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
-        if self._config.speculation != "off" and not self._llm.vllm_config.use_v2_model_runner:
+        second = self._llm.vllm_config.use_v2_model_runner
+        if self._config.speculation != "off" and not second:
             await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
-        if self._by_vllm:
+        if self._record_experts and second:
             self._expert_layers = (await self._llm.collective_rpc("expert_layers"))[0]
         elif self._record_experts:
             refusals = await self._llm.collective_rpc("record_experts")
             if any(refusals):
-                raise ValueError(
-                    f"vLLM can't record the experts of this model, which router replay needs: {max(refusals)}"
-                )
+                raise ValueError(f"vLLM can't record this model's experts, which router replay needs: {max(refusals)}")
 
     async def generate(self, request: TurnRequest) -> Completion:
         """See `Engine.generate`."""

@@ -28,9 +28,9 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 from envs.core.failure import in_words
 from rollout.engines.cache_pages import give_pages_back, resident_bytes
-from rollout.engines.draft_sampler import DraftSampler
-from rollout.engines.expert_recorder import ExpertRecorder, expert_layers
-from rollout.engines.thought_processor import ThoughtProcessor
+from rollout.engines.runners.draft_sampler import DraftSampler
+from rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
+from rollout.engines.runners.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU
 from rollout.weights.bucket_ways import BucketReceiver, ComingWeights
 from rollout.weights.host_memory import MappedFiles

@@ -21,8 +21,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.request_args import CLOSING
-from rollout.engines.model_runner import chosen_runner, set_runner
 from rollout.engines.rollout_arguments import THOUGHT_PROCESSORS
+from rollout.engines.runners.choice import chosen_runner, set_runner
 from rollout.engines.scratch_folder import ScratchFolder
 from rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
 from rollout.engines.vllm_worker import WorkerExtension

@@ -19,8 +19,8 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.request_args import CLOSING, extra_args
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.draft_sampler import DraftSampler
-from rollout.engines.thought_processor import ThoughtProcessor
+from rollout.engines.runners.draft_sampler import DraftSampler
+from rollout.engines.runners.thought_processor import ThoughtProcessor
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)

@@ -18,7 +18,7 @@ from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, 
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.request_args import BUDGET, CLOSING, extra_args
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.batch_thought_processor import BatchThoughtProcessor
+from rollout.engines.runners.batch_thought_processor import BatchThoughtProcessor
 
 SLOTS, LENGTH, DRAFTS = 12, 200, 3
 

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.config import EngineConfig, Runner
-from rollout.engines.model_runner import RunnerName, chosen_runner, drafting
 from rollout.engines.protocol import Completion, TurnRequest
+from rollout.engines.runners.choice import RunnerName, chosen_runner, drafting
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.sampling import Sampling
 from rollout.trajectory import WeightVersion
