@@ -21,6 +21,7 @@ from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.config import EngineConfig
 from rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
+from rollout.sampling import PLAIN, Sampling
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
 
@@ -87,8 +88,17 @@ async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
 
     async def sample(rounds: int, *, tokens: int) -> list[Passage]:
         wanted = [(prompt[number % 5 :], limit) for number in range(rounds) for limit in LIMITS]
+        repeats = config.speculation != "off"  # the likeliest tokens of such a model soon repeat themselves
         said = (
-            engine.generate(TurnRequest(prompt_ids=ids, max_tokens=tokens, seed=seed, limit=limit))
+            engine.generate(
+                TurnRequest(
+                    prompt_ids=ids,
+                    max_tokens=tokens,
+                    seed=seed,
+                    limit=limit,
+                    sampling=Sampling(temperature=0.0) if repeats and seed % 2 else PLAIN,
+                )
+            )
             for seed, (ids, limit) in enumerate(wanted)
         )
         return [(*pair, completion) for pair, completion in zip(wanted, await asyncio.gather(*said), strict=True)]
@@ -126,7 +136,7 @@ async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
 
 
 def opening_itself(directory: Path) -> Path:
-    """A model that opens its thoughts itself: only where nothing is said yet is it sure to be in one."""
+    """A model that opens its thoughts itself, and hardly ever does: answers without one are left alone."""
     model = tiny_models.qwen3(directory)
     template = (model / "chat_template.jinja").read_text(encoding="utf-8")
     opened = r"'<think>\n' if thinking else '<think></think>'"
@@ -141,7 +151,7 @@ def opening_itself(directory: Path) -> Path:
         (tiny_models.nemotron_h, CONFIG, 12),
         pytest.param(tiny_models.qwen3, DRAFTING, 12, marks=pytest.mark.slow),
         pytest.param(tiny_models.qwen3, CONFIG, 12, marks=pytest.mark.slow),
-        pytest.param(opening_itself, CONFIG, 3, marks=pytest.mark.slow),
+        pytest.param(opening_itself, CONFIG, 0, marks=pytest.mark.slow),
     ],
 )
 def test_thoughts_are_closed_at_their_limits_and_sampled_tokens_agree_with_the_trainer(
