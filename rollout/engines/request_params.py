@@ -1,12 +1,15 @@
-"""One request in the words of vLLM."""
+"""One request in the words of vLLM, and what it answers in ours."""
 
 from collections.abc import Sequence
+from math import nan
 
 from vllm import SamplingParams
+from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
 from rollout.budget.request_args import extra_args
-from rollout.engines.protocol import TurnRequest
+from rollout.engines.protocol import Completion, TurnRequest
+from rollout.expert_choices import Choices
 
 
 def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingParams:
@@ -32,4 +35,31 @@ def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingPara
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
         extra_args=None if limit is None else extra_args(limit, begun=len(request.begun)),
+    )
+
+
+def completion(
+    ids: tuple[int, ...],
+    logprobs: FlatLogprobs,
+    versions: Sequence[tuple[str, int]],
+    *,
+    forced_T: tuple[bool, ...],
+    finished: bool,
+    experts: Choices | None = None,
+) -> Completion:
+    """Return what vLLM says of tokens; `versions` are those of the weights, each with the first token that it sampled."""
+    sampled = [(logprobs.token_ids[at], logprobs.logprobs[at]) for at in logprobs.start_indices]
+    assert tuple(token for token, _ in sampled) == ids
+    ends = [*(start for _, start in versions[1:]), len(ids)]
+    return Completion(
+        token_ids=ids,
+        logprobs_T=tuple(nan if forced else value for (_, value), forced in zip(sampled, forced_T, strict=True)),
+        versions_T=tuple(
+            int(version)
+            for (version, start), end in zip(versions, ends[: len(versions)], strict=True)
+            for _ in range(start, end)
+        ),
+        forced_T=forced_T,
+        finished=finished,
+        experts=experts,
     )

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from vllm.outputs import CompletionOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from rollout.engines.request_params import request_params
+from rollout.engines.request_params import completion, request_params
 from rollout.engines.rollout_arguments import rollout_arguments
 from rollout.engines.vllm_sleep import VllmSleep
 from rollout.engines.vllm_stats import StatsRecorder
@@ -124,7 +123,7 @@ class VllmEngine:
             self._limited.pop(name, None)
         assert isinstance(sampled.logprobs, FlatLogprobs)
         assert sampled.weight_versions is not None
-        whole = _completion(
+        whole = completion(
             ids,
             sampled.logprobs,
             [(span.version, span.start) for span in sampled.weight_versions],
@@ -157,7 +156,7 @@ class VllmEngine:
         assert state.logprobs_processor is not None
         assert isinstance(state.logprobs_processor.logprobs, FlatLogprobs)
         ids = tuple(state.detokenizer.output_token_ids)
-        return _completion(
+        return completion(
             ids,
             state.logprobs_processor.logprobs,
             state.weight_version_starts,
@@ -277,30 +276,3 @@ class VllmEngine:
         self._llm.shutdown()
         self._receiver.close()
         self._scratch.close()
-
-
-def _completion(
-    ids: tuple[int, ...],
-    logprobs: FlatLogprobs,
-    versions: Sequence[tuple[str, int]],
-    *,
-    forced_T: tuple[bool, ...],
-    finished: bool,
-    experts: Choices | None = None,
-) -> Completion:
-    """Return what vLLM says of tokens; `versions` are those of the weights, each with the first token that it sampled."""
-    sampled = [(logprobs.token_ids[at], logprobs.logprobs[at]) for at in logprobs.start_indices]
-    assert tuple(token for token, _ in sampled) == ids
-    ends = [*(start for _, start in versions[1:]), len(ids)]
-    return Completion(
-        token_ids=ids,
-        logprobs_T=tuple(nan if forced else value for (_, value), forced in zip(sampled, forced_T, strict=True)),
-        versions_T=tuple(
-            int(version)
-            for (version, start), end in zip(versions, ends[: len(versions)], strict=True)
-            for _ in range(start, end)
-        ),
-        forced_T=forced_T,
-        finished=finished,
-        experts=experts,
-    )
