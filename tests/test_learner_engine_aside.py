@@ -1,5 +1,8 @@
 """Tensors that are put aside and brought back, with all that shares their memory."""
 
+from typing import Any
+
+import pytest
 import torch
 
 from learner.engine.aside import Aside, memory_of, nbytes, reachable
@@ -46,3 +49,18 @@ def test_all_that_an_optimiser_trains_with_is_found() -> None:
     ]
     assert len(wanted) == 10
     assert {tensor.data_ptr() for tensor in wanted} <= found
+
+
+def test_what_main_memory_has_no_room_for_is_not_put_aside() -> None:
+    class Vast:
+        """More than any machine has."""
+
+        def nbytes(self) -> int:
+            return 2**60
+
+        def resizable(self) -> bool:
+            return True
+
+    memory: Any = [Vast()]
+    with pytest.raises(MemoryError, match="placement=shared: main memory has .* bytes left"):
+        Aside().take(memory)

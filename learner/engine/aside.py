@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from rollout.weights.host_memory import available_bytes
+
 
 class Aside:
     """Takes storages off a device and puts them back. Whoever computes with them meanwhile crashes."""
@@ -21,10 +23,12 @@ class Aside:
     def take(self, memory: Iterable[torch.UntypedStorage]) -> None:
         """Copy this memory to main memory, and free it. Does nothing to what is aside.
 
-        What others own, such as a file that is mapped, stays: on a CPU there may be some.
+        What others own, such as a file that is mapped, stays: on a CPU there may be some. Raises `MemoryError` where main
+        memory has no room.
         """
         for storage in memory:
             if storage.nbytes() and storage.resizable():
+                _require_room(storage.nbytes())
                 copy = torch.UntypedStorage(storage.nbytes())
                 copy.copy_(storage)
                 storage.resize_(0)
@@ -40,6 +44,15 @@ class Aside:
     def __bool__(self) -> bool:
         """Return whether anything is aside."""
         return bool(self._taken)
+
+
+def _require_room(size: int) -> None:
+    available, _ = available_bytes()
+    if size > available:  # the kernel would kill a process to make room
+        raise MemoryError(
+            f"placement=shared: main memory has {available:,} bytes left for what the learner puts aside, whose next piece "
+            f"has {size:,}; use machines with more of it, or placement=dedicated"
+        )
 
 
 def memory_of(tensors: Iterable[torch.Tensor], *, device: torch.device) -> dict[int, torch.UntypedStorage]:

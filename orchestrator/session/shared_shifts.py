@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from time import monotonic
-from typing import Any
+from typing import TypeVar
 
 from envs.core.member import Holding
 from learner.trainer_group import TrainerGroup
@@ -14,6 +14,7 @@ from orchestrator.session.context import RunContext
 from orchestrator.shifts import Shift, Shifts
 from rollout.pool.pool import RolloutPool
 
+T = TypeVar("T")
 SHIFTS_FILE = "shifts.jsonl"
 """In a run's folder: a line a shift, with what each process then had on its device."""
 PARTS = 2
@@ -71,12 +72,12 @@ class SharedShifts(Shifts):
     async def _within(
         self,
         limit: Deadline,
-        changing: Awaitable[Any],
+        changing: Awaitable[T],
         shift: Shift,
         what: str,
         *,
         last_sign: Callable[[], float] = lambda: 0.0,
-    ) -> Any:
+    ) -> T:
         stage = f"the shift of {shift.name}"
         return await within(limit, changing, stage=stage, waiting_for=lambda: what, last_sign=last_sign)
 
