@@ -93,6 +93,12 @@ def test_a_model_too_large_for_one_gpu_has_engines_of_several() -> None:
     assert config.learner.ranks + config.rollout.workers * engine.tensor_parallel == 16
 
 
+def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
+    config = chosen(gpus(4, 80.0), QWEN, "placement=shared", "rl.max_lag=0", "distill.max_lag=0")
+    assert (config.learner.ranks, config.rollout.workers) == (4, 4)
+    assert config.rollout.engine.gpu_memory_utilization == 0.85
+
+
 def test_what_a_run_does_not_do_gets_no_gpu() -> None:
     alone = chosen(gpus(8, 80.0), QWEN, stages=["init", "sft"])
     assert alone.learner.ranks == 8

@@ -5,6 +5,8 @@ from orchestrator.profiles.place import Place, power_of_two
 
 ENGINE_SHARE = 0.9
 """Share of a GPU's memory that an engine takes which has it to itself."""
+SHARED_SHARE = 0.85
+"""The same where a rank lies beside it, which keeps some memory in the engine's turn too."""
 OVERHEAD = 2 * 2**30
 """Bytes of an engine beside weights, states, keys and values: graphs, and what a pass computes."""
 LARGE_GIB = 44
@@ -43,7 +45,8 @@ def choose_sampling(asked: Asked, place: Place) -> None:
 
 def _engine(asked: Asked, place: Place, *, total: int) -> None:
     """Choose an engine's share of its GPUs, and how many sequences have room there, each a quarter as long as may be."""
-    share = asked.take("rollout.engine.gpu_memory_utilization", ENGINE_SHARE / 2 if place.halves else ENGINE_SHARE)
+    share = SHARED_SHARE if place.shared else ENGINE_SHARE / 2 if place.halves else ENGINE_SHARE
+    share = asked.take("rollout.engine.gpu_memory_utilization", share)
     asked.take("rollout.engine.batched_tokens", 8192 if place.hardware.gpu_gib < 75 else 16384)
     shape, tensor = place.shape, int(asked.value("rollout.engine.tensor_parallel"))
     width = 4 if asked.value("rollout.engine.dtype") == "float32" else 2
