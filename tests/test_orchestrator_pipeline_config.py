@@ -36,6 +36,8 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
     [
         ("rl.stepz=7", ["rl.stepz", "steps"]),
         ("rl.steps=many", ["rl.steps", "many"]),
+        ("eval.sampling.min_p=0.1 rollout.engine.speculation=ngram", ["eval.sampling.min_p=0.1", "speculation=ngram"]),
+        ("dpo.sampling.min_p=0.1 rollout.engine.speculation=ngram", ["dpo.sampling.min_p=0.1", "speculation=ngram"]),
         ("rl.sampling.top_p=0.9", ["rl.sampling.top_p=0.9", "rl.sampling.temperature"]),
         ("rl.sampling.temperature=0", ["rl.sampling.temperature=0", "above 0"]),
         ("rl.sampling.max_tokens=9", ["rl.sampling.max_tokens=9", "rollout.limits.turn_tokens"]),

@@ -36,6 +36,13 @@ class Supervised(Training, Protocol):
     def max_tokens(self) -> int | None: ...
 
 
+class OwnAnswers(Supervised, Protocol):
+    """What those of a stage on the model's own answers have beside it."""
+
+    @property
+    def sampling(self) -> Sampling: ...
+
+
 def fit_training(part: Training, config: RunConfig, name: str) -> None:
     """Raise `ValueError` where a training stage, `name` in messages, names what the run does not have."""
     require_together(part.optim, config.learner, setting=f"{name}.optim")
@@ -95,6 +102,22 @@ def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling 
                 f"a thinking budget of {budget} tokens, {rollout.thought.grace} of grace and {answer} for the answer do not "
                 f"fit into {setting}={limit}; raise it, or lower the budget or rollout.thought.answer_tokens"
             )
+
+
+def fit_own_answers(part: OwnAnswers, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` as `fit_supervised` and `require_drawn`."""
+    fit_supervised(part, config, name)
+    require_drawn(name, part.sampling, config.rollout)
+
+
+def require_drawn(name: str, sampling: Sampling, rollout: RolloutConfig) -> None:
+    """Raise `ValueError` where answers of the stage `name` can't be drawn as `sampling` says by engines that guess ahead."""
+    guess = rollout.engine.speculation
+    if sampling.min_p and guess != "off":
+        raise ValueError(
+            f"{name}.sampling.min_p={sampling.min_p}: vLLM has none with rollout.engine.speculation={guess}; set that to off, "
+            f"or take {name}.sampling.top_p"
+        )
 
 
 def lengths(part: Supervised) -> dict[str, int | None]:

@@ -25,7 +25,7 @@ from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
+from orchestrator.settings.fitting import fit_own_answers, lengths, require_at_least_1
 from orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
@@ -154,7 +154,7 @@ STAGE = Stage(
     first_ticket=4 * TICKETS,
     plays=lambda config: config.data is None,
     data=lambda config: config.data,
-    fits=fit_supervised,
+    fits=fit_own_answers,
     check=_check,
     figures=StageFigures(
         curves=(

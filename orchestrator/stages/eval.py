@@ -17,7 +17,7 @@ from orchestrator.reporting.budget_curve import BudgetPoint
 from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import write_json
 from orchestrator.session.run import Run
-from orchestrator.settings.fitting import require_room
+from orchestrator.settings.fitting import require_drawn, require_room
 from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
@@ -102,6 +102,7 @@ def _limits(config: EvalConfig) -> bool:
 
 def _fits(config: EvalConfig, run: RunConfig, name: str) -> None:
     require_room(max(config.budgets, default=None), run.rollout, config.sampling)
+    require_drawn(name, config.sampling, run.rollout)
 
 
 STAGE = Stage(

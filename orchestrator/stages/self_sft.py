@@ -17,7 +17,7 @@ from orchestrator.data.self_answers import answer_lines, read_answers
 from orchestrator.deadline import in_thread
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
+from orchestrator.settings.fitting import fit_own_answers, lengths, require_at_least_1
 from orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
@@ -94,7 +94,7 @@ STAGE = Stage(
     first_ticket=2 * TICKETS,
     plays=lambda config: True,
     limits_thoughts=lambda config: config.thinking.budget > 0,
-    fits=fit_supervised,
+    fits=fit_own_answers,
     check=lambda config, start: start.training_tasks(config.shares),
     figures=StageFigures(
         curves=(
