@@ -160,6 +160,11 @@ ROWS = (
         promised="its episodes in flight go on from the tokens that they had at the checkpoint",
     ),
     Row(
+        name="left-over",
+        fault="the same of a run that leaves slow groups to later steps (max_lag 3, over_sampling 1)",
+        promised="the same; no group is trained more than max_lag versions behind, none is lost",
+    ),
+    Row(
         name="nan-gradient",
         fault="a loss that is NaN at one step",
         promised="the update is skipped on all ranks and counted, the weights stay, the run goes on",
