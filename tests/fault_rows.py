@@ -36,6 +36,11 @@ ROWS = (
         threads=threads("SkyRL #1173", "verl #7180"),
     ),
     Row(
+        name="engine-killed-asleep",
+        fault="kill -9 of an engine's process while the learner has the device that they share (`placement: shared`)",
+        promised=f"when the engines have their shift again {HEALS}",
+    ),
+    Row(
         name="rank-killed",
         fault="kill -9 of a rank of the learner",
         promised=LEARNER_HEALS,
