@@ -96,7 +96,7 @@ class Receiver:
         self.buckets.receive(manifest, offer, found.update, member=1 + number, device=cpu)
         return found
 
-    async def start(self, model_dir: str, version: int, record_experts: bool) -> WeightVersion:
+    async def start(self, model_dir: str, version: int, record_experts: bool, sleeps: bool) -> WeightVersion:
         return WeightVersion(step=version)
 
     async def died(self) -> None:
@@ -221,7 +221,7 @@ class Sampler:
     def __init__(self) -> None:
         self.running = 0
 
-    async def start(self, model_dir: str, version: int, record_experts: bool) -> WeightVersion:
+    async def start(self, model_dir: str, version: int, record_experts: bool, sleeps: bool) -> WeightVersion:
         return WeightVersion(step=version)
 
     async def died(self) -> None:
