@@ -66,11 +66,12 @@ check: setup  ## ruff (rules and format) and mypy
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy $(PACKAGES) requirements tests
 
-bench: setup  ## measure rollout, learner and weight push with the model of CONFIG
+bench: setup  ## measure rollout, learner, weight push and loop with the model of CONFIG, and the loop beside TRL
 	@$(PY) -m orchestrator bench $(CONFIG) $(ARGS)
 	@$(PY) -m orchestrator.bench.prefixes
 	@$(PY) -m orchestrator.bench.tails
 	@$(PY) -m orchestrator.bench.driver
+	@$(PY) -m orchestrator.bench.beside_trl
 
 bench-growth: setup  ## measure how the cost of a step grows, with figures in runs/bench
 	@$(PY) -m orchestrator bench-growth $(CONFIG) $(ARGS)

@@ -137,7 +137,8 @@ HOMES = {
     "omegaconf": ("orchestrator/settings/text.py",),
     "bm25s": ("envs/tools/corpus.py",),
     "jsonschema": ("rewards/json_schemas.py",),
-    "datasets": ("envs/data/folder.py", "envs/data/tables.py"),
+    "datasets": ("envs/data/folder.py", "envs/data/tables.py", "orchestrator/bench/beside_trl/trl_process.py"),
+    "trl": ("orchestrator/bench/beside_trl/trl_process.py",),
     "huggingface_hub": ("envs/data/folder.py", "envs/data/hub.py"),
     "mamba_ssm": (),
 }

@@ -2,43 +2,60 @@
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from statistics import median
 
 from envs.core.task import Task
 from envs.core.thinking_mode import up_to
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import RlConfig
+from rollout.engines.engine_process import cpu_s
 from rollout.episodes.worker import RolloutConfig
 from rollout.pool.pool import RolloutPool
 from rollout.token_arrays import tokens_of
 from rollout.trajectory import Group, Ticket, WeightVersion
 
 GROUPS = 48
-REPEATS = 3
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Tokens a second, and the CPU seconds of the workers' own processes, those of their engines left out."""
+
+    tokens_per_s: float
+    worker_cpu_s: float
 
 
 async def bench_rollout(pool: RolloutPool, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
-    """Measure tokens a second through episodes and environments, and two ratios; the ways take turns, the best of each counts.
+    """Measure tokens a second through episodes and environments, two ratios, and what episodes cost beside the engine.
 
-    Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same
-    length.
+    The ways take turns. A ratio is that of a repeat; the median counts, and of episodes over the bare engine the least and
+    the most are told. `python_ms_per_episode` is the CPU time that the workers use beyond what they use for the bare
+    requests. Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of
+    the same length.
     """
-    budget, free, enforced, bare = enforced_budget(config), 0.0, 0.0, 0.0
-    groups: list[Group] = []
+    budget, groups = enforced_budget(config), list[Group]()
+    free, bare, enforced = list[Speed](), list[Speed](), list[Speed]()
     for repeat in range(REPEATS):
         tasks = [mixture.task(mixture.draw()) for _ in range(GROUPS)]
         first = 2 * repeat * GROUPS
         groups, speed = await _episodes(pool, tasks, config, first=first)
-        free = max(free, speed)
-        bare = max(bare, await _bare(pool, groups, config))
+        free.append(speed)
+        bare.append(await _bare(pool, groups, config))
         limited = [replace(task, thinking=up_to(budget)) for task in tasks]
-        _, speed = await _episodes(pool, limited, config, first=first + GROUPS)
-        enforced = max(enforced, speed)
+        enforced.append((await _episodes(pool, limited, config, first=first + GROUPS))[1])
+    ratios = [ours.tokens_per_s / engine.tokens_per_s for ours, engine in zip(free, bare, strict=True)]
+    closed = [forced.tokens_per_s / ours.tokens_per_s for forced, ours in zip(enforced, free, strict=True)]
+    beside = [ours.worker_cpu_s - engine.worker_cpu_s for ours, engine in zip(free, bare, strict=True)]
     figures = {
-        "rollout/tokens_per_s": free,
-        "rollout/times_bare_engine": free / bare,
-        "rollout/enforced_times_free": enforced / free,
+        "rollout/tokens_per_s": max(speed.tokens_per_s for speed in free),
+        "rollout/times_bare_engine": median(ratios),
+        "rollout/times_bare_engine_least": min(ratios),
+        "rollout/times_bare_engine_most": max(ratios),
+        "rollout/enforced_times_free": median(closed),
+        "rollout/python_ms_per_episode": 1e3 * median(beside) / (GROUPS * config.section(RlConfig).group_size),
     }
     return figures, groups
 
@@ -63,16 +80,22 @@ async def sample_groups(pool: RolloutPool, tasks: list[Task], *, answers: int, f
     return list(await asyncio.gather(*(pool.run_group(ticket, answers) for ticket in tickets)))
 
 
-async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], float]:
-    began = time.monotonic()
+async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], Speed]:
+    began, used = time.monotonic(), _worker_cpu_s(pool)
     groups = await sample_groups(pool, tasks, answers=config.section(RlConfig).group_size, first=first)
-    seconds = time.monotonic() - began
-    return groups, sum(t.sampled_tokens for group in groups for t in group.trajectories) / seconds
+    seconds, cpu = time.monotonic() - began, _worker_cpu_s(pool) - used
+    tokens = sum(t.sampled_tokens for group in groups for t in group.trajectories)
+    return groups, Speed(tokens_per_s=tokens / seconds, worker_cpu_s=cpu)
 
 
-async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> float:
-    """Return tokens a second of the same first turns, asked of the engines directly: no episodes, no environments."""
+async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> Speed:
+    """Measure the same first turns, asked of the engines directly: no episodes, no environments."""
     prompts = [tokens_of(t.turns[0].context_ids) for group in groups for t in group.trajectories if t.turns]
-    began = time.monotonic()
+    began, used = time.monotonic(), _worker_cpu_s(pool)
     sampled = await pool.sample_bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
-    return sampled / (time.monotonic() - began)
+    seconds, cpu = time.monotonic() - began, _worker_cpu_s(pool) - used
+    return Speed(tokens_per_s=sampled / seconds, worker_cpu_s=cpu)
+
+
+def _worker_cpu_s(pool: RolloutPool) -> float:
+    return cpu_s(now.member.place.pid for now in pool.members() if now.member.place is not None)

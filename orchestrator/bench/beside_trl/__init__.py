@@ -1,0 +1,1 @@
+"""The loop and TRL at the same work, in turns."""

@@ -1,0 +1,151 @@
+"""The loop's side: an engine and a learner that do parts of a work, as those of `orchestrator/loop.py` do."""
+
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from learner.batches.builder import BatchBuilder
+from learner.batches.micro_batches import TrainBatch
+from learner.batches.samples import samples_from_groups
+from learner.config import LearnerConfig, OptimConfig
+from learner.trainer_group import TrainerGroup
+from orchestrator.bench.beside_trl.trl_side import Part
+from orchestrator.bench.loop import run_steps
+from orchestrator.buffer import VersionCell
+from orchestrator.cluster.bundles import reserve
+from orchestrator.cluster.placement import Wanted
+from orchestrator.cluster.rollout_actors import make_rollout_pool
+from orchestrator.cluster.trainer_actors import start_trainer_group
+from orchestrator.loop import StepReport
+from orchestrator.mixture import Mixture
+from orchestrator.settings.loop import RlConfig
+from rollout.engines.config import EngineConfig
+from rollout.engines.engine_process import cpu_s
+from rollout.episodes.episode import EpisodeLimits
+from rollout.episodes.worker import RolloutConfig
+from rollout.pool.pool import RolloutPool
+from rollout.tokenizer import load_tokenizer, pad_id
+from rollout.trajectory import Group, WeightVersion
+
+ANSWERS, ANSWER_TOKENS = 64, 64
+"""Answers of a step, and most tokens of one."""
+LENGTH = 1024
+LEARNING_RATE = 1e-4
+SKIPPED = 2
+"""Steps at the start of a part that are not counted: the pipeline fills."""
+ACTORS = 2
+ROLLOUT = RolloutConfig(
+    engine=EngineConfig(max_model_len=LENGTH),
+    limits=EpisodeLimits(turn_tokens=ANSWER_TOKENS, total_tokens=LENGTH, turns=1),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One kind of work: answers to a prompt, the characters that its prompts have at the least, and the steps of a part."""
+
+    name: str
+    group_size: int
+    characters: int
+    steps: int
+
+
+class LoopSide:
+    """Our side: an engine and a learner that stay from part to part."""
+
+    def __init__(
+        self,
+        pool: RolloutPool,
+        learner: TrainerGroup,
+        mixture: Mixture,
+        rl: RlConfig,
+        builder: BatchBuilder,
+        *,
+        steps: int,
+    ) -> None:
+        self._pool = pool
+        self._learner = learner
+        self._mixture = mixture
+        self._rl = rl
+        self._builder = builder
+        self._steps = steps
+        self._version = VersionCell(WeightVersion(step=0))
+        self._draw = random.Random(0)
+
+    @classmethod
+    @asynccontextmanager
+    async def started(cls, model: Path, work: Work, mixture: Mixture, threads: int) -> AsyncIterator["LoopSide"]:
+        rl = RlConfig(
+            groups_per_step=ANSWERS // work.group_size,
+            group_size=work.group_size,
+            optim=OptimConfig(learning_rate=LEARNING_RATE, warmup_steps=0),
+        )
+        config = LearnerConfig(
+            threads=threads,
+            threads_beside=max(1, threads - 1),
+            micro_batch_tokens=8192,
+            transport="shared_memory",
+        )
+        version, bundles = WeightVersion(step=0), await reserve(Wanted(ranks=1, engines=1))
+        pool = make_rollout_pool(ROLLOUT, model_dir=model, version=version, seed=1, bundles=bundles)
+        await pool.start()
+        learner = await start_trainer_group(config, bundles=bundles)
+        await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=10**6)
+        try:
+            builder = BatchBuilder(config=config, pad_id=pad_id(load_tokenizer(model)))
+            yield cls(pool, learner, mixture, rl, builder, steps=work.steps)
+        finally:
+            await learner.close()
+            await pool.close()
+
+    async def steps(self, lag: int) -> Part:
+        """Make the steps of a part, and those before it while the pipeline fills."""
+        config = self._builder.config
+        await self._learner.use_threads(config.threads_beside if lag else config.threads)
+        marks: list[tuple[float, float]] = []
+        groups: list[Group] = []
+
+        def mark(report: StepReport) -> None:
+            marks.append((time.monotonic(), self._cpu_s()))
+            if report.step > SKIPPED:
+                groups.extend(report.groups)
+
+        await run_steps(
+            self._pool,
+            self._learner,
+            self._mixture,
+            self._rl,
+            self._batch,
+            version=self._version,
+            lag=lag,
+            steps=SKIPPED + self._steps,
+            on_step=mark,
+            on_group=self._with_rewards,
+        )
+        (began, used), (ended, used_since) = marks[SKIPPED - 1], marks[-1]
+        answers = [trajectory for group in groups for trajectory in group.trajectories]
+        return Part(
+            seconds=ended - began,
+            cpu_s=used_since - used,
+            answers=len(answers),
+            tokens=sum(answer.sampled_tokens for answer in answers),
+        )
+
+    def _batch(self, groups: list[Group]) -> TrainBatch:
+        return self._builder.of_samples(samples_from_groups(groups, advantage=self._rl.loss.advantage))
+
+    def _with_rewards(self, group: Group) -> Group:
+        """Return the group with rewards at random, as TRL's have: a fresh model's answers are all wrong."""
+        return replace(group, trajectories=tuple(replace(t, reward=self._draw.random()) for t in group.trajectories))
+
+    def _cpu_s(self) -> float:
+        """Return the CPU seconds of this process, of its actors and of all that these started."""
+        members = [*self._pool.members(), *self._learner.members()]
+        pids = [now.member.place.pid for now in members if now.member.place is not None]
+        children = [child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)]
+        return time.process_time() + cpu_s([*pids, *children])
