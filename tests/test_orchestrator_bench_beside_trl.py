@@ -53,7 +53,7 @@ def test_long_prompts_are_long_and_end_with_the_question() -> None:
 
 def test_trl_is_given_the_same_ids_as_text(tmp_path: Path) -> None:
     make_model(tmp_path / "model", TINY, seed=1)
-    work = trl_work(tmp_path / "model", SHORT, mixture_of(SHORT), threads=1)
+    work = trl_work(tmp_path / "model", SHORT, mixture_of(SHORT), threads=1, recompute=False)
     assert TrlWork.read(work.store(tmp_path / "work.json")) == work
     ids = load_tokenizer(tmp_path / "model")(work.prompts[0], add_special_tokens=True)["input_ids"]
     assert len(ids) < len(work.prompts[0]), "tags are tokens of their own"
@@ -124,7 +124,9 @@ def test_a_part_of_the_loop_counts_its_steps_without_those_that_fill_the_pipelin
 @pytest.mark.skipif(not trl_is_there(), reason="TRL is not installed; requirements/dev.txt has it")
 def test_trls_process_makes_the_steps_that_it_is_asked_for(tmp_path: Path) -> None:
     make_model(tmp_path / "model", TINY, seed=1)
-    work = trl_work(tmp_path / "model", SHORT, mixture_of(SHORT), threads=1).store(tmp_path / "work.json")
+    work = trl_work(tmp_path / "model", SHORT, mixture_of(SHORT), threads=1, recompute=False).store(
+        tmp_path / "work.json"
+    )
 
     async def two_parts() -> list[Part]:
         trl = await TrlSide.start(work)

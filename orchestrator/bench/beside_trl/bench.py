@@ -4,8 +4,9 @@
 
 Of each work a side does some steps while the other stands still: TRL, the loop at lag 0, the loop at lag 1, TRL again, and so
 on. A ratio is samples a second over those of TRL before and after. Both compute in float32, TRL with all cores, the loop with
-all cores at lag 0 and with one for the engine and the others for the learner at lag 1; both keep activations, learn from
-random rewards, and make one update a step. TRL generates with transformers, as it does without an engine.
+all cores at lag 0 and with one for the engine and the others for the learner at lag 1; both learn from random rewards and make
+one update a step. The learner here keeps activations, and so does TRL, unless `--recompute` leaves it its default. TRL generates
+with transformers, as it does without an engine.
 """
 
 import argparse
@@ -72,12 +73,14 @@ class LongSums:
         return replace(task, messages=({**message, "content": notes + message["content"]},))
 
 
-async def bench_beside_trl(model: Path, work: Work, *, repeats: int, threads: int) -> dict[str, list[float]]:
+async def bench_beside_trl(
+    model: Path, work: Work, *, repeats: int, threads: int, recompute: bool
+) -> dict[str, list[float]]:
     """Return figures of a work by name, an entry a repeat; the first parts of both sides are not counted."""
     mixture = mixture_of(work)
     figures: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
-        trl = await TrlSide.start(trl_work(model, work, mixture, threads).store(Path(folder) / "work.json"))
+        trl = await TrlSide.start(trl_work(model, work, mixture, threads, recompute).store(Path(folder) / "work.json"))
         try:
             await trl.steps(SKIPPED)
             async with LoopSide.started(model, work, mixture, threads) as loop:
@@ -116,7 +119,7 @@ def mixture_of(work: Work) -> Mixture:
     return Mixture({"math": LongSums(short=sums, characters=work.characters)}, {"math": 1.0}, seed=1)
 
 
-def trl_work(model: Path, work: Work, mixture: Mixture, threads: int) -> TrlWork:
+def trl_work(model: Path, work: Work, mixture: Mixture, threads: int, recompute: bool) -> TrlWork:
     """Return the same prompts for TRL, whose tokenizer makes the same ids of them."""
     renderer = Renderer(load_tokenizer(model))
     ids = [renderer.prompt_ids(mixture.task(mixture.draw())) for _ in range(TRL_PROMPTS)]
@@ -130,11 +133,12 @@ def trl_work(model: Path, work: Work, mixture: Mixture, threads: int) -> TrlWork
         answer_tokens=ANSWER_TOKENS,
         learning_rate=LEARNING_RATE,
         threads=threads,
+        recompute=recompute,
     )
 
 
 async def bench_all(
-    models: Sequence[str], works: Sequence[Work], *, repeats: int, threads: int
+    models: Sequence[str], works: Sequence[Work], *, repeats: int, threads: int, recompute: bool
 ) -> dict[str, list[float]]:
     """Measure each work with each model; returns the figures, an entry a repeat."""
     figures: dict[str, list[float]] = {}
@@ -148,7 +152,9 @@ async def bench_all(
             for work in works:
                 start_ray(slots=ACTORS, min_sandbox_level=0)
                 try:
-                    measured = await bench_beside_trl(model, work, repeats=repeats, threads=threads)
+                    measured = await bench_beside_trl(
+                        model, work, repeats=repeats, threads=threads, recompute=recompute
+                    )
                 finally:
                     stop_ray()
                 figures |= {key.replace("trl/", f"trl/{name}/", 1): values for key, values in measured.items()}
@@ -168,13 +174,18 @@ def main() -> None:
         default=CORES,
         help="of TRL, and of the learner where no engine works (default: all cores)",
     )
+    parser.add_argument(
+        "--recompute", action="store_true", help="let TRL compute activations again, which is its default"
+    )
     given = parser.parse_args()
     console = Console(stderr=True)
     if not trl_is_there():
         console.print("not measured beside TRL, which is not installed: requirements/dev.txt has it (make setup)")
         return
     works = [names[name] for name in given.works]
-    figures = asyncio.run(bench_all(given.models, works, repeats=given.repeats, threads=given.threads))
+    figures = asyncio.run(
+        bench_all(given.models, works, repeats=given.repeats, threads=given.threads, recompute=given.recompute)
+    )
     table = Table(
         "figure", "least", "median", "most", title=f"beside TRL, {given.threads} threads, {given.repeats} repeats"
     )

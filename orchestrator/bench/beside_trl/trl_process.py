@@ -80,8 +80,7 @@ class InTurns(GRPOTrainer):
 def train(work: TrlWork, turns: Turns, folder: str) -> None:
     """Train until nobody asks for steps: one update from a step's answers, rewards at random, nothing logged or saved.
 
-    Activations are kept, as in our learner, where TRL's default computes them again; `temperature` and the rest of sampling
-    are TRL's defaults, which are the model's own distribution.
+    `temperature` and the rest of sampling are TRL's defaults, which are the model's own distribution.
     """
     torch.set_num_threads(work.threads)
     draw = random.Random(0)
@@ -101,7 +100,7 @@ def train(work: TrlWork, turns: Turns, folder: str) -> None:
         beta=0.0,
         use_cpu=True,
         bf16=False,
-        gradient_checkpointing=False,
+        gradient_checkpointing=work.recompute,
         logging_strategy="no",
         save_strategy="no",
         report_to=[],

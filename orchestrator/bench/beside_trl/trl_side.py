@@ -24,6 +24,8 @@ class TrlWork:
     answer_tokens: int
     learning_rate: float
     threads: int
+    recompute: bool
+    """Whether it computes activations again for the backward pass, as it does unless it is told otherwise."""
 
     def store(self, path: Path) -> Path:
         """Write it to a file; returns its path."""
