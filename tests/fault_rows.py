@@ -84,6 +84,13 @@ ROWS = (
         threads=threads("NeMo-RL #3488"),
     ),
     Row(
+        name="host-gone",
+        fault="a host gone that has a rank of the learner and an engine",
+        promised="the ranks are made again once the cluster has room for all, within deadlines.start_s, and the stage goes on "
+        "from its newest checkpoint in the same process; so do engines, without a deadline while others serve",
+        threads=threads("NeMo-RL #3488"),
+    ),
+    Row(
         name="disk-checkpoint",
         fault="no space for a checkpoint (full tmpfs)",
         promised="known before an older one is touched; the run ends, named; with space the same command goes on",

@@ -17,6 +17,8 @@ from orchestrator.settings.run_config import RunConfig
 
 ROOM_S = 5.0
 """How long the processes of a run before may take to go, in seconds."""
+LOOK_S = 0.5
+"""The seconds between two looks at machines of which one was lost."""
 SOME_CPU = 0.01
 """What a process takes of Ray's account of CPUs where there are no GPUs: next to nothing, since its threads are set in the
 configuration. A machine that offers none, such as a head that only leads, gets no process."""
@@ -75,10 +77,12 @@ class Bundles:
     async def ranks(self) -> list[tuple[Bundle, Node]]:
         """Return the bundle of each rank, and where it lies: those of a machine follow each other, the driver's first.
 
-        Waits while one has no machine.
+        Waits while one has no machine that answers: one that was lost a moment ago still counts as there.
         """
         assert self._ranks is not None
         names = await _nodes(self._ranks)
+        while not await _answer(set(names)):
+            names = await _nodes(self._ranks)
         order = list(range(self._wanted.ranks))
         if not self._wanted.shared:  # else a rank keeps the number of its engine
             order = in_order(names, first=ray.get_runtime_context().get_node_id())
@@ -168,7 +172,18 @@ async def _nodes(group: PlacementGroup) -> list[str]:
         found: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
         if set(found.values()) <= {node.name for node in cluster_nodes()}:
             return [found[number] for number in range(len(found))]
-        await asyncio.sleep(0.5)  # a machine was lost, and its bundles are not yet known to be
+        await asyncio.sleep(LOOK_S)  # a machine was lost, and its bundles are not yet known to be
+
+
+async def _answer(names: set[str]) -> bool:
+    """Return whether all these nodes run what they are given; one that was lost is waited for until that is known."""
+    others = names - {ray.get_runtime_context().get_node_id()}
+    try:
+        await asyncio.gather(*(at_node(name, os.getpid) for name in others))
+    except RuntimeError:
+        await asyncio.sleep(LOOK_S)
+        return False
+    return True
 
 
 def cluster_nodes() -> list[Node]:
