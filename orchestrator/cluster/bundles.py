@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,7 @@ async def _answer(names: set[str]) -> bool:
     """Return whether all these nodes run what they are given; one that was lost is waited for until that is known."""
     others = names - {ray.get_runtime_context().get_node_id()}
     try:
-        await asyncio.gather(*(at_node(name, os.getpid) for name in others))
+        await asyncio.gather(*(at_node(name, platform.node) for name in others))
     except RuntimeError:
         await asyncio.sleep(LOOK_S)
         return False
