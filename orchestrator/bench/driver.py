@@ -110,6 +110,7 @@ async def bench_driver(engines: int, steps: int, *, model: Path | None, recordin
                 ReplayWorker, config.rollout, answers, model_dir=model, processes=PROCESSES, seed=config.seed
             )
             await pool.start()
+            print(f"{engines} workers serve in {PROCESSES} processes", file=sys.stderr)
             learner = group_of(IdleRank, ranks=RANKS)
             pad = pad_id(load_tokenizer(model))
             return await _steps(pool, learner, config, Path(folder) / "run", pad=pad, steps=steps)
@@ -143,6 +144,7 @@ async def _steps(
             path = folder.trajectory_file(STAGE, report.step)
             await run.write_trajectories(path, report.groups, name=STAGE, step=report.step)
         samples.append(_sample(report))
+        print(f"step {report.step} of {steps}: {report.times.total:.1f} s", file=sys.stderr)
 
     async def nothing(told: object) -> None: ...
 
