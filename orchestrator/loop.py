@@ -16,7 +16,7 @@
 
 Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups, a push waits for the evaluation of
 the weights that it replaces, where there is one; nothing else waits. Capacity is `(max_lag + 1) * groups_per_step` slots, or
-fewer with `over_sampling`, each held until the engines serve the weights it trained. With `max_lag = 0` the two take turns,
+fewer with `over_sampling`, each held until the engines serve the weights it trained. With `max_lag = 0` the two alternate,
 which is synchronous training; with 1 or more, generation goes on while the learner works and while weights are swapped under
 the running requests: a group that is not ready is left to a later step, as long as it is not due.
 Where the two share their devices they work in shifts (`orchestrator/shifts.py`), which `max_lag = 0` alone allows.

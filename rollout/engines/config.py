@@ -62,8 +62,8 @@ class EngineConfig:
     runner: Runner = running("auto")
     """vLLM's model runner: auto is its second, v2, and the first, v1, where that can't: on CPUs."""
     speculation: Speculation = running("off")
-    """How tokens are guessed ahead, to be checked many in a pass, which changes nothing of what is sampled: from what the
-    sequence has said before (ngram), or by the model's own heads for it (mtp; on GPUs)."""
+    """How tokens are guessed ahead, to be checked many in a pass: from what the sequence has said before (ngram), or by the
+    model's own heads for it (mtp; on GPUs). The same tokens are sampled on a CPU, on a GPU those of the same distribution."""
     draft_tokens: int = running(3)
     """How many tokens are guessed ahead."""
     draft_heads: str | None = running(None)

@@ -5,8 +5,8 @@
 Of each work a side does some steps while the other stands still: TRL, the loop at lag 0, the loop at lag 1, TRL again, and so
 on. A ratio is samples a second over those of TRL before and after. Both compute in float32, TRL with all cores, the loop with
 all cores at lag 0 and with one for the engine and the others for the learner at lag 1; both learn from random rewards and make
-one update a step. The learner here keeps activations, and so does TRL, unless `--recompute` leaves it its default. TRL generates
-with transformers, as it does without an engine.
+one update a step. The learner here keeps activations, and so does TRL, unless `--recompute` leaves it its default. TRL
+generates with transformers, as it does without an engine.
 """
 
 import argparse
