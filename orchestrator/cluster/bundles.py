@@ -62,6 +62,16 @@ class Bundles:
             self._ranks = _group(wanted.ranks, self._need(), strategy=packed)
 
     @property
+    def has_engines(self) -> bool:
+        """Whether engines were wanted."""
+        return self._wanted.engines > 0
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the processes have; 0 where the cluster has none."""
+        return self._on_gpus * self._wanted.gpus
+
+    @property
     def gpu_share(self) -> float:
         """Which share of a GPU each process has; 0 where the cluster has none."""
         return self._on_gpus * (0.5 if self._wanted.shared else 1.0)

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import ray
 
 from rollout.weights.host_memory import available_bytes
+from rollout.weights.transports.broadcast import Broadcast
 from rollout.weights.transports.catalog import AUTO, TRANSPORTS
+from rollout.weights.transports.ray_objects import RayObjects
+from rollout.weights.transports.shared_memory import SharedMemory
 
 STORE = "object_store_memory"
 """What Ray calls the room for objects on a machine, in bytes."""
@@ -13,24 +16,26 @@ STORE = "object_store_memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a run's processes stand on: how many machines may hold them, which share of a GPU each has (0 for none), and in
-    bytes the main memory that this machine can give and the smallest object store of Ray's.
+    """What a run's processes stand on: how many machines may hold them, how many GPUs they have and which share of one
+    each has (0 for none), and in bytes the main memory that this machine can give and the smallest object store of Ray's.
     """
 
     machines: int
+    gpus: int
     gpu_share: float
     memory: int
     object_store: int
 
     @classmethod
-    def of_cluster(cls, *, gpu_share: float) -> "Ground":
-        """Return that of the cluster as it is now, where each process has such a share of a GPU."""
+    def of_cluster(cls, *, gpus: int, gpu_share: float) -> "Ground":
+        """Return that of the cluster as it is now, of whose GPUs the processes have so many, each such a share of one."""
         needed = (
             "GPU" if gpu_share else "CPU"
         )  # a machine that offers none, such as a head that only leads, gets no process
         fit = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(needed)]
         return cls(
             machines=len(fit),
+            gpus=gpus,
             gpu_share=gpu_share,
             memory=available_bytes()[0],
             object_store=int(min(node["Resources"].get(STORE, 0) for node in fit)),
@@ -61,10 +66,12 @@ def choose(wanted: str, ground: Ground, *, sparse: bool, nbytes: int) -> Choice:
 
 def _by_ground(ground: Ground, *, sparse: bool) -> Choice:
     if ground.gpu_share >= 1 and not sparse:
-        return Choice(transport="broadcast", why="each process has a GPU of its own")
+        return Choice(transport=Broadcast.name, why="each process has a GPU of its own")
     if ground.machines > 1:
-        return Choice(transport="ray", why=f"the cluster has {ground.machines} machines for learner and engines")
-    return Choice(transport="shared_memory", why="learner and engines are on one machine")
+        return Choice(
+            transport=RayObjects.name, why=f"the cluster has {ground.machines} machines for learner and engines"
+        )
+    return Choice(transport=SharedMemory.name, why="learner and engines are on one machine")
 
 
 def _require_reach(name: str, ground: Ground) -> None:
@@ -74,25 +81,26 @@ def _require_reach(name: str, ground: Ground) -> None:
             f"learner.transport={name} reaches engines on the learner's machine alone, and the cluster has {ground.machines} "
             f"that may hold them; set learner.transport={AUTO}"
         )
-    if name == "broadcast" and 0 < ground.gpu_share < 1:
+    if kind.own_gpus and 0 < ground.gpu_share < 1:
         raise ValueError(
             f"learner.transport={name} needs a GPU for each process, and here two share one; set learner.transport={AUTO}"
         )
-    if kind.gpus and not ground.gpu_share:
+    if kind.one_gpu and ground.gpus != 1:
         raise ValueError(
-            f"learner.transport={name} is for GPUs, and the cluster has none; set learner.transport={AUTO}"
+            f"learner.transport={name} needs one rank and one engine on the same GPU, and here they have "
+            f"{ground.gpus or 'no'} GPUs; set learner.transport={AUTO}"
         )
 
 
 def _require_room(name: str, ground: Ground, *, nbytes: int) -> None:
     """Raise `ValueError` where pushes are larger than what they travel through: memory of no name, or Ray's object store."""
-    needed = nbytes * TRANSPORTS[name].slots
-    if name == "shared_memory" and needed > ground.memory:
+    medium, needed = TRANSPORTS[name].medium, nbytes * TRANSPORTS[name].slots
+    if medium == "main memory" and needed > ground.memory:
         raise ValueError(
             f"learner.transport={name} keeps {needed:,} bytes of weights in main memory, of which {ground.memory:,} are "
             f"available; set learner.wire_dtype=bfloat16, or use a machine with more"
         )
-    if name == "ray" and nbytes > ground.object_store:
+    if medium == "object store" and nbytes > ground.object_store:
         raise ValueError(
             f"learner.transport={name}: {nbytes:,} bytes of weights do not fit into Ray's object store of "
             f"{ground.object_store:,} bytes on one of the machines; start Ray there with a larger --object-store-memory (and "

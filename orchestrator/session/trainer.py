@@ -12,9 +12,9 @@ from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
-from orchestrator.cluster.bundles import gpus_taken
+from orchestrator.cluster.bundles import Bundles, gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
-from orchestrator.cluster.transport_choice import Choice, Ground, choose
+from orchestrator.cluster.transport_choice import Ground, choose
 from orchestrator.deadline import StopRequested, in_thread, within
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from orchestrator.run.declared_model import generation_file
@@ -46,6 +46,8 @@ class Trainer:
         self.learner: TrainerGroup | None = None
         self.renewals = 0
         """How often the ranks died and others took over."""
+        self._said = ""
+        """What was told last of how weights travel."""
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
         self._unscored: set[str] = set()
         self._turn_ends: dict[str, str] = {}
@@ -61,12 +63,14 @@ class Trainer:
 
     async def start(self, name: str) -> TrainerGroup:
         """Return the ranks, which start for the first instance that asks."""
-        config = self._run.config
+        config, bundles = self._run.config, self._run.bundles
         if self.learner is None:
-            assert self._run.bundles is not None
-            settled = replace(config.learner, transport=(await in_thread(self._chosen)).transport)
+            assert bundles is not None
+            learner = config.learner
+            if bundles.has_engines:
+                learner = replace(learner, transport=await in_thread(self._transport, bundles))
             processes = config.rollout.engine.processes
-            starting = start_trainer_group(settled, bundles=self._run.bundles, engine_processes=processes)
+            starting = start_trainer_group(learner, bundles=bundles, engine_processes=processes)
             self.learner = await within(
                 self._limits.start(),
                 starting,
@@ -75,17 +79,19 @@ class Trainer:
             )
         return self.learner
 
-    def _chosen(self) -> Choice:
-        """Choose what pushes travel by on the cluster as it is now, and say so.
+    def _transport(self, bundles: Bundles) -> str:
+        """Return what pushes travel by on the cluster as it is now, and say so where that is news.
 
         Raise `ValueError` where that does not reach the engines, or has no room.
         """
-        assert self._run.bundles is not None
-        learner, ground = self._run.config.learner, Ground.of_cluster(gpu_share=self._run.bundles.gpu_share)
+        learner, ground = self._run.config.learner, Ground.of_cluster(gpus=bundles.gpus, gpu_share=bundles.gpu_share)
         nbytes = require_whole(self._run.model_dir) * wire_dtype(learner.wire_dtype).itemsize
         choice = choose(learner.transport, ground, sparse=learner.sparse_push, nbytes=nbytes)
-        self._run.progress.note(f"weights travel by {choice.transport}: {choice.why}")
-        return choice
+        news = f"weights travel by {choice.transport}: {choice.why}"
+        if news != self._said:
+            self._run.progress.note(news)
+            self._said = news
+        return choice.transport
 
     async def renew(self, death: LearnerDied) -> None:
         """End all ranks after the death of one; others start for the next instance that asks.

@@ -1,4 +1,4 @@
-"""For engines anywhere: the learner's ranks send them buckets, by NCCL where all have GPUs of their own, else by gloo.
+"""For engines anywhere: the learner's ranks send them buckets, by NCCL between GPUs, by gloo between CPUs.
 
 Neither end holds a segment: `rollout/weights/bucket_ways.py` has both ends of the way of a bucket.
 """
@@ -10,3 +10,6 @@ class Broadcast(Transport):
     """Every rank of the learner sends its share to all processes of all engines at once."""
 
     name = "broadcast"
+    medium = "network"
+    own_gpus = True
+    buckets = True

@@ -29,7 +29,7 @@ def transport_kind(name: str) -> type[Transport]:
 
 def carries_buckets(name: str) -> bool:
     """Return whether weights travel in buckets by the transport of a name, else as a whole segment."""
-    return not issubclass(transport_kind(name), SegmentTransport)
+    return transport_kind(name).buckets
 
 
 def open_transport(name: str, *, device: torch.device | None = None) -> SegmentTransport[Any]:

@@ -10,15 +10,16 @@ class CudaIpc(SegmentTransport[str]):
     """An offer is the name of a segment in the GPU's memory."""
 
     name = "cuda_ipc"
+    medium = "GPU memory"
     slots = 2
     one_machine = True
-    gpus = True
+    one_gpu = True
 
     @classmethod
     def require(cls) -> None:
         """See `Transport.require`."""
         if not torch.cuda.is_available():
-            raise ValueError("learner.transport=cuda_ipc: the learner has no GPU; set learner.transport=shared_memory")
+            raise ValueError("learner.transport=cuda_ipc: the learner has no GPU; set learner.transport=auto")
 
     def offer(self, name: str, audience: Audience) -> str:
         """See `Transport.offer`."""

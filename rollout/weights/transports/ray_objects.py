@@ -9,6 +9,7 @@ class RayObjects(SegmentTransport[np.ndarray]):
     """An offer is the bytes themselves; that they travel by reference is Ray's part."""
 
     name = "ray"
+    medium = "object store"
     sparse = True
 
     def offer(self, name: str, audience: Audience) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""What a transport is: one class that has both ends of the way of a push, the learner's and the engines'."""
+"""What a transport is: what is known of a way of pushes, and, where whole segments travel, both of its ends in one class."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +10,8 @@ import torch
 from rollout.weights.host_memory import HostMemory
 
 OfferT = TypeVar("OfferT")
+Medium = Literal["main memory", "GPU memory", "object store", "network"]
+"""What a push lies in between its two ends; the object store is Ray's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +48,18 @@ class Transport:
     name: ClassVar[str]
     one_machine: ClassVar[bool] = False
     """Whether it reaches only engines on the learner's machine."""
-    gpus: ClassVar[bool] = False
-    """Whether it goes from GPU to GPU."""
+    one_gpu: ClassVar[bool] = False
+    """Whether it reaches only an engine on the GPU of the learner's rank 0."""
+    own_gpus: ClassVar[bool] = False
+    """Whether each process needs a GPU of its own, where there are any."""
+    medium: ClassVar[Medium]
+    """What has to have room for a push."""
+    buckets: ClassVar[bool] = False
+    """Whether every rank sends its share in buckets, else rank 0 whole segments: a `SegmentTransport`."""
     sparse: ClassVar[bool] = False
     """Whether changes alone can travel by it: they are found and made in main memory."""
     slots: ClassVar[int] = 0
-    """How many copies of the weights the learner holds for it, in the memory of its machine."""
+    """How many copies of the weights the learner holds for it."""
 
     @classmethod
     def require(cls) -> None:
@@ -66,6 +74,7 @@ class SegmentTransport(Transport, ABC, Generic[OfferT]):
     overwritten, and "delta".
     """
 
+    medium: ClassVar[Medium] = "main memory"
     slots = 1
 
     def __init__(self, *, device: torch.device | None = None) -> None:
