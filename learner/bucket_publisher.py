@@ -11,18 +11,21 @@ import torch.distributed as dist
 
 from rollout.weights.bucket_ways import BucketSender, BucketWays
 from rollout.weights.buckets import BUCKET_BYTES, buckets_of
-from rollout.weights.manifest import NoLongerHeld, WeightManifest, layout
+from rollout.weights.manifest import WeightManifest, require_held
 from rollout.weights.process_group import GroupMember, connected, open_store
-from rollout.weights.transports.broadcast import Broadcast
 from rollout.weights.transports.transport import Audience
 
 
 class BucketPublisher:
-    """One rank's part of the pushes of one model's weights. `shapes` and `dtype` are those of `WeightPublisher`."""
+    """One rank's part of the pushes of one model's weights by a transport of buckets.
+
+    `shapes` and `dtype` are those of `WeightPublisher`.
+    """
 
     def __init__(
         self,
         *,
+        transport: str,
         shapes: dict[str, tuple[int, ...]],
         dtype: str,
         rank: int,
@@ -31,7 +34,7 @@ class BucketPublisher:
         timeout_s: float,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        self.shapes, self.dtype = shapes, dtype
+        self.transport, self.shapes, self.dtype = transport, shapes, dtype
         self._rank, self._ranks = rank, ranks
         self._device, self._timeout_s = device, timeout_s
         self._bucket_bytes = bucket_bytes
@@ -43,17 +46,7 @@ class BucketPublisher:
 
     def push(self, version: int) -> WeightManifest:
         """Describe the weights as they are now, which are sent as this version. To be called on every rank."""
-        offsets, nbytes = layout(self.shapes, dtype=self.dtype)
-        self._last = WeightManifest(
-            transport=Broadcast.name,
-            version=version,
-            names=tuple(self.shapes),
-            dtypes=(self.dtype,) * len(self.shapes),
-            shapes=tuple(self.shapes.values()),
-            offsets=tuple(offsets.values()),
-            nbytes=nbytes,
-            checksum="",  # each bucket has its own
-        )
+        self._last = WeightManifest.of(self.shapes, dtype=self.dtype, transport=self.transport, version=version)
         return self._last
 
     def forget(self) -> None:
@@ -65,12 +58,12 @@ class BucketPublisher:
 
         Raises `NoLongerHeld` where the last push is not this version.
         """
-        manifest = self._held(version)
+        manifest = require_held(self._last, version)
         if self._ways is None or self._audience != audience:
             senders = min(self._ranks, len(buckets_of(manifest, senders=1, most_bytes=self._bucket_bytes)))
             first = GroupMember(host=audience.host, port=0, rank=0, size=audience.size + 1, timeout_s=self._timeout_s)
-            meeting, self._store = open_store(first)
-            self._ways = BucketWays(meeting=meeting, senders=senders, bucket_bytes=self._bucket_bytes)
+            rendezvous, self._store = open_store(first)
+            self._ways = BucketWays(rendezvous=rendezvous, senders=senders, bucket_bytes=self._bucket_bytes)
             self._audience = audience
         return self._ways
 
@@ -79,10 +72,10 @@ class BucketPublisher:
 
         Raises `NoLongerHeld` like `offer`, and `RuntimeError` where an engine is missing for the seconds of the group.
         """
-        manifest = self._held(version)
+        manifest = require_held(self._last, version)
         ways = self._agreed()
         if self._met is None or self._met[0] != ways:
-            store = self._store if self._rank == 0 else connected(ways.meeting)
+            store = self._store if self._rank == 0 else connected(ways.rendezvous)
             group = ways.group(store, sender=self._rank, member=0)
             self._met = ways, BucketSender(group, device=self._device)
         try:
@@ -98,11 +91,6 @@ class BucketPublisher:
             dist.broadcast_object_list(told, src=0, device=torch.device("cpu") if self._device.type == "cpu" else None)
         assert told[0] is not None, "it was offered before"
         return told[0]
-
-    def _held(self, version: int) -> WeightManifest:
-        if self._last is None or self._last.version != version:
-            raise NoLongerHeld(f"the weights of version {version} are no longer held; publish again")
-        return self._last
 
     def close(self) -> None:
         """Leave the groups."""

@@ -11,7 +11,15 @@ import torch
 
 from rollout.weights.checksum import checksum, tensor_checksum
 from rollout.weights.delta import changes
-from rollout.weights.manifest import NoLongerHeld, WeightDelta, WeightManifest, layout, wire_dtype
+from rollout.weights.manifest import (
+    WeightDelta,
+    WeightManifest,
+    layout,
+    require_held,
+    require_shape,
+    unknown_weight,
+    wire_dtype,
+)
 from rollout.weights.segment import clear_footer, contents, tensor_view, write_footer
 from rollout.weights.spare_memory import give_back
 from rollout.weights.transports.transport import Audience, SegmentTransport
@@ -38,24 +46,21 @@ class WeightPublisher:
         self._slot = self._slots - 1  # of the last push
         self._last: WeightManifest | None = None
 
-    def push(self, version: int, *, buckets: Iterable[dict[str, torch.Tensor]]) -> WeightManifest:
-        """Write one version and describe it. Raises `ValueError` if the buckets do not hold exactly the tensors known."""
+    def push(self, version: int, *, gathered: Iterable[dict[str, torch.Tensor]]) -> WeightManifest:
+        """Write one version and describe it. Raises `ValueError` unless exactly the tensors known were gathered."""
         last, self._last = self._last, None  # what is half written is no base
         before = self._slot
         self._slot = (self._slot + 1) % self._slots
         segment = self._room(self._slot)
         clear_footer(segment)
-        self._write(segment, buckets)
+        self._write(segment, gathered)
         digest = tensor_checksum(contents(segment))
         write_footer(segment, version=version, checksum=digest)
-        manifest = WeightManifest(
+        manifest = WeightManifest.of(
+            self.shapes,
+            dtype=self.dtype,
             transport=self.transport.name,
             version=version,
-            names=tuple(self.shapes),
-            dtypes=(self.dtype,) * len(self.shapes),
-            shapes=tuple(self.shapes.values()),
-            offsets=tuple(self.offsets.values()),
-            nbytes=self.nbytes,
             checksum=digest,
             cache=self.sparse,
         )
@@ -70,14 +75,9 @@ class WeightPublisher:
 
         Raises `ValueError` where the last push is not this version.
         """
-        delta = self._held(version).delta is not None and not whole
+        delta = require_held(self._last, version).delta is not None and not whole
         offer: object = self.transport.offer(DELTA if delta else str(self._slot), audience)
         return offer
-
-    def _held(self, version: int) -> WeightManifest:
-        if self._last is None or self._last.version != version:
-            raise NoLongerHeld(f"the weights of version {version} are no longer held; publish again")
-        return self._last
 
     def close(self) -> None:
         """Free what the transport holds."""
@@ -86,15 +86,15 @@ class WeightPublisher:
     def _room(self, slot: int) -> torch.Tensor:
         return self.transport.room(str(slot), nbytes=self.nbytes)
 
-    def _write(self, segment: torch.Tensor, buckets: Iterable[dict[str, torch.Tensor]]) -> None:
+    def _write(self, segment: torch.Tensor, gathered: Iterable[dict[str, torch.Tensor]]) -> None:
         missing = set(self.shapes)
         dtype = wire_dtype(self.dtype)
-        for bucket in buckets:
-            for name, tensor in bucket.items():
-                shape = self.shapes.get(name)
-                if shape is None or tuple(tensor.shape) != shape:
-                    raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {shape}; load the model again")
-                tensor_view(segment, dtype=dtype, shape=shape, offset=self.offsets[name]).copy_(tensor)
+        for tensors_by_name in gathered:
+            for name, tensor in tensors_by_name.items():
+                if name not in self.shapes:
+                    raise unknown_weight(name)
+                require_shape(name, tensor, self.shapes[name])
+                tensor_view(segment, dtype=dtype, shape=self.shapes[name], offset=self.offsets[name]).copy_(tensor)
                 missing.discard(name)
         if missing:
             raise ValueError(f"{len(missing)} weights were not sent, such as {min(missing)}; load the model again")

@@ -28,7 +28,7 @@ class RankPushes:
         with self._heart.busy("publish"):
             gathered = self._heart.for_each(engine.checkpoint_parameters())
             if self._rank == 0:
-                return self._segments(engine).push(version, buckets=gathered)
+                return self._segments(engine).push(version, gathered=gathered)
             for _ in gathered:
                 continue  # takes part in the gathering
             return None
@@ -72,6 +72,7 @@ class RankPushes:
     def _buckets(self, engine: DeepSpeedEngine) -> BucketPublisher:
         if self._publisher is None:
             self._publisher = BucketPublisher(
+                transport=self._config.transport,
                 shapes=engine.checkpoint_shapes(),
                 dtype=self._config.wire_dtype,
                 rank=self._rank,

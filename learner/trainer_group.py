@@ -116,9 +116,9 @@ class TrainerGroup:
         return (await self._call(calls))[0]
 
     async def publish(self, version: WeightVersion) -> Push:
-        """Have the weights ready in rank 0; returns what was published and how it is delivered."""
+        """Have the weights ready to be sent or read; returns what was published and how it is delivered."""
         manifest = (await self._call_all(lambda rank: rank.publish(version.step)))[0]
-        assert manifest is not None, "rank 0 writes it"
+        assert manifest is not None, "rank 0 returns it"
         return Push(manifest=manifest, delivery=self._delivery)
 
     async def host(self) -> str:

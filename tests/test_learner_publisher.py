@@ -30,7 +30,7 @@ def buckets(scale: float):
 
 def test_what_was_pushed_is_read_back_through_a_json_manifest():
     sender = publisher()
-    manifest = sender.push(7, buckets=buckets(2.0))
+    manifest = sender.push(7, gathered=buckets(2.0))
     arrived = WeightManifest.from_json(json.loads(json.dumps(manifest.to_json())))
     assert arrived == manifest
     assert arrived.weight_version.step == 7
@@ -43,7 +43,7 @@ def test_what_was_pushed_is_read_back_through_a_json_manifest():
 
 def test_weights_can_travel_in_bfloat16():
     sender = publisher(dtype="bfloat16")
-    found = received(sender, sender.push(1, buckets=buckets(1.0)))["a.weight"]
+    found = received(sender, sender.push(1, gathered=buckets(1.0)))["a.weight"]
     assert found.dtype == torch.bfloat16
     assert torch.equal(found.float(), WEIGHTS["a.weight"])
 
@@ -51,10 +51,10 @@ def test_weights_can_travel_in_bfloat16():
 def test_one_push_leaves_the_segment_of_the_one_before_alone():
     sender = publisher()
     receiver = WeightReceiver()
-    first = accepted(receiver, sender, sender.push(1, buckets=buckets(1.0)))
-    second = accepted(receiver, sender, sender.push(2, buckets=buckets(2.0)))
+    first = accepted(receiver, sender, sender.push(1, gathered=buckets(1.0)))
+    second = accepted(receiver, sender, sender.push(2, gathered=buckets(2.0)))
     assert torch.equal(held(first)["a.weight"], WEIGHTS["a.weight"])
-    third = accepted(receiver, sender, sender.push(3, buckets=buckets(3.0)))
+    third = accepted(receiver, sender, sender.push(3, gathered=buckets(3.0)))
     assert third.path == first.path != second.path
     with pytest.raises(ValueError, match="was overwritten, it does not hold version 1; push again"):
         held(first)
@@ -66,7 +66,7 @@ def test_one_push_leaves_the_segment_of_the_one_before_alone():
 
 def test_a_damaged_or_missing_segment_is_refused():
     sender = publisher()
-    manifest = sender.push(1, buckets=buckets(1.0))
+    manifest = sender.push(1, gathered=buckets(1.0))
     path, receiver = str(offered(sender, manifest)), WeightReceiver()
     with open(path, "r+b") as file:
         file.write(b"\x01")
@@ -84,9 +84,9 @@ def test_a_damaged_or_missing_segment_is_refused():
 def test_a_push_that_misses_a_weight_is_an_error():
     sender = publisher()
     with pytest.raises(ValueError, match="1 weights were not sent, such as c"):
-        sender.push(1, buckets=[{name: WEIGHTS[name] for name in ("a.weight", "b.bias")}])
+        sender.push(1, gathered=[{name: WEIGHTS[name] for name in ("a.weight", "b.bias")}])
     with pytest.raises(ValueError, match=r"b.bias has shape \(2,\)"):
-        sender.push(1, buckets=[{"b.bias": torch.zeros(2)}])
+        sender.push(1, gathered=[{"b.bias": torch.zeros(2)}])
 
 
 def test_more_than_the_machine_has_is_refused_before_any_of_it_is_taken():

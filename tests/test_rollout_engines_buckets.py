@@ -16,7 +16,7 @@ from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
 from rollout.weights.bucket_ways import BucketWays
-from rollout.weights.buckets import Rooms, packed
+from rollout.weights.buckets import Buffers, packed
 from rollout.weights.process_group import GroupMember, open_store
 
 CPU = torch.device("cpu")
@@ -30,20 +30,26 @@ class Ends:
 
     def __init__(self, rank: TrainerWorker) -> None:
         first = GroupMember(host=LOOPBACK, port=0, rank=0, size=1 + PROCESSES, timeout_s=60.0)
-        meeting, store = open_store(first)
-        self.ways = BucketWays(meeting=meeting, senders=1, bucket_bytes=SMALL)
+        rendezvous, store = open_store(first)
+        self.ways = BucketWays(rendezvous=rendezvous, senders=1, bucket_bytes=SMALL)
         self.group = self.ways.group(store, sender=0, member=0)
         assert rank.engine is not None
         self.rank = rank.engine
         self.publisher = BucketPublisher(
-            shapes=self.rank.checkpoint_shapes(), dtype="float32", rank=0, ranks=1, device=CPU, timeout_s=60.0
+            transport="broadcast",
+            shapes=self.rank.checkpoint_shapes(),
+            dtype="float32",
+            rank=0,
+            ranks=1,
+            device=CPU,
+            timeout_s=60.0,
         )
 
     async def push(self, engine: VllmEngine, version: int, *, damaged: bool = False) -> WeightVersion:
         """Push the rank's weights, or have a bit of a bucket in their middle turned."""
         manifest = self.publisher.push(version)
-        packing = packed(self.ways.buckets(manifest), self.rank.checkpoint_parameters(), rank=0, rooms=Rooms(CPU))
-        sent = [room[: bucket.manifest.nbytes] for bucket, room in packing]
+        packing = packed(self.ways.buckets(manifest), self.rank.checkpoint_parameters(), rank=0, buffers=Buffers(CPU))
+        sent = [buffer[: bucket.manifest.nbytes] for bucket, buffer in packing]
         assert len(sent) > 5
         if damaged:
             sent[len(sent) // 2][7] ^= 1

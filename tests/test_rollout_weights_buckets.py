@@ -18,26 +18,16 @@ from learner.bucket_publisher import BucketPublisher
 from orchestrator.cluster.this_machine import free_port
 from rollout.trajectory import WeightVersion
 from rollout.weights.bucket_ways import BucketReceiver, BucketWays
-from rollout.weights.buckets import Bucket, Named, Rooms, buckets_of, load_buckets, packed, unsealed
+from rollout.weights.buckets import Bucket, Buffers, Named, buckets_of, load_buckets, packed, unsealed
 from rollout.weights.delivery import Delivery, Offered
-from rollout.weights.manifest import NoLongerHeld, WeightManifest, layout
+from rollout.weights.manifest import NoLongerHeld, WeightManifest
 
 CPU = torch.device("cpu")
 Shapes = dict[str, tuple[int, ...]]
 
 
 def manifest_of(shapes: Shapes, *, dtype: str = "bfloat16") -> WeightManifest:
-    offsets, nbytes = layout(shapes, dtype=dtype)
-    return WeightManifest(
-        transport="broadcast",
-        version=1,
-        names=tuple(shapes),
-        dtypes=(dtype,) * len(shapes),
-        shapes=tuple(shapes.values()),
-        offsets=tuple(offsets.values()),
-        nbytes=nbytes,
-        checksum="",
-    )
+    return WeightManifest.of(shapes, dtype=dtype, transport="broadcast", version=1)
 
 
 def test_buckets_hold_whole_tensors_in_their_order_and_few_more_bytes_than_they_may() -> None:
@@ -56,8 +46,8 @@ def test_buckets_hold_whole_tensors_in_their_order_and_few_more_bytes_than_they_
 
 def sealed(gathered: list[Weights], *, rank: int, senders: int) -> dict[int, tuple[Bucket, torch.Tensor]]:
     buckets = buckets_of(manifest_of(SHAPES), senders=senders, most_bytes=64)
-    packing = packed(buckets, gathered, rank=rank, rooms=Rooms(CPU))
-    return {bucket.number: (bucket, room[: bucket.manifest.nbytes]) for bucket, room in packing}
+    packing = packed(buckets, gathered, rank=rank, buffers=Buffers(CPU))
+    return {bucket.number: (bucket, buffer[: bucket.manifest.nbytes]) for bucket, buffer in packing}
 
 
 def test_ranks_pack_shares_that_together_are_all_whatever_order_they_are_gathered_in() -> None:
@@ -132,7 +122,9 @@ class Engine:
 
 @pytest.fixture
 def sender() -> Iterator[BucketPublisher]:
-    made = BucketPublisher(shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=30.0)
+    made = BucketPublisher(
+        transport="broadcast", shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=30.0
+    )
     yield made
     made.close()
 
@@ -183,7 +175,14 @@ def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
     """One of two ranks, whose share is every second tensor."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     sender = BucketPublisher(
-        shapes=SHAPES, dtype="bfloat16", rank=rank, ranks=2, device=CPU, timeout_s=60.0, bucket_bytes=64
+        transport="broadcast",
+        shapes=SHAPES,
+        dtype="bfloat16",
+        rank=rank,
+        ranks=2,
+        device=CPU,
+        timeout_s=60.0,
+        bucket_bytes=64,
     )
     for version in (1, 2):
         manifest = sender.push(version)
@@ -217,7 +216,9 @@ def test_two_ranks_send_their_shares() -> None:
 
 
 def test_an_engine_that_never_comes_fails_the_push_in_time() -> None:
-    sender = BucketPublisher(shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=2.0)
+    sender = BucketPublisher(
+        transport="broadcast", shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=2.0
+    )
     sender.push(1)
     sender.offer(1, whole=True, audience=HERE)
     failed: list[RuntimeError] = []

@@ -54,14 +54,16 @@ class Sender:
         self.publisher: WeightPublisher | BucketPublisher = (
             publisher(transport, sparse=True)
             if transport == "ray"
-            else BucketPublisher(shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=cpu, timeout_s=60.0)
+            else BucketPublisher(
+                transport="broadcast", shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=cpu, timeout_s=60.0
+            )
         )
         self.asked: list[bool] = []
 
     def publish(self, version: int) -> WeightManifest:
         if isinstance(self.publisher, BucketPublisher):
             return self.publisher.push(version)
-        return self.publisher.push(version, buckets=[nudged(weights(seed=0), count=version)])
+        return self.publisher.push(version, gathered=[nudged(weights(seed=0), count=version)])
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
         self.asked.append(whole)

@@ -58,7 +58,7 @@ def test_every_push_arrives_whatever_carries_it(receiver, transport, sparse):
     sender = publisher(transport, sparse=sparse)
     current = weights(seed=0)
     for version in (3, 4, 5, 6):
-        manifest = sender.push(version, buckets=[current])
+        manifest = sender.push(version, gathered=[current])
         assert (manifest.delta is not None) == (sparse and version > 3)
         arrived = accepted(receiver, sender, manifest)
         assert arrived.manifest.version == version
@@ -73,7 +73,7 @@ def test_the_shared_memory_of_a_sender_that_is_killed_is_gone_with_it():
     child = os.fork()
     if not child:
         sender = publisher("shared_memory", sparse=False)
-        theirs.send(offered(sender, sender.push(1, buckets=[weights(seed=0)])))
+        theirs.send(offered(sender, sender.push(1, gathered=[weights(seed=0)])))
         signal.pause()
     path = ours.recv()
     assert os.path.exists(path)
@@ -86,9 +86,9 @@ def test_the_shared_memory_of_a_sender_that_is_killed_is_gone_with_it():
 def test_a_delta_is_small_and_ends_in_the_checksum_of_a_whole_push():
     sparse, full = (publisher("ray", sparse=on) for on in (True, False))
     current = weights(seed=0)
-    sparse.push(1, buckets=[current])
+    sparse.push(1, gathered=[current])
     current = nudged(current, count=10)
-    delta, whole = (sender.push(2, buckets=[current]) for sender in (sparse, full))
+    delta, whole = (sender.push(2, gathered=[current]) for sender in (sparse, full))
     assert delta.checksum == whole.checksum
     assert delta.sent_bytes == 4 + 10 * (2 + 2)  # a count for the only block, then a place and a value for each
     assert whole.sent_bytes == whole.nbytes > 4000
@@ -96,24 +96,24 @@ def test_a_delta_is_small_and_ends_in_the_checksum_of_a_whole_push():
 
 def test_a_receiver_without_the_base_refuses_a_delta_and_takes_the_whole_weights(receiver):
     sender = publisher("ray", sparse=True)
-    first = sender.push(1, buckets=[weights(seed=0)])
+    first = sender.push(1, gathered=[weights(seed=0)])
     changed = nudged(weights(seed=0), count=5)
-    second = sender.push(2, buckets=[changed])
+    second = sender.push(2, gathered=[changed])
     with pytest.raises(WholeWeightsNeeded, match="changes to version 1 .* holds none; send it the whole weights"):
         accepted(receiver, sender, second)
     assert same(held(accepted(receiver, sender, second.whole())), changed)
     with pytest.raises(WholeWeightsNeeded, match="holds version 2"):
         accepted(receiver, sender, second)
     again = nudged(changed, count=1)
-    assert same(held(accepted(receiver, sender, sender.push(3, buckets=[again]))), again)
+    assert same(held(accepted(receiver, sender, sender.push(3, gathered=[again]))), again)
     assert first.checksum != second.checksum
 
 
 def test_damaged_changes_are_refused_before_they_touch_the_base(receiver):
     sender = publisher("ray", sparse=True)
-    accepted(receiver, sender, sender.push(1, buckets=[weights(seed=0)]))
+    accepted(receiver, sender, sender.push(1, gathered=[weights(seed=0)]))
     changed = nudged(weights(seed=0), count=5)
-    manifest = sender.push(2, buckets=[changed])
+    manifest = sender.push(2, gathered=[changed])
     damaged = np.array(offered(sender, manifest))
     damaged[4] ^= 1
     with pytest.raises(ValueError, match="the changes have checksum"):
@@ -123,10 +123,10 @@ def test_damaged_changes_are_refused_before_they_touch_the_base(receiver):
 
 def test_a_base_that_was_damaged_is_noticed_and_mended_by_the_whole_weights(receiver):
     sender = publisher("ray", sparse=True)
-    base = accepted(receiver, sender, sender.push(1, buckets=[weights(seed=0)]))
+    base = accepted(receiver, sender, sender.push(1, gathered=[weights(seed=0)]))
     map_segment(base.path, nbytes=base.manifest.nbytes)[2000] ^= 1
     changed = nudged(weights(seed=0), count=5)
-    manifest = sender.push(2, buckets=[changed])
+    manifest = sender.push(2, gathered=[changed])
     with pytest.raises(ValueError, match="has checksum .* version 2 was sent with"):
         accepted(receiver, sender, manifest)
     with pytest.raises(WholeWeightsNeeded):
@@ -136,8 +136,8 @@ def test_a_base_that_was_damaged_is_noticed_and_mended_by_the_whole_weights(rece
 
 def test_a_delta_that_would_be_larger_than_the_weights_is_not_made(receiver):
     sender = publisher("ray", sparse=True)
-    accepted(receiver, sender, sender.push(1, buckets=[weights(seed=0)]))
-    other = sender.push(2, buckets=[weights(seed=1)])
+    accepted(receiver, sender, sender.push(1, gathered=[weights(seed=0)]))
+    other = sender.push(2, gathered=[weights(seed=1)])
     assert other.delta is None
     assert other.sent_bytes == other.nbytes
     assert same(held(accepted(receiver, sender, other)), weights(seed=1))
@@ -145,18 +145,18 @@ def test_a_delta_that_would_be_larger_than_the_weights_is_not_made(receiver):
 
 def test_what_was_half_written_is_no_base():
     sender = publisher("ray", sparse=True)
-    sender.push(1, buckets=[weights(seed=0)])
+    sender.push(1, gathered=[weights(seed=0)])
     with pytest.raises(ValueError, match="weights were not sent"):
-        sender.push(2, buckets=[{"c": torch.tensor(0.0)}])
+        sender.push(2, gathered=[{"c": torch.tensor(0.0)}])
     with pytest.raises(ValueError, match="version 1 are no longer held; publish again"):
         sender.offer(1, whole=True, audience=HERE)
-    assert sender.push(3, buckets=[weights(seed=0)]).delta is None
+    assert sender.push(3, gathered=[weights(seed=0)]).delta is None
 
 
 @pytest.mark.parametrize("transport", BY_HAND)
 def test_whole_weights_that_were_damaged_on_the_way_are_refused(receiver, transport):
     sender = publisher(transport, sparse=True)
-    manifest = sender.push(1, buckets=[weights(seed=0)])
+    manifest = sender.push(1, gathered=[weights(seed=0)])
     sender.transport.room("0", nbytes=manifest.nbytes)[100] ^= 1
     with pytest.raises(ValueError, match="has checksum .* push again"):
         accepted(receiver, sender, manifest)
@@ -167,11 +167,11 @@ def test_whole_weights_that_were_damaged_on_the_way_are_refused(receiver, transp
 
 def test_the_engine_notices_that_its_segment_was_overwritten_after_it_was_verified(receiver):
     sender = publisher("shared_memory", sparse=False)
-    taken = accepted(receiver, sender, sender.push(1, buckets=[weights(seed=0)]))
+    taken = accepted(receiver, sender, sender.push(1, gathered=[weights(seed=0)]))
     segment = taken.map()
-    sender.push(2, buckets=[weights(seed=1)])
+    sender.push(2, gathered=[weights(seed=1)])
     require_footer(segment, taken.manifest)
-    sender.push(3, buckets=[weights(seed=2)])
+    sender.push(3, gathered=[weights(seed=2)])
     with pytest.raises(ValueError, match="was overwritten, it does not hold version 1; push again"):
         require_footer(segment, taken.manifest)
 
@@ -236,7 +236,7 @@ def test_large_and_turned_tensors_are_pushed_in_any_order(receiver, dtype, backw
     given["turned"] = torch.randn((600, 700), generator=draw).T
     sender = WeightPublisher(open_transport("shared_memory"), shapes=shapes, dtype=dtype)
     order = list(given.items())[:: -1 if backwards else 1]
-    found = held(accepted(receiver, sender, sender.push(1, buckets=[dict(order[:2]), dict(order[2:])])))
+    found = held(accepted(receiver, sender, sender.push(1, gathered=[dict(order[:2]), dict(order[2:])])))
     assert all(torch.equal(found[name].float(), tensor.to(wire_dtype(dtype)).float()) for name, tensor in given.items())
     sender.close()
 
@@ -261,5 +261,5 @@ def test_a_transport_that_can_not_be_is_an_error(settings, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_the_transport_of_gpu_memory_is_refused_where_there_is_no_gpu():
-    with pytest.raises(ValueError, match="cuda_ipc: the learner has no GPU; set learner.transport=shared_memory"):
+    with pytest.raises(ValueError, match="cuda_ipc: the learner has no GPU; set learner.transport=auto"):
         CudaIpc.require()

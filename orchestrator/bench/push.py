@@ -94,11 +94,11 @@ def bench_transport(weights: Weights, *, transport: str, wire_dtype: str) -> dic
             receiver.accept(manifest, _offer(sender, manifest), number=0)
 
         for version in range(1, 3):
-            receive(sender.push(version, buckets=[weights]))
+            receive(sender.push(version, gathered=[weights]))
         for version in range(3, 3 + ROUNDS):
             before = copy_seconds(sender.nbytes)
             began = time.perf_counter()
-            manifest = sender.push(version, buckets=[weights])
+            manifest = sender.push(version, gathered=[weights])
             published = time.perf_counter()
             receive(manifest)
             received = time.perf_counter()
@@ -131,7 +131,7 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
             for version in range(1, 1 + ROUNDS):
                 before = copy_seconds(sender.nbytes)
                 began = time.perf_counter()
-                manifest = sender.push(version, buckets=[weights])
+                manifest = sender.push(version, gathered=[weights])
                 published = time.perf_counter()
                 offer = sender.offer(version, whole=True, audience=HERE)
                 await engine.load_weights(manifest, offer, number=0)

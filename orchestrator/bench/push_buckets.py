@@ -42,7 +42,13 @@ def bench_buckets(weights: dict[str, torch.Tensor], *, wire_dtype: str) -> dict[
     process.start()
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     sender = BucketPublisher(
-        shapes=shapes, dtype=wire_dtype, rank=0, ranks=1, device=torch.device("cpu"), timeout_s=60.0
+        transport="broadcast",
+        shapes=shapes,
+        dtype=wire_dtype,
+        rank=0,
+        ranks=1,
+        device=torch.device("cpu"),
+        timeout_s=60.0,
     )
     sending, rounds = [], []
     for version in range(ROUNDS + 1):

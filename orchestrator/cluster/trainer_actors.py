@@ -33,7 +33,7 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
     `engine_processes` is how many an engine has. Where a machine was lost they wait until all bundles have one again.
     """
     placed_ranks = await bundles.ranks()
-    host, port = await _meeting_place([node for _, node in placed_ranks])
+    host, port = await _rendezvous([node for _, node in placed_ranks])
     actor = ray.remote(max_restarts=0, concurrency_groups={HEALTH: 1, FILES: 1})(TrainerWorker)
     started = [
         actor.options(**bundle.options()).remote(rank, config.ranks, host, port, config)
@@ -46,7 +46,7 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
     return group
 
 
-async def _meeting_place(nodes: Sequence[Node]) -> tuple[str, int]:
+async def _rendezvous(nodes: Sequence[Node]) -> tuple[str, int]:
     """Return where the ranks reach rank 0, which is on loopback where they share a node, and a port that is free there."""
     first = nodes[0]
     host = LOOPBACK if {node.name for node in nodes} == {first.name} else first.address

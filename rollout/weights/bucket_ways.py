@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rollout.weights.buckets import AHEAD, BUCKET_BYTES, Bucket, Named, Rooms, buckets_of, load_buckets, packed
+from rollout.weights.buckets import AHEAD, BUCKET_BYTES, Bucket, Buffers, Named, buckets_of, load_buckets, packed
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import GroupMember, ProcessGroup, connected
 
@@ -17,7 +17,7 @@ class BucketWays:
     a bucket is at the most.
     """
 
-    meeting: GroupMember
+    rendezvous: GroupMember
     senders: int
     bucket_bytes: int = BUCKET_BYTES
 
@@ -27,7 +27,7 @@ class BucketWays:
 
     def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
         """Return the group of a rank that sends, as its member of this number: 0 sends."""
-        return ProcessGroup(replace(self.meeting, rank=member), store, name=f"sender {sender}")
+        return ProcessGroup(replace(self.rendezvous, rank=member), store, name=f"sender {sender}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ComingWeights:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ComingWeights":
         """Make it of what `to_json` returned."""
-        ways = BucketWays(**data["ways"] | {"meeting": GroupMember(**data["ways"]["meeting"])})
+        ways = BucketWays(**data["ways"] | {"rendezvous": GroupMember(**data["ways"]["rendezvous"])})
         return cls(manifest=WeightManifest.from_json(data["manifest"]), ways=ways, number=data["number"])
 
 
@@ -55,7 +55,7 @@ class BucketSender:
     def __init__(self, group: ProcessGroup, *, device: torch.device) -> None:
         """`device` is where the weights lie."""
         self._group = group
-        self._rooms = Rooms(device)
+        self._buffers = Buffers(device)
 
     def send(self, buckets: Sequence[Bucket], gathered: Iterable[dict[str, torch.Tensor]], *, rank: int) -> None:
         """Send a rank's share of buckets in their order; the next one is packed while one is on its way.
@@ -63,16 +63,16 @@ class BucketSender:
         Raises `RuntimeError` where a member is missing for the seconds of the group.
         """
         going: list[tuple[torch.Tensor, Callable[[], None]]] = []
-        for bucket, room in packed(buckets, gathered, rank=rank, rooms=self._rooms):
-            going.append((room, self._group.begin(room[: bucket.manifest.nbytes])))
+        for bucket, buffer in packed(buckets, gathered, rank=rank, buffers=self._buffers):
+            going.append((buffer, self._group.begin(buffer[: bucket.manifest.nbytes])))
             if len(going) == AHEAD:
                 self._arrived(*going.pop(0))
-        for room, wait in going:
-            self._arrived(room, wait)
+        for buffer, wait in going:
+            self._arrived(buffer, wait)
 
-    def _arrived(self, room: torch.Tensor, wait: Callable[[], None]) -> None:
+    def _arrived(self, buffer: torch.Tensor, wait: Callable[[], None]) -> None:
         wait()
-        self._rooms.give(room)
+        self._buffers.give(buffer)
 
 
 class BucketReceiver:
@@ -97,7 +97,7 @@ class BucketReceiver:
         of the weights is loaded then, and the push has to come again.
         """
         if self._ways != ways:
-            store = connected(ways.meeting)
+            store = connected(ways.rendezvous)
             self._groups = [ways.group(store, sender=sender, member=member) for sender in range(ways.senders)]
             self._ways = ways
         try:

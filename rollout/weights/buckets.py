@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 
 from rollout.weights.checksum import tensor_checksum
-from rollout.weights.manifest import FOOTER_BYTES, WeightManifest, wire_dtype
+from rollout.weights.manifest import FOOTER_BYTES, WeightManifest, require_shape, unknown_weight, wire_dtype
 from rollout.weights.segment import contents, require_footer, tensor_view, tensors, write_footer
 
 BUCKET_BYTES = 2**26
@@ -74,7 +74,7 @@ def unsealed(segment: torch.Tensor, bucket: Bucket) -> Named:
     return tensors(segment, bucket.manifest)
 
 
-class Rooms:
+class Buffers:
     """Memory for buckets at the end that sends, used again and again: new memory costs several times a copy into it."""
 
     def __init__(self, device: torch.device) -> None:
@@ -83,22 +83,22 @@ class Rooms:
 
     def take(self, nbytes: int) -> torch.Tensor:
         """Return memory of at least so many bytes."""
-        room = self._free.pop() if self._free else None
-        if room is None or room.numel() < nbytes:
-            room = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
-        return room
+        buffer = self._free.pop() if self._free else None
+        if buffer is None or buffer.numel() < nbytes:
+            buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
+        return buffer
 
-    def give(self, room: torch.Tensor) -> None:
+    def give(self, buffer: torch.Tensor) -> None:
         """Take memory back."""
-        self._free.append(room)
+        self._free.append(buffer)
 
 
 def packed(
-    buckets: Sequence[Bucket], gathered: Iterable[dict[str, torch.Tensor]], *, rank: int, rooms: Rooms
+    buckets: Sequence[Bucket], gathered: Iterable[dict[str, torch.Tensor]], *, rank: int, buffers: Buffers
 ) -> Iterator[tuple[Bucket, torch.Tensor]]:
     """Yield the buckets that a rank sends, sealed, as soon as their tensors were gathered, in the order of their numbers.
 
-    Each lies at the beginning of memory of one of the `rooms`, which whoever has sent it gives back. Walks through all that is
+    Each lies at the beginning of memory of one of the `buffers`, given back by whoever has sent it. Walks through all that is
     gathered, as that is collective. Raises `ValueError` where it is not exactly what the buckets say.
     """
     place = {name: (bucket, at) for bucket in buckets for at, name in enumerate(bucket.manifest.names)}
@@ -108,18 +108,18 @@ def packed(
     for tensors_by_name in gathered:
         for name, tensor in tensors_by_name.items():
             if name not in place:
-                raise ValueError(f"{name} is not among the weights that were published; load the model again")
+                raise unknown_weight(name)
             bucket, at = place[name]
             if bucket.sender == rank:
                 if bucket.number not in held:
-                    held[bucket.number] = rooms.take(bucket.manifest.nbytes)
+                    held[bucket.number] = buffers.take(bucket.manifest.nbytes)
                 _write(held[bucket.number], bucket, at, tensor)
             lacking[bucket.number].discard(name)
             while due < len(buckets) and not lacking[due]:
                 if buckets[due].sender == rank:
-                    room = held.pop(due)
-                    seal(room[: buckets[due].manifest.nbytes], buckets[due])
-                    yield buckets[due], room
+                    buffer = held.pop(due)
+                    seal(buffer[: buckets[due].manifest.nbytes], buckets[due])
+                    yield buckets[due], buffer
                 due += 1
     if due < len(buckets):
         missing = min(lacking[due])
@@ -128,10 +128,7 @@ def packed(
 
 def _write(segment: torch.Tensor, bucket: Bucket, at: int, tensor: torch.Tensor) -> None:
     manifest = bucket.manifest
-    if tuple(tensor.shape) != manifest.shapes[at]:
-        raise ValueError(
-            f"{manifest.names[at]} has shape {tuple(tensor.shape)}, not {manifest.shapes[at]}; load the model again"
-        )
+    require_shape(manifest.names[at], tensor, manifest.shapes[at])
     dtype = wire_dtype(manifest.dtypes[at])
     tensor_view(segment, dtype=dtype, shape=manifest.shapes[at], offset=manifest.offsets[at]).copy_(tensor)
 

@@ -1,4 +1,4 @@
-"""The way of a push from the learner's rank 0 to the engines, the same for every transport."""
+"""How a push gets from the learner to the engines: offered by its rank 0, sent by whoever sends by its transport."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence

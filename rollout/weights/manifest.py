@@ -37,8 +37,8 @@ class WeightManifest:
     """One push: the transport that brings it, its version, and name, dtype, shape and offset of each tensor of the segment.
 
     `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment and `checksum` that
-    of its tensors, also where only a `delta` travels. `cache` says that a receiver should keep a copy, since later
-    pushes may be deltas.
+    of its tensors, also where only a `delta` travels; it is empty where each bucket has its own. `cache` says that a
+    receiver should keep a copy, since later pushes may be deltas.
     """
 
     transport: str
@@ -56,6 +56,31 @@ class WeightManifest:
         for name, values in (("dtypes", self.dtypes), ("shapes", self.shapes), ("offsets", self.offsets)):
             if len(values) != len(self.names):
                 raise ValueError(f"{name} has {len(values)} entries for {len(self.names)} tensors")
+
+    @classmethod
+    def of(
+        cls,
+        shapes: dict[str, tuple[int, ...]],
+        *,
+        dtype: str,
+        transport: str,
+        version: int,
+        checksum: str = "",
+        cache: bool = False,
+    ) -> "WeightManifest":
+        """Describe whole weights of these shapes, by their names, which all travel as `dtype`."""
+        offsets, nbytes = layout(shapes, dtype=dtype)
+        return cls(
+            transport=transport,
+            version=version,
+            names=tuple(shapes),
+            dtypes=(dtype,) * len(shapes),
+            shapes=tuple(shapes.values()),
+            offsets=tuple(offsets.values()),
+            nbytes=nbytes,
+            checksum=checksum,
+            cache=cache,
+        )
 
     @property
     def weight_version(self) -> WeightVersion:
@@ -97,6 +122,24 @@ class WholeWeightsNeeded(ValueError):
 
 class NoLongerHeld(ValueError):
     """The learner has other weights by now than those of a push: engines are given these with the next one."""
+
+
+def require_held(last: WeightManifest | None, version: int) -> WeightManifest:
+    """Return the last push. Raises `NoLongerHeld` where that is not this version."""
+    if last is None or last.version != version:
+        raise NoLongerHeld(f"the weights of version {version} are no longer held; publish again")
+    return last
+
+
+def require_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Raise `ValueError` where a weight has another shape than it was published with."""
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {shape}; load the model again")
+
+
+def unknown_weight(name: str) -> ValueError:
+    """Return the error for a weight that is none of the model's."""
+    return ValueError(f"{name} is not among the weights that were published; load the model again")
 
 
 def layout(shapes: dict[str, tuple[int, ...]], *, dtype: str) -> tuple[dict[str, int], int]:
