@@ -111,7 +111,7 @@ HOMES = {
         "orchestrator/cluster/trainer_actors.py",
         "orchestrator/cluster/transport_choice.py",
         "orchestrator/cluster/ray_jobs.py",
-        "orchestrator/cluster/stand_ins.py",
+        "orchestrator/cluster/crowded_actors.py",
     ),
     "vllm": (
         "rollout/engines/request_params.py",

@@ -25,6 +25,7 @@ from learner.batches.samples import samples_from_groups
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.accounts import NoTracker
+from orchestrator.bench.loop import run_steps
 from orchestrator.bench.stand_ins import (
     SEQUENCES,
     TOKENS_PER_S,
@@ -34,11 +35,11 @@ from orchestrator.bench.stand_ins import (
     recorded_answers,
 )
 from orchestrator.buffer import Buffer, VersionCell
+from orchestrator.cluster.crowded_actors import crowded_pool, group_of
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from orchestrator.cluster.stand_ins import crowded_pool, group_of
-from orchestrator.deadline import Deadline, StopFlag
+from orchestrator.deadline import StopFlag
 from orchestrator.failure_watch import FailureWatch
-from orchestrator.loop import Loop, StepReport
+from orchestrator.loop import StepReport
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, make_config
 from orchestrator.run.folder import TRAJECTORIES_EVERY, RunDir
@@ -132,11 +133,12 @@ async def _steps(
     )
     ledger = Ledger(folder.ledger, STAGE)
     buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=rl.max_lag, max_drops=0, ledger=ledger)
-    version, limit = VersionCell(WeightVersion(step=0)), Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
+    version = VersionCell(WeightVersion(step=0))
+    mixture = open_mixture(config.environments, {}, split="train", seed=config.seed)
     builder = BatchBuilder(config=config.learner, pad_id=pad)
 
-    def batches(groups: list[Group]) -> list[TrainBatch]:
-        return [builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))]
+    def batch(groups: list[Group]) -> TrainBatch:
+        return builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
 
     async def log(report: StepReport) -> None:
         run.log(STAGE, report.step, step_metrics(report))
@@ -146,31 +148,23 @@ async def _steps(
         samples.append(_sample(report))
         print(f"step {report.step} of {steps}: {report.times.total:.1f} s", file=sys.stderr)
 
-    async def nothing(told: object) -> None: ...
-
     run.progress.stage(STAGE, steps)
     supervision.shows(
         LoopView(stage=STAGE, buffer=buffer, version=version, failures=FailureWatch(rl.max_failures, setting=""))
     )
-    loop = Loop(
-        stage=STAGE,
-        rollouts=pool,
-        learner=learner,
-        mixture=open_mixture(config.environments, {}, split="train", seed=config.seed),
-        buffer=buffer,
-        version=version,
-        group_size=rl.group_size,
-        make_batches=batches,
-        on_group=lambda group: group,
-        on_step=log,
-        save=nothing,
-        on_fault=nothing,
-        stop=run.stop,
-        limit=limit,
-        push_limit=lambda nbytes: limit,
-    )
     async with supervision.watching():
-        await loop.run(1, steps)
+        await run_steps(
+            pool,
+            learner,
+            mixture,
+            rl,
+            batch,
+            buffer=buffer,
+            version=version,
+            steps=steps,
+            on_step=log,
+            stop=run.stop,
+        )
     return samples
 
 

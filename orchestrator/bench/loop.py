@@ -8,7 +8,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import Deadline, StopFlag
-from orchestrator.loop import Loop, StepReport
+from orchestrator.loop import Loop, Rollouts, StepReport
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.pipeline.config import Config, settled_config
 from orchestrator.settings.loop import RlConfig
@@ -74,9 +74,12 @@ async def bench_loop(
 
     async def token_s(lag: int) -> float:
         reports: list[StepReport] = []
-        await run_steps(
-            pool, learner, mixture, rl, batch, version=serving, lag=lag, steps=STEPS, on_step=reports.append
-        )
+
+        async def keep(report: StepReport) -> None:
+            reports.append(report)
+
+        buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0)
+        await run_steps(pool, learner, mixture, rl, batch, buffer=buffer, version=serving, steps=STEPS, on_step=keep)
         counted = reports[SKIPPED:]
         return sum(report.times.total for report in counted) / sum(_tokens(report.groups) for report in counted)
 
@@ -100,40 +103,38 @@ async def bench_loop(
 
 
 async def run_steps(
-    pool: RolloutPool,
+    rollouts: Rollouts,
     learner: TrainerGroup,
     mixture: Mixture,
     rl: RlConfig,
     batch: Callable[[list[Group]], TrainBatch],
     *,
+    buffer: Buffer,
     version: VersionCell,
-    lag: int,
     steps: int,
-    on_step: Callable[[StepReport], None],
+    on_step: Callable[[StepReport], Awaitable[None]],
     on_group: Callable[[Group], Group] = lambda group: group,
+    stop: StopFlag | None = None,
 ) -> None:
-    """Run so many steps of the loop, which keeps nothing; `on_step` is told of each."""
+    """Run so many steps of the loop, which saves nothing; `on_step` is told of each, and `stop` ends it before."""
     limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
-
-    async def tell(report: StepReport) -> None:
-        on_step(report)
 
     async def nothing(told: object) -> None: ...
 
     loop = Loop(
         stage="bench",
-        rollouts=pool,
+        rollouts=rollouts,
         learner=learner,
         mixture=mixture,
-        buffer=Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0),
+        buffer=buffer,
         version=version,
         group_size=rl.group_size,
         make_batches=lambda groups: [batch(groups)],
         on_group=on_group,
-        on_step=tell,
+        on_step=on_step,
         save=nothing,
         on_fault=nothing,
-        stop=StopFlag(),
+        stop=stop or StopFlag(),
         limit=limit,
         push_limit=lambda nbytes: limit,
     )

@@ -12,9 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from transformers import Qwen3Config, Qwen3ForCausalLM
-
-from learner.models.fresh import byte_tokenizer
+from learner.models.fresh import fresh_qwen3
 from rollout.engines.config import EngineConfig
 from rollout.engines.protocol import Engine, TurnRequest
 from rollout.engines.vllm_engine import VllmEngine
@@ -34,7 +32,8 @@ Work = Callable[[Engine, int], Awaitable[None]]
 async def bench_prefixes() -> dict[str, float]:
     """Return how many times faster the same requests are with cached prefixes than without."""
     with tempfile.TemporaryDirectory() as folder:
-        model = fresh_qwen3(Path(folder))
+        model = Path(folder)
+        fresh_qwen3(model, width=256, layers=4)
         engines = [await _engine(model, cached=cached) for cached in (True, False)]
         try:
             return {
@@ -90,24 +89,6 @@ async def _engine(model: Path, *, cached: bool) -> Engine:
     engine = VllmEngine(model, config, version=WeightVersion(step=0), ends=())
     await engine.start()
     return engine
-
-
-def fresh_qwen3(directory: Path) -> Path:
-    """Write a fresh Qwen 3 of 4 M parameters, with a tokenizer of bytes, to a folder; returns the folder."""
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(directory)
-    byte_tokenizer().save_pretrained(directory)
-    return directory
 
 
 if __name__ == "__main__":

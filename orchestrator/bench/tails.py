@@ -20,13 +20,13 @@ from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import samples_from_groups
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
+from orchestrator.bench.loop import run_steps
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
-from orchestrator.deadline import Deadline, StopFlag
-from orchestrator.loop import Loop, StepReport
+from orchestrator.loop import StepReport
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, settled_config
 from orchestrator.settings.loop import RlConfig
@@ -100,35 +100,20 @@ class _Bench:
     async def reports(self, *, max_lag: int, over_sampling: float | None) -> list[StepReport]:
         """Return what the steps of one way report."""
         rl = replace(self.config.section(RlConfig), max_lag=max_lag, over_sampling=over_sampling)
-        limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
+        buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=max_lag, max_drops=0, slots=rl.slots)
+        mixture = open_mixture(self.config.environments, {}, split="train", seed=self.config.seed)
         reports: list[StepReport] = []
 
         async def keep(report: StepReport) -> None:
             reports.append(report)
 
-        async def nothing(told: object) -> None: ...
+        def batch(groups: list[Group]) -> TrainBatch:
+            return self.builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
 
-        def batches(groups: list[Group]) -> list[TrainBatch]:
-            return [self.builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))]
-
-        loop = Loop(
-            stage="bench",
-            rollouts=LongTailed(self.pool),
-            learner=self.learner,
-            mixture=open_mixture(self.config.environments, {}, split="train", seed=self.config.seed),
-            buffer=Buffer(groups_per_step=rl.groups_per_step, max_lag=max_lag, max_drops=0, slots=rl.slots),
-            version=self.version,
-            group_size=rl.group_size,
-            make_batches=batches,
-            on_group=lambda group: group,
-            on_step=keep,
-            save=nothing,
-            on_fault=nothing,
-            stop=StopFlag(),
-            limit=limit,
-            push_limit=lambda nbytes: limit,
+        workers, version = LongTailed(self.pool), self.version
+        await run_steps(
+            workers, self.learner, mixture, rl, batch, buffer=buffer, version=version, steps=STEPS, on_step=keep
         )
-        await loop.run(1, STEPS)
         return reports
 
 

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from transformers import Qwen3Config, Qwen3ForCausalLM
-
-from learner.models.fresh import FreshModelConfig, byte_tokenizer, make_model
+from learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
 
 SMALL = FreshModelConfig()
 MIDDLE = FreshModelConfig(
@@ -48,20 +46,5 @@ def fresh(config: FreshModelConfig) -> Iterator[tuple[Path, int]]:
 def attention_only(*, small: bool) -> Iterator[tuple[Path, int]]:
     """Give a folder with a fresh Qwen 3 of 4 M or 120 M parameters, and how many it has; it is removed again."""
     width, layers = (256, 4) if small else (1024, 8)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=288,
-            hidden_size=width,
-            intermediate_size=4 * width,
-            num_hidden_layers=layers,
-            num_attention_heads=width // 64,
-            num_key_value_heads=2,
-            head_dim=64,
-            max_position_embeddings=4096,
-            tie_word_embeddings=False,
-        )
-    )
     with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
-        model.save_pretrained(folder)
-        byte_tokenizer().save_pretrained(folder)
-        yield Path(folder), sum(parameter.numel() for parameter in model.parameters())
+        yield Path(folder), fresh_qwen3(Path(folder), width=width, layers=layers)

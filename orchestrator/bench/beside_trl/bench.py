@@ -26,7 +26,7 @@ from rich.table import Table
 from envs.binding import EnvConfig, bind
 from envs.core.task import Task
 from envs.source import GeneratedSource
-from learner.models.fresh import FreshModelConfig, make_model
+from learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
 from orchestrator.bench.beside_trl.loop_side import (
     ACTORS,
     ANSWER_TOKENS,
@@ -37,7 +37,6 @@ from orchestrator.bench.beside_trl.loop_side import (
     Work,
 )
 from orchestrator.bench.beside_trl.trl_side import Part, TrlSide, TrlWork, trl_is_there
-from orchestrator.bench.prefixes import fresh_qwen3
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.mixture import Mixture
 from rollout.episodes.renderer import Renderer
@@ -148,7 +147,7 @@ async def bench_all(
             if name == "hybrid":
                 make_model(model, FreshModelConfig(), seed=1)
             else:
-                fresh_qwen3(model)
+                fresh_qwen3(model, width=256, layers=4)
             for work in works:
                 start_ray(slots=ACTORS, min_sandbox_level=0)
                 try:

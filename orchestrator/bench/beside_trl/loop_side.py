@@ -16,7 +16,7 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.beside_trl.trl_side import Part
 from orchestrator.bench.loop import run_steps
-from orchestrator.buffer import VersionCell
+from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster.bundles import reserve
 from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.rollout_actors import make_rollout_pool
@@ -110,7 +110,7 @@ class LoopSide:
         marks: list[tuple[float, float]] = []
         groups: list[Group] = []
 
-        def mark(report: StepReport) -> None:
+        async def mark(report: StepReport) -> None:
             marks.append((time.monotonic(), self._cpu_s()))
             if report.step > SKIPPED:
                 groups.extend(report.groups)
@@ -121,8 +121,8 @@ class LoopSide:
             self._mixture,
             self._rl,
             self._batch,
+            buffer=Buffer(groups_per_step=self._rl.groups_per_step, max_lag=lag, max_drops=0),
             version=self._version,
-            lag=lag,
             steps=SKIPPED + self._steps,
             on_step=mark,
             on_group=self._with_rewards,
