@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.gpu_check.kernels import largest
 from orchestrator.gpu_check.page import page
 from orchestrator.gpu_check.part import PARTS, Figure, Outcome, Part, Report
 from orchestrator.gpu_check.running import run_apart, run_here
@@ -25,6 +26,13 @@ def test_a_figure_holds_within_its_bounds_alone() -> None:
     assert not Figure(name="a", value=1.1, at_most=1.0).holds
     assert not Figure(name="a", value=0.9, at_least=1.0).holds
     assert not Figure(name="a", value=float("nan"), at_most=1.0).holds
+
+
+def test_an_error_that_is_no_number_is_the_largest() -> None:
+    assert largest({"a": 0.001, "b": 0.002}) == ("b", 0.002)
+    name, value = largest({"a": 0.001, "b": float("nan"), "c": 0.002})
+    assert name == "b"
+    assert not Figure(name=name, value=value, at_most=1.0).holds
 
 
 def test_a_part_that_faults_tells_its_traceback_and_what_it_had_found(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 Suffixes as in `learner/models/mamba_scan.py`.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -36,8 +37,8 @@ def run(report: Report, *, small: bool) -> None:
         errors = {name: _error(value, wanted[name]) for name, value in found.items()}
         for name in VALUES:
             report.figure(f"scan, {_word(dtype)}: error of {name}", errors.pop(name), at_most=BOUNDS[dtype])
-        worst = max(errors, key=errors.__getitem__)
-        report.figure(f"scan, {_word(dtype)}: largest error, of {worst}", errors[worst], at_most=BOUNDS[dtype])
+        worst, error = largest(errors)
+        report.figure(f"scan, {_word(dtype)}: largest error, of {worst}", error, at_most=BOUNDS[dtype])
     inputs = _inputs(small=small, dtype=torch.bfloat16 if on_gpu() else torch.float32)
     for name, function in (("what transformers calls", scan), ("the plain one", mamba_scan.replacement())):
         taken = seconds(partial(_passed, function, inputs, chunk_size=32 if small else 256), repeats=3)
@@ -104,10 +105,16 @@ def _whole(report: Report, *, small: bool) -> None:
         ids_BT = torch.randint(0, 256, (2, 100), generator=torch.Generator().manual_seed(1))
         wanted = _loss(exact, ids_BT)
         found = _loss(here, ids_BT.to(device()))
-        error = max(
-            ((found[name].double().cpu() - value).norm() / value.norm()).item() for name, value in wanted.items()
-        )
+        errors = {
+            name: ((found[name].double().cpu() - value).norm() / value.norm()).item() for name, value in wanted.items()
+        }
+    _, error = largest(errors)
     report.figure("a hybrid in float32: error of the worst parameter's gradient", error, at_most=2e-2)
+
+
+def largest(errors: dict[str, float]) -> tuple[str, float]:
+    """Return the name and the value of the largest error; NaN is larger than any."""
+    return max(errors.items(), key=lambda one: math.inf if math.isnan(one[1]) else one[1])
 
 
 def _loss(model: PreTrainedModel, ids_BT: torch.Tensor) -> dict[str, torch.Tensor]:

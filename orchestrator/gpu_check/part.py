@@ -20,10 +20,13 @@ class Part:
 
 
 PARTS = (
-    Part(name="kernels", title="Kernels of Mamba-2 against the definition", seconds=120, vllm=False),
-    Part(
-        name="shared_prompts", title="Shared prompts, with layers computed again and without", seconds=120, vllm=False
-    ),
+    Part(name="kernels", title="Kernels of Mamba-2 against the definition", seconds=90, vllm=False),
+    Part(name="shared_prompts", title="Shared prompts, with layers computed again and without", seconds=90, vllm=False),
+    Part(name="first_runner", title="vLLM's first model runner", seconds=180),
+    Part(name="second_runner", title="vLLM's second model runner", seconds=220),
+    Part(name="pushes", title="Each way of pushing weights", seconds=110),
+    Part(name="learning", title="The learner: a hybrid of 1 B parameters at ZeRO stage 3", seconds=110),
+    Part(name="sharing", title="One GPU shared by engine and learner", seconds=100),
 )
 """In the order in which they run. Together they have 15 minutes."""
 
