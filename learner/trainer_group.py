@@ -43,7 +43,7 @@ class TrainerRank(Member, WeightSender, Protocol):
 
     async def checkpoint_bytes(self) -> int: ...
 
-    async def save(self, directory: str, *, beside: bool) -> bool: ...
+    async def save(self, directory: str, *, beside: bool, spare: int) -> bool: ...
 
     async def write(self) -> None: ...
 
@@ -66,6 +66,7 @@ class TrainerGroup:
         self._loss = LossConfig()
         self._delivery = Delivery(self, processes=engine_processes)
         self._here = True
+        self._shares = False  # whether the ranks' devices are others' too, between steps
 
     def members(self, *, restarts: int = 0) -> list[MemberNow]:
         """Return what each rank does, of a group that was made again so often."""
@@ -98,6 +99,7 @@ class TrainerGroup:
         """Have the weights, and all else that training needs, on the ranks' devices from now on, or in main memory."""
         await self._call_all(lambda rank: rank.occupy(weights=weights, states=states))
         self._here = weights
+        self._shares = self._shares or not (weights and states)
 
     async def holding(self) -> dict[str, Holding]:
         """Return what each rank has on its device, by its name."""
@@ -141,9 +143,19 @@ class TrainerGroup:
         """Copy model and optimiser, for `write` to write them while the ranks go on.
 
         Returns whether there is something left to write: rank 0, which holds all but the random states, writes at once
-        where main memory has no room for the copy.
+        where main memory has no room for the copy, beside what is put aside next where devices are shared.
         """
-        return (await self._call_all(lambda rank: rank.save(str(directory), beside=True)))[0]
+        spare = await self._next_aside() if self._shares else 0
+        return (await self._call_all(lambda rank: rank.save(str(directory), beside=True, spare=spare)))[0]
+
+    async def _next_aside(self) -> int:
+        """Return the bytes of main memory that the ranks on the machine of rank 0 need to leave their devices.
+
+        On a CPU that is none: what they put aside they free.
+        """
+        held = await self._call_all(lambda rank: rank.holding())
+        there = [one for rank, one in zip(self.ranks, held, strict=True) if _node(rank) == _node(self.ranks[0])]
+        return sum(one.weights + one.states for one in there if one.device is not None)
 
     async def write(self) -> None:
         """Write what `save` has copied."""
@@ -185,6 +197,11 @@ class TrainerGroup:
         finally:
             for answer in answers:
                 answer.cancel()
+
+
+def _node(rank: TrainerRank) -> str | None:
+    """Return how the cluster calls the node of a rank; None for one in no cluster."""
+    return None if rank.place is None else rank.place.node
 
 
 async def _death(answers: Sequence[asyncio.Future[T]]) -> LearnerDied | None:

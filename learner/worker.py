@@ -180,23 +180,25 @@ class TrainerWorker:
     def holding(self) -> Holding:
         """Return what the rank has on its device, and the memory that it takes."""
         weights, states = (0, 0) if self.engine is None else self.engine.memory.nbytes()
+        states += 0 if self.reference is None else self.reference.nbytes()
         return Holding(weights=weights, states=states, main=psutil.Process().memory_info().rss, device=device_bytes())
 
     def checkpoint_bytes(self) -> int:
         """Return the bytes that `save` writes, at the most."""
         return self.needed_bytes
 
-    def save(self, directory: str, *, beside: bool = False) -> bool:
+    def save(self, directory: str, *, beside: bool = False, spare: int = 0) -> bool:
         """Write a checkpoint: the model and its tokenizer in Hugging Face format, and the state that training needs.
 
         With `beside` it is copied to main memory, and `write` writes it while training goes on; where that has no room for
-        the copy it is written at once. Returns whether there is something left to write.
+        the copy, and for `spare` bytes that others will need, it is written at once. Returns whether there is something left
+        to write.
         """
         target = Path(directory)
         start = os.path.relpath(self.start_dir, target.parent)
         facts = CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start)
         pieces = checkpoint_pieces(self._engine(), target, rank=self.rank, facts=facts, tokenizer=self.tokenizer_files)
-        return self._unwritten.take(pieces, hold=beside and has_room(self.needed_bytes))
+        return self._unwritten.take(pieces, hold=beside and has_room(self.needed_bytes + spare))
 
     def write(self) -> None:
         """Write what `save` has copied. May be called from another thread while the model is trained on."""

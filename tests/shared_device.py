@@ -108,7 +108,7 @@ class SharingRank:
 
     async def send(self, version: int) -> None: ...
 
-    async def save(self, directory: str, *, beside: bool) -> bool:
+    async def save(self, directory: str, *, beside: bool, spare: int) -> bool:
         self.device.use(self.name, WEIGHTS + STATES, "save")
         return False
 

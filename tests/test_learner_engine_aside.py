@@ -29,6 +29,33 @@ def test_what_shares_memory_is_put_aside_once_and_whole_again_after() -> None:
     assert parameter.grad.tolist() == [[0.5] * 3] * 2
 
 
+def test_what_a_device_has_no_room_for_stays_aside_and_is_whole_when_it_has() -> None:
+    class Crowded(torch.UntypedStorage):
+        """Memory of a device that others have."""
+
+        crowded = False
+
+        def resize_(self, size: int) -> Any:
+            if size and self.crowded:
+                raise RuntimeError("out of memory")
+            return super().resize_(size)
+
+    first, second = Crowded(16), Crowded(8)
+    first.copy_(torch.full((16,), 3, dtype=torch.uint8).untyped_storage())
+    second.copy_(torch.full((8,), 4, dtype=torch.uint8).untyped_storage())
+    aside = Aside()
+    aside.take([first, second])
+    first.crowded = True
+    with pytest.raises(RuntimeError, match="out of memory"):
+        aside.put_back()
+    assert aside
+    assert (first.nbytes(), second.tolist()) == (0, [4] * 8)
+    first.crowded = False
+    aside.put_back()
+    assert not aside
+    assert first.tolist() == [3] * 16
+
+
 def test_what_a_file_or_an_array_lends_stays() -> None:
     lent = torch.frombuffer(bytearray(b"1234"), dtype=torch.uint8)
     aside = Aside()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from envs.core.member import Holding, Place
 from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import BatchShare, make_batch
 from learner.batches.samples import TrainingSample
@@ -14,11 +15,17 @@ from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.trainer_group import TrainerGroup
 
+NOTHING = Holding()
+
 
 class Rank:
     """A rank that keeps its calls, and answers only once all the ranks were called: as a collective does."""
 
-    def __init__(self, number: int, *, meeting: asyncio.Barrier, breaks: str = "") -> None:
+    def __init__(
+        self, number: int, *, meeting: asyncio.Barrier, breaks: str = "", node: str = "a", holding: Holding = NOTHING
+    ) -> None:
+        self.place = Place(pid=number, host="h", node=node)
+        self.held = holding
         self.number = number
         self.meeting = meeting
         self.breaks = breaks
@@ -37,8 +44,15 @@ class Rank:
         await self._called("train", (loss.objective, epochs, shares))
         return {"loss": float(self.number)}
 
-    async def save(self, directory: str, *, beside: bool) -> bool:
-        await self._called("save", (directory, beside))
+    async def occupy(self, *, weights: bool, states: bool) -> None:
+        await self._called("occupy")
+
+    async def holding(self) -> Holding:
+        await self._called("holding")
+        return self.held
+
+    async def save(self, directory: str, *, beside: bool, spare: int) -> bool:
+        await self._called("save", (directory, beside, spare))
         return self.number == 0
 
     async def write(self) -> None:
@@ -60,12 +74,34 @@ async def led(breaks: str) -> tuple[dict[str, float], list[list[tuple[str, Any]]
 def test_every_call_goes_to_all_ranks_at_once_and_the_first_ones_metrics_count() -> None:
     metrics, calls = asyncio.run(led(breaks=""))
     assert metrics == {"loss": 0.0}
-    assert calls == [[("load", ("m", 7, None)), ("train", ("nll", 2, [])), ("save", ("c", True)), ("write", None)]] * 2
+    assert (
+        calls == [[("load", ("m", 7, None)), ("train", ("nll", 2, [])), ("save", ("c", True, 0)), ("write", None)]] * 2
+    )
 
 
 def test_what_one_rank_raises_ends_the_call() -> None:
     with pytest.raises(RuntimeError, match="rank 1 can't save"):
         asyncio.run(led(breaks="save"))
+
+
+@pytest.mark.parametrize(("device", "spare"), [(10**6, 2 * (5 + 7)), (None, 0)])
+def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_machine_put_aside(
+    device: int | None, spare: int
+) -> None:
+    held = Holding(weights=5, states=7, main=10**6, device=device)
+
+    async def saved() -> list[Any]:
+        meeting = asyncio.Barrier(3)
+        ranks: Any = [Rank(number, meeting=meeting, node=node, holding=held) for number, node in enumerate("aab")]
+        group = TrainerGroup(ranks)
+        async with asyncio.timeout(5):
+            await group.save(Path("c"))
+            await group.occupy(weights=False, states=False)
+            await group.occupy(weights=True, states=True)
+            await group.save(Path("c"))
+        return [value for name, value in ranks[0].calls if name == "save"]
+
+    assert asyncio.run(saved()) == [("c", True, 0), ("c", True, spare)]
 
 
 class DyingRank(Rank):

@@ -2,12 +2,13 @@
 
 import torch
 
-from rollout.engines.cache_pages import give_pages_back, resident_bytes
+from rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
 
 
 def test_pages_that_are_given_back_are_gone_and_come_back_empty() -> None:
     whole = torch.ones(4_000_000)
     views = [whole[:1000].view(10, 100), whole[1000:]]  # as the layers of a cache have the memory of one tensor
+    assert nbytes_of(views) == whole.nbytes
     before = resident_bytes(views)
     assert 0 <= whole.nbytes - before < 2 * 4096  # but for the pages at both ends, which others may use too
     give_pages_back(views)

@@ -29,8 +29,9 @@ class Place:
 class Holding:
     """What a process has on its device, and how much memory it takes, in bytes.
 
-    `states` are those of the optimiser, `cache` is the keys and values of an engine. `main` is the main memory of the process
-    that computes, which on a CPU is the device; `device` is what is taken of a GPU, by all who share it, None on a CPU.
+    `states` are those of the optimiser, gradients and a reference, `cache` is the keys and values of an engine. `main` is the
+    main memory of the process that computes, which on a CPU is the device; `device` is what is taken of a GPU, by all who
+    share it, None on a CPU.
     """
 
     weights: int = 0

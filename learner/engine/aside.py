@@ -35,11 +35,12 @@ class Aside:
                 self._taken.append((storage, copy))
 
     def put_back(self) -> None:
-        """Bring all back that was taken."""
+        """Bring all back that was taken. What the device has no room for stays aside, and its error is raised."""
         while self._taken:
-            storage, copy = self._taken.pop()
+            storage, copy = self._taken[-1]
             storage.resize_(copy.nbytes())
             storage.copy_(copy)
+            self._taken.pop()
 
     def __bool__(self) -> bool:
         """Return whether anything is aside."""

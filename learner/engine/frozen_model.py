@@ -1,5 +1,6 @@
 """A model that is only looked at, a reference or a teacher: whole on every rank, or at ZeRO stage 3 partitioned over them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import deepspeed
@@ -7,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from learner.config import LearnerConfig
-from learner.engine.aside import Aside, memory_of, reachable
+from learner.engine.aside import Aside, memory_of, nbytes, reachable
 from learner.engine.deepspeed_engine import free_partitions, register_convolutions
 from learner.models.scorer import Scorer
 
@@ -33,8 +34,15 @@ class FrozenModel:
             return
         if self._engine is not None:
             self._engine.empty_partition_cache()
+        self._aside.take(self._memory())
+
+    def nbytes(self) -> int:
+        """Return how many bytes it has on its device; on a CPU without those that are mapped from a file."""
+        return nbytes(storage for storage in self._memory() if storage.resizable())
+
+    def _memory(self) -> Iterable[torch.UntypedStorage]:
         tensors = reachable(list(self._model.parameters()), list(self._model.buffers()))
-        self._aside.take(memory_of(tensors, device=self._device).values())
+        return memory_of(tensors, device=self._device).values()
 
     def close(self) -> None:
         """Free the model."""

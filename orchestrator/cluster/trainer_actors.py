@@ -121,9 +121,9 @@ class TrainerActor:
         needed: int = await self._answer(self._actor.checkpoint_bytes.remote())
         return needed
 
-    async def save(self, directory: str, *, beside: bool) -> bool:
+    async def save(self, directory: str, *, beside: bool, spare: int) -> bool:
         """Copy model and optimiser, or write them; returns whether there is something left to write."""
-        copied: bool = await self._answer(self._actor.save.remote(directory, beside=beside))
+        copied: bool = await self._answer(self._actor.save.remote(directory, beside=beside, spare=spare))
         return copied
 
     async def write(self) -> None:

@@ -40,12 +40,21 @@ def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return resident
 
 
+def nbytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of these tensors' memory; what layers share counts once."""
+    return sum(_storages(tensors).values())
+
+
 def _ranges(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """Return the whole pages of the tensors' memory: the address of the first, and how many; memory that is shared once."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     ranges = []
-    for start, nbytes in storages.items():
+    for start, nbytes in _storages(tensors).items():
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         if (pages := (start + nbytes - first) // mmap.PAGESIZE) > 0:
             ranges.append((first, pages))
     return ranges
+
+
+def _storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Return the memory of the tensors: its bytes by its address."""
+    return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}

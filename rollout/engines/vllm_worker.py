@@ -27,7 +27,7 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from envs.core.failure import in_words
-from rollout.engines.cache_pages import give_pages_back, resident_bytes
+from rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
 from rollout.engines.runners.draft_sampler import DraftSampler
 from rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
 from rollout.engines.runners.thought_processor import ThoughtProcessor
@@ -187,7 +187,7 @@ class WorkerExtension:
         if ON_CPU:
             return weights, resident_bytes(runner.kv_caches), main, 0
         free, total = torch.cuda.mem_get_info()
-        return weights, sum(cache.nbytes for cache in runner.kv_caches), main, total - free
+        return weights, nbytes_of(runner.kv_caches), main, total - free
 
     def weight_failure(self) -> str:
         """Return why the weights that came in buckets last are not whole, or nothing."""
