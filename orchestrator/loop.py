@@ -76,7 +76,7 @@ class Evaluations:
         """Begin an evaluation of the weights after a step, which are served as `version`, where one is due."""
 
     async def free(self) -> None:
-        """Wait until the engines may be given groups to train on."""
+        """Wait until the engines may be given groups to train on, and may sleep after those."""
 
     async def finished(self) -> None:
         """Wait until no evaluation is under way; raise what one failed with."""
@@ -158,7 +158,7 @@ class Loop:
             await self._steps(first, last, producer)
             producer.cancel()  # the engines are left to the last evaluation
             await self.shifts.begin(SAMPLING)
-            await self._evaluated(last)
+            await self._evaluated(last, self.evaluations.finished())
         except Exception as fault:
             await self.on_fault(fault)
             raise
@@ -194,6 +194,7 @@ class Loop:
 
     async def _learn(self, step: int, clock: StepClock, producer: asyncio.Task[None], later: "_Later") -> StepReport:
         await clock.during(Phase.SHIFT, self.shifts.begin(SAMPLING))
+        await clock.during(Phase.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be there already
         clock.enter(Phase.WAIT)
         groups = await self._groups(step, producer)
         version, left_over = self.version.value, len(self.buffer.unfinished)
@@ -233,16 +234,16 @@ class Loop:
         publishing = self.learner.publish(self._next_version())
         push = await self._within(step, "the learner's weights", publishing)
         clock.enter(Phase.EVAL)
-        await self._evaluated(step)
+        await self._evaluated(step, self.evaluations.finished())
         clock.enter(Phase.LOAD)
         limit, loading = self.push_limit(push.manifest.nbytes), self.rollouts.load_weights(push)
         self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
         self.evaluations.begin(step, self.version.value)
         return push
 
-    async def _evaluated(self, step: int) -> None:
+    async def _evaluated(self, step: int, evaluated: Awaitable[None]) -> None:
         """Wait for the evaluation that is under way: the weights that are served stay until it has ended."""
-        waiting = self.stop.wait_or(self.evaluations.finished())
+        waiting = self.stop.wait_or(evaluated)
         stage, what = f"{self.stage} step {step}", "the evaluation of the weights before it"
         await within(self.limit, waiting, stage=stage, waiting_for=lambda: what, last_sign=self._last_sign)
 

@@ -32,6 +32,7 @@ from orchestrator.run.retention import CheckpointConfig
 from orchestrator.session.checkpoint_writer import scores
 from orchestrator.session.run import Run
 from orchestrator.settings.loop import RlConfig
+from orchestrator.shifts import Shift, Shifts
 from rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from rollout.episodes.begun import BegunGroup
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
@@ -199,6 +200,39 @@ def test_a_push_waits_for_the_evaluation_of_the_weights_that_it_replaces(tmp_pat
         assert held == ["asks 0"] * 3
     else:  # and are shared where what they sample may be late
         assert held.count("trains 0") == 2 * (max_lag + 1)
+
+
+def test_engines_that_share_their_devices_do_not_sleep_under_an_evaluation_though_the_groups_of_a_step_are_there(
+    tmp_path: Path,
+) -> None:
+    session = Session(tmp_path, "rl.max_lag=0")
+
+    async def run_loop(run: Run) -> tuple[list[str], list[str]]:
+        engines, version = Engines(held=True), VersionCell(WeightVersion(step=0))
+
+        class Told(Shifts):
+            async def begin(self, shift: Shift) -> None:
+                engines.did.append(shift.name)
+
+        buffer = Buffer(groups_per_step=2, max_lag=0, max_drops=0)
+        mixture = Mixture({"math": SlowSource(slow=False)}, {"math": 1.0})
+        for _ in range(2):  # as a checkpoint may have them
+            ticket = await buffer.admit(mixture, version)
+            await buffer.put(await Engines().run_group(ticket, 2))
+        evaluations = StepEvaluations(run, session.rl, engines, stage="rl")
+        parts: dict[str, Any] = {"buffer": buffer, "mixture": mixture, "version": version, "shifts": Told()}
+        running = asyncio.create_task(loop_of(engines, evaluations, max_lag=0, **parts).run(1, 1))
+        while engines.did.count("asks 0") < 3:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        held = list(engines.did)
+        engines.released.set()
+        await running
+        return held, engines.did[len(held) :]
+
+    held, did = session.do(run_loop)
+    assert sorted(held) == ["asks 0"] * 3 + ["sampling"]
+    assert did[:6] == ["has 0"] * 3 + ["learning", "pushing", "loads 1"]
 
 
 def test_at_lag_0_the_groups_that_are_trained_are_those_of_a_run_without_evaluations(tmp_path: Path) -> None:
