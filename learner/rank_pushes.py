@@ -7,7 +7,7 @@ from learner.bucket_publisher import BucketPublisher
 from learner.config import LearnerConfig
 from learner.engine.deepspeed_engine import DeepSpeedEngine
 from learner.publisher import WeightPublisher
-from rollout.weights.manifest import WeightManifest
+from rollout.weights.manifest import NoLongerHeld, WeightManifest
 from rollout.weights.transports.catalog import carries_buckets, open_transport
 from rollout.weights.transports.transport import Audience, SegmentTransport
 
@@ -34,9 +34,14 @@ class RankPushes:
             return None
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
-        """Return what engines need to get at the last push, on rank 0. See the publishers' own."""
+        """Return what engines need to get at the last push, on rank 0. See the publishers' own.
+
+        Raises `NoLongerHeld` also where this model's weights were not published yet.
+        """
         if self._publisher is None:
-            raise ValueError("no weights are held here; call publish first, and ask rank 0")
+            raise NoLongerHeld(
+                f"the weights of version {version} are not held here; call publish first, and ask rank 0"
+            )
         return self._publisher.offer(version, whole=whole, audience=audience)
 
     def send(self, version: int, engine: DeepSpeedEngine) -> None:

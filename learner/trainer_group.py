@@ -17,6 +17,8 @@ from rollout.weights.manifest import WeightManifest
 from rollout.weights.transports.transport import Audience
 
 T = TypeVar("T")
+Shares = object
+"""A rank's shares of mini-batches, put where it reads them: nobody between the two ends looks into that."""
 DEATH_S = 20.0
 """How long the death of a rank may take to be known after the others noticed that it no longer answers them, in seconds."""
 
@@ -37,7 +39,9 @@ class TrainerRank(Member, WeightSender, Protocol):
 
     async def holding(self) -> Holding: ...
 
-    async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]: ...
+    async def put(self, shares: Sequence[BatchShare]) -> Shares: ...
+
+    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]: ...
 
     async def publish(self, version: int) -> WeightManifest | None: ...
 
@@ -54,6 +58,7 @@ class TrainerRank(Member, WeightSender, Protocol):
 
 class TrainerGroup:
     """Every call goes to all ranks at once, since each is a collective: without one of them it fails or waits in the others.
+    For the same reason calls reach all ranks in one order, whoever makes them beside each other.
 
     Where a rank dies in a call, that raises `LearnerDied`, whatever the other ranks made of it.
     """
@@ -109,12 +114,11 @@ class TrainerGroup:
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         """Update from each of these mini-batches, `epochs` times over; the metrics are over all of them.
 
-        Each rank is given its own share of them.
+        Each rank is given its own share of them: all are put where they are read before any rank is called.
         """
-        calls = [
-            rank.train([batch.share(number) for batch in batches], loss=self._loss, epochs=epochs)
-            for number, rank in enumerate(self.ranks)
-        ]
+        shares = [[batch.share(number) for batch in batches] for number in range(len(self.ranks))]
+        own = await asyncio.gather(*(rank.put(one) for rank, one in zip(self.ranks, shares, strict=True)))
+        calls = [rank.train(one, loss=self._loss, epochs=epochs) for rank, one in zip(self.ranks, own, strict=True)]
         return (await self._call(calls))[0]
 
     async def publish(self, version: WeightVersion) -> Push:

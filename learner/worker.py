@@ -40,7 +40,7 @@ from learner.update import (
     sum_over_ranks,
     token_logprobs_of,
 )
-from rollout.weights.manifest import WeightManifest
+from rollout.weights.manifest import NoLongerHeld, WeightManifest
 from rollout.weights.transports.catalog import transport_kind
 from rollout.weights.transports.transport import Audience
 
@@ -232,8 +232,13 @@ class TrainerWorker:
         return self.pushes.offer(version, whole=whole, audience=audience)
 
     def send(self, version: int) -> None:
-        """Do this rank's part while the engines take the last push. See `RankPushes.send`."""
-        self.pushes.send(version, self._loaded())
+        """Do this rank's part while the engines take the last push. See `RankPushes.send`.
+
+        Raises `NoLongerHeld` also where no model is loaded.
+        """
+        if self.engine is None:
+            raise NoLongerHeld(f"the weights of version {version} are not held here: no model is loaded")
+        self.pushes.send(version, self.engine)
 
     def close(self) -> None:
         """Free the model and the weights held for a push. The rank can `load` again."""

@@ -9,6 +9,7 @@ from envs.core.member import Holding, Place
 from envs.core.pulse import Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.losses.config import LossConfig
+from learner.trainer_group import Shares
 from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.weights.manifest import WeightManifest
@@ -89,7 +90,10 @@ class SharingRank:
     async def holding(self) -> Holding:
         return Holding(weights=WEIGHTS * self.has[0], states=STATES * self.has[1])
 
-    async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def put(self, shares: Sequence[BatchShare]) -> Shares:
+        return shares
+
+    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         self.device.use(self.name, WEIGHTS + STATES, "learn")
         return {"loss": 0.0, "skipped": 0.0}
 

@@ -13,7 +13,7 @@ from learner.batches.micro_batches import BatchShare, make_batch
 from learner.batches.samples import TrainingSample
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
-from learner.trainer_group import TrainerGroup
+from learner.trainer_group import Shares, TrainerGroup
 
 NOTHING = Holding()
 
@@ -40,7 +40,10 @@ class Rank:
     async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None:
         await self._called("load", (model_dir, total_steps, teacher_dir))
 
-    async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def put(self, shares: Sequence[BatchShare]) -> Shares:
+        return shares
+
+    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         await self._called("train", (loss.objective, epochs, shares))
         return {"loss": float(self.number)}
 
@@ -113,7 +116,7 @@ class DyingRank(Rank):
         self.fails = fails
         self.killed = self.closed = False
 
-    async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         await asyncio.sleep(self.after_s)
         if self.fails is not None:
             raise self.fails
@@ -183,3 +186,36 @@ def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whol
         ((_, (_, _, shares)),) = rank.calls
         assert [share.micro_batches for share in shares] == [batch.micro_batches[rank.number] for batch in batches]
         assert {(share.denominator, share.tokens, share.trained_tokens) for share in shares} == {(22.0, 26, 22)}
+
+
+class SlowToPut(Rank):
+    """A rank whose shares take a while to be put where it reads them."""
+
+    def __init__(self, number: int, *, meeting: asyncio.Barrier, put_s: float) -> None:
+        super().__init__(number, meeting=meeting)
+        self.put_s = put_s
+
+    async def put(self, shares: Sequence[BatchShare]) -> Shares:
+        await asyncio.sleep(self.put_s)
+        return shares
+
+    async def send(self, version: int) -> None:
+        await self._called("send")
+
+
+def test_a_newcomer_that_joins_as_a_step_begins_is_sent_weights_at_the_same_place_in_every_rank_s_order() -> None:
+    async def orders(*, joins_s: float) -> list[list[str]]:
+        meetings = asyncio.Barrier(2)
+        ranks: Any = [SlowToPut(number, meeting=meetings, put_s=0.1 * number) for number in range(2)]
+        group = TrainerGroup(ranks)
+
+        async def join() -> None:
+            await asyncio.sleep(joins_s)
+            await group.send(1)
+
+        async with asyncio.timeout(5):
+            await asyncio.gather(group.step(), join())
+        return [[name for name, _ in rank.calls] for rank in ranks]
+
+    assert asyncio.run(orders(joins_s=0.05)) == [["send", "train"]] * 2
+    assert asyncio.run(orders(joins_s=0.2)) == [["train", "send"]] * 2

@@ -33,7 +33,7 @@ from learner.losses.config import LossConfig
 from learner.models.logprobs import token_logprobs
 from learner.worker import TrainerWorker
 from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.weights.manifest import WeightManifest
+from rollout.weights.manifest import NoLongerHeld, WeightManifest
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 POLICY = LossConfig()
@@ -411,6 +411,8 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
             learner.load(nothing, optim=OPTIM, total_steps=1)
     with pytest.raises(ValueError, match="call load first"):
         learner.train_step(batch(ranks=1).share(learner.rank), loss=NLL)
+    with pytest.raises(NoLongerHeld, match="version 3 are not held here"):
+        learner.send(3)
     learner.close()
     return results
 

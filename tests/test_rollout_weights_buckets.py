@@ -13,14 +13,18 @@ import torch.distributed as dist
 from pushes import HERE, PlainSender
 from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
 
-from envs.core.pulse import WorkerDied
+from envs.core.pulse import Heart, WorkerDied
 from learner.bucket_publisher import BucketPublisher
+from learner.config import LearnerConfig
+from learner.rank_pushes import RankPushes
 from orchestrator.cluster.this_machine import free_port
+from rollout.engines.config import SLOWEST_PUSH, EngineConfig
 from rollout.trajectory import WeightVersion
 from rollout.weights.bucket_ways import BucketReceiver, BucketWays
-from rollout.weights.buckets import Bucket, Buffers, Named, buckets_of, load_buckets, packed, unsealed
+from rollout.weights.buckets import BUCKET_BYTES, Bucket, Buffers, Named, buckets_of, load_buckets, packed, unsealed
 from rollout.weights.delivery import Delivery, Offered
 from rollout.weights.manifest import NoLongerHeld, WeightManifest
+from rollout.weights.process_group import GroupMember, ProcessGroup
 
 CPU = torch.device("cpu")
 Shapes = dict[str, tuple[int, ...]]
@@ -171,6 +175,13 @@ def test_weights_that_were_trained_on_since_are_not_sent_as_the_version_before(s
         sender.offer(1, whole=True, audience=HERE)
 
 
+def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_next_push() -> None:
+    for transport in ("shared_memory", "broadcast"):
+        pushes = RankPushes(LearnerConfig(transport=transport), rank=0, heart=Heart())
+        with pytest.raises(NoLongerHeld, match="version 4 are not held here"):
+            pushes.offer(4, whole=True, audience=HERE)
+
+
 def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
     """One of two ranks, whose share is every second tensor."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
@@ -213,6 +224,15 @@ def test_two_ranks_send_their_shares() -> None:
         process.join(30)
         assert process.exitcode == 0
     receiver.close()
+
+
+def test_whoever_waits_for_a_dead_one_gives_up_long_before_an_engine_has_to_have_taken_the_push() -> None:
+    member = GroupMember(host="127.0.0.1", port=0, rank=0, size=2, timeout_s=LearnerConfig().collective_timeout_s)
+    group = ProcessGroup(member, dist.HashStore(), name="sender 0")
+    for nbytes in (0, BUCKET_BYTES, 10**10):
+        assert group.limit(nbytes).total_seconds() < 0.5 * EngineConfig().push_timeout_s + nbytes / SLOWEST_PUSH
+    soon = ProcessGroup(replace(member, timeout_s=2.0), dist.HashStore(), name="sender 0")
+    assert soon.limit(BUCKET_BYTES).total_seconds() == 2.0
 
 
 def test_an_engine_that_never_comes_fails_the_push_in_time() -> None:

@@ -10,7 +10,7 @@ from envs.core.pulse import LearnerDied, Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
-from learner.trainer_group import TrainerGroup
+from learner.trainer_group import Shares, TrainerGroup
 from learner.worker import TrainerWorker
 from orchestrator.cluster.actors import at_node, await_actor, close_actor, ended_on_failure, host_of, placed
 from orchestrator.cluster.bundles import Bundles
@@ -88,13 +88,13 @@ class TrainerActor:
         held: Holding = await self._answer(self._actor.holding.remote())
         return held
 
-    async def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int) -> dict[str, float]:
-        """Take part in a step; returns its metrics.
+    async def put(self, shares: Sequence[BatchShare]) -> Shares:
+        """Copy a rank's shares into shared memory, where it reads them, beside the event loop; returns what `train` takes."""
+        return await in_thread(ray.put, list(shares))
 
-        The rank reads its share where it lies in shared memory; it is copied there beside the event loop.
-        """
-        own = await in_thread(ray.put, list(shares))
-        metrics: dict[str, float] = await self._answer(self._actor.train.remote(own, loss=loss, epochs=epochs))
+    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+        """Take part in a step on shares that were put; returns its metrics."""
+        metrics: dict[str, float] = await self._answer(self._actor.train.remote(shares, loss=loss, epochs=epochs))
         return metrics
 
     async def publish(self, version: int) -> WeightManifest | None:

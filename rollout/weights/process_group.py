@@ -4,6 +4,7 @@ It stands beside whatever groups training and engines have of their own. Between
 process, between CPUs gloo.
 """
 
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import torch.distributed as dist
 class GroupMember:
     """A process's place in the group. Rank 0 sends, and all meet at its address; port 0 stands for any free one.
 
-    A process waits `timeout_s` seconds for the others, to meet and in each broadcast.
+    A process waits `timeout_s` seconds for the others, to meet and in each broadcast, or less: see `ALONE_S`.
     """
 
     host: str
@@ -31,8 +32,10 @@ class GroupMember:
 
 ALONE_S = 40.0
 SLOWEST = 100e6
-"""How long a process waits for the others between CPUs, to meet and for a broadcast, whose bytes may each second be so few.
-Where one dies, others may be waiting for its neighbours, which never hear of it."""
+"""How long a process waits for the others, to meet and for a broadcast, whose bytes may each second be so few: far less than an
+engine has for a push. Where one dies, others may be waiting for its neighbours, which never hear of it."""
+RAISES = "TORCH_NCCL_BLOCKING_WAIT"
+"""With it a wait that passes its limit aborts the group and raises; without it torch may end the process."""
 
 
 class ProcessGroup:
@@ -47,10 +50,10 @@ class ProcessGroup:
     def begin(self, segment: torch.Tensor) -> Callable[[], None]:
         """Begin to send the segment's bytes from rank 0, or to receive them into it; returns what waits until that is done.
 
-        Every process gives the same size. Both raise `RuntimeError` where one of them dies, or is missing for `timeout_s`
-        seconds, between CPUs for less: nobody meets in the group again then.
+        Every process gives the same size. Both raise `RuntimeError` where one of them dies, or is missing for the limit of
+        these bytes: nobody meets in the group again then.
         """
-        limit = self._limit(segment)
+        limit = self.limit(segment.numel())
         if self._group is None:
             self._group = self._join(segment.device)
         options = dist.BroadcastOptions()
@@ -59,23 +62,34 @@ class ProcessGroup:
         work = self._group.broadcast([segment], options)
         return lambda: _wait(work, segment, limit)
 
-    def _limit(self, segment: torch.Tensor) -> timedelta:
-        timeout = timedelta(seconds=self.member.timeout_s)
-        if segment.is_cuda:
-            return timeout
-        return min(timeout, timedelta(seconds=ALONE_S + segment.numel() / SLOWEST))
+    def limit(self, nbytes: int) -> timedelta:
+        """Return how long a broadcast of so many bytes may take; of none, how long the others may be awaited to meet."""
+        return timedelta(seconds=min(self.member.timeout_s, ALONE_S + nbytes / SLOWEST))
 
     def _join(self, device: torch.device) -> Any:
         rank, size = self.member.rank, self.member.size
-        timeout = timedelta(seconds=self.member.timeout_s)
         if device.type == "cuda":
             nccl = dist.ProcessGroupNCCL.Options()
-            nccl._timeout = timeout
-            return dist.ProcessGroupNCCL(self._store, rank, size, nccl)
+            nccl._timeout = self.limit(0)
+            self._store.set_timeout(self.limit(0))  # they meet there, at the first broadcast
+            return _raising_group(self._store, rank, size, nccl)
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        gloo._timeout = min(timeout, timedelta(seconds=ALONE_S))
+        gloo._timeout = self.limit(0)
         gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=own_address(self.member.host, self.member.port))]
         return dist.ProcessGroupGloo(self._store, rank, size, gloo)
+
+
+def _raising_group(store: Any, rank: int, size: int, options: Any) -> Any:
+    """Return a group of NCCL's whose waits raise. It reads that from the environment when it is made: others keep theirs."""
+    before = os.environ.get(RAISES)
+    os.environ[RAISES] = "1"
+    try:
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+    finally:
+        if before is None:
+            del os.environ[RAISES]
+        else:
+            os.environ[RAISES] = before
 
 
 def open_store(member: GroupMember) -> tuple[GroupMember, Any]:
