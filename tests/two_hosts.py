@@ -20,9 +20,9 @@ class NoHostsError(RuntimeError):
 
 
 class TwoHosts:
-    """A head with so many GPUs, as it says, and another host, which can be lost and come back."""
+    """A head and another host, which can be lost and come back, both without GPUs."""
 
-    def __init__(self, *, head_gpus: int, other_gpus: int) -> None:
+    def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="th-", dir="/tmp"))
         tag = f"{os.getpid() % 4096:x}"
         self._names = f"th{tag}a", f"th{tag}b"
@@ -34,7 +34,6 @@ class TwoHosts:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
         }
         """What a driver on the head is to have."""
-        self._gpus = head_gpus, other_gpus
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
@@ -94,7 +93,7 @@ class TwoHosts:
             "start",
             *words,
         ]
-        command += ["--node-ip-address", self.addresses[host], "--num-cpus", "4", "--num-gpus", str(self._gpus[host])]
+        command += ["--node-ip-address", self.addresses[host], "--num-cpus", "4", "--num-gpus", "0"]
         command += ["--disable-usage-stats", "--temp-dir", str(self._folder), "--block"]
         log, env = self._folder / f"{host}.log", os.environ | self.environment
         env.pop("RAY_ADDRESS")
@@ -116,9 +115,9 @@ def _ip(*words: str) -> str:
 
 
 @contextlib.contextmanager
-def two_hosts(*, head_gpus: int = 1, other_gpus: int = 1) -> Iterator[TwoHosts]:
+def two_hosts() -> Iterator[TwoHosts]:
     """Two hosts for a test, which end after it. Raise `NoHostsError` where this machine can't have them."""
-    made = TwoHosts(head_gpus=head_gpus, other_gpus=other_gpus)
+    made = TwoHosts()
     try:
         made.start()
         yield made

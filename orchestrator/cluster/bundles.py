@@ -3,7 +3,7 @@
 import asyncio
 import os
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -150,16 +150,14 @@ def wanted_by(config: RunConfig, *, trains: bool = True, plays: bool = True) -> 
 async def reserve(wanted: Wanted) -> Bundles:
     """Reserve what a run wants. Raise `NoRoomError` with what is wanted and what there is where the cluster lacks it.
 
-    That is said at once, or where others have it, after the seconds that the processes of a run before may take to go. Where
-    there are fewer GPUs than processes a rank and an engine share one.
+    That is said at once, or where others have it, after the seconds that the processes of a run before may take to go. The
+    only GPU of a cluster is given in halves to a rank and an engine.
     """
     found = cluster_nodes()
-    gpus = sum(node.gpus for node in found)
-    if 0 < gpus < wanted.gpus and wanted.processes == 1:
-        wanted = replace(wanted, shared=True)
+    wanted = wanted.on(found)
     if not wanted.fits(found):
         raise NoRoomError(lacking(wanted, found))
-    bundles = Bundles(wanted, on_gpus=gpus > 0)
+    bundles = Bundles(wanted, on_gpus=any(node.gpus for node in found))
     try:
         async with asyncio.timeout(ROOM_S):
             await bundles.ready()

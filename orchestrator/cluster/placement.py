@@ -1,7 +1,7 @@
 """What a run places on a cluster, and what lacks where that does not fit: as plain values, without Ray."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class NoRoomError(RuntimeError):
@@ -22,7 +22,7 @@ class Node:
 class Wanted:
     """The processes that a run places: ranks of the learner, and engines of so many processes each.
 
-    Each process has a GPU of its own, or, where they are `shared`, a rank and an engine have one together.
+    Each process has a GPU of its own, or, where they are `shared`, a rank and an engine lie on one together.
     """
 
     ranks: int = 0
@@ -52,6 +52,11 @@ class Wanted:
         engines = sum(one.gpus // self.processes for one in nodes)
         return not gpus or (gpus >= self.gpus and engines >= self.engines)
 
+    def on(self, nodes: Sequence[Node]) -> "Wanted":
+        """Return what is placed on nodes for it: of the only GPU one rank and one engine have halves."""
+        alone = sum(one.gpus for one in nodes) == 1 and (self.ranks, self.engines, self.processes) == (1, 1, 1)
+        return replace(self, shared=True) if alone else self
+
     def __str__(self) -> str:
         """Return what is wanted, for people."""
         if self.shared:
@@ -67,10 +72,17 @@ def lacking(wanted: Wanted, nodes: Sequence[Node]) -> str:
     has = ", ".join(f"{one.free:g} of {one.gpus:g} free on {one.address}" for one in nodes if one.gpus)
     if not has:
         return f"Ray has no CPU left on the cluster's {_counted(len(nodes), 'node')}; free some, or let one join"
-    remedies = "free some, or lower rollout.workers or learner.ranks"
-    if wanted.processes > 1:
-        remedies += " or rollout.engine.tensor_parallel"
-    return f"the run wants {wanted}; the cluster has {has}; {remedies}"
+    remedies = ["free some"] * wanted.fits(nodes) + ["set placement=shared"] * _would_share(wanted, nodes)
+    lower = ["rollout.workers"] * bool(wanted.engines) + ["learner.ranks"] * bool(wanted.ranks)
+    lower += ["rollout.engine.tensor_parallel"] * (wanted.processes > 1)
+    remedies.append(f"lower {' or '.join(lower)}")
+    return f"the run wants {wanted}; the cluster has {has}; {', or '.join(remedies)}"
+
+
+def _would_share(wanted: Wanted, nodes: Sequence[Node]) -> bool:
+    """Return whether the GPUs are enough once a rank and an engine work in shifts on each, and too few otherwise."""
+    both = wanted.ranks and wanted.engines and wanted.processes == 1
+    return bool(both) and not wanted.fits(nodes) and replace(wanted, shared=True).fits(nodes)
 
 
 def in_order(nodes: Sequence[str], *, first: str) -> list[int]:

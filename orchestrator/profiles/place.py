@@ -37,7 +37,7 @@ class Place:
     plays: bool
     """Whether there will be engines."""
     shared: bool
-    """Whether a rank and an engine use each GPU in shifts."""
+    """Whether a rank and an engine use each GPU in turns."""
 
     @property
     def gpu(self) -> bool:

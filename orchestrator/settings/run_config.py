@@ -107,8 +107,9 @@ class RunConfig:
     """What the run does, in order. A stage may stand several times, with a name and settings of its own:
     `- rl: {name: rl_tools, steps: 100}`, whose settings the command line calls rl_tools.steps and so on."""
     placement: Placement = running("dedicated")
-    """Whose devices are: dedicated (each engine and each rank has its own) or shared (one engine and one rank on each, which
-    work in shifts: engines sleep while the learner works, whose weights and states lie in main memory while they sample)."""
+    """Whose devices are: dedicated (each engine and each rank has its own, or half of the only GPU there is) or shared (one
+    engine and one rank on each, which work in shifts: engines sleep while the learner works, whose weights and states lie in
+    main memory while they sample)."""
     envs: dict[str, EnvConfig] = field(default_factory=dict)
     """The environments by id, with their shares and data."""
     model: ModelConfig = field(default_factory=ModelConfig)
