@@ -20,6 +20,7 @@ from orchestrator.profiles.settled import choice, completed, settled, told
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.chosen import ProfileName
 from orchestrator.settings.text import overridden, read_text
+from orchestrator.stages.stage import all_stages
 from rollout.weights.weight_files import require_whole
 
 DEMO = Path("configs/demo.yaml")
@@ -106,6 +107,37 @@ def test_what_a_run_does_not_do_gets_no_gpu() -> None:
     assert (asked.rollout.workers, asked.rollout.engine.gpu_memory_utilization) == (8, 0.9)
     few = chosen(gpus(8, 80.0), QWEN, "sft.batch_size=12", stages=["init", "sft"])
     assert few.learner.ranks == 4  # 12 sequences can't be shared by 8
+
+
+def test_what_a_stage_samples_depends_on_its_settings() -> None:
+    pairs = chosen(gpus(8, 80.0), QWEN, stages=["init", {"dpo": {"data": {"path": "pairs.jsonl"}}}])
+    assert pairs.learner.ranks == 8  # dpo on pairs of a file has no engines
+    section = chosen(gpus(8, 80.0), QWEN, stages=["init", "dpo"], dpo={"data": {"path": "pairs.jsonl"}})
+    assert section.learner.ranks == 8
+    own = chosen(gpus(8, 80.0), QWEN, stages=["init", "dpo"])
+    assert (own.learner.ranks, own.rollout.workers) == (4, 4)
+
+
+def test_gpus_off_powers_of_two_are_shared_out_and_those_left_idle_are_told_of() -> None:
+    def shares(config: Config) -> tuple[int, int, int]:
+        return config.learner.ranks, config.rollout.workers, config.chosen.idle_gpus
+
+    six = gpus(6, 80.0)
+    assert shares(chosen(six, QWEN)) == (2, 4, 0)
+    alone = chosen(six, QWEN, stages=["init", "sft"])
+    assert shares(alone) == (4, 1, 2)
+    assert told(alone, {"sft"})[-1] == "  idle GPUs: 2, with learner.ranks=4 and rollout.workers=1"
+    assert shares(chosen(six, QWEN, "placement=shared", "rl.max_lag=0", "distill.max_lag=0")) == (4, 4, 2)
+    assert shares(chosen(gpus(1, 80.0), QWEN)) == (1, 1, 0)
+    assert chosen(CPUS, QWEN).chosen.idle_gpus == 0
+
+
+def test_every_stage_that_learns_or_waits_for_answers_is_chosen_for() -> None:
+    config = chosen(gpus(8, 80.0), NANO)
+    for name in all_stages():
+        keys = {key for key in KINDS if key in (f"{name}.optim.learning_rate", f"{name}.timeout_s")}
+        assert keys <= set(config.chosen.settings)
+        assert all(config.chosen.settings[key] != usual_value(key) for key in keys - {"eval.timeout_s"}), name
 
 
 OTHERS = {

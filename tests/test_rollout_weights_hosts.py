@@ -266,7 +266,8 @@ async def what_is_reserved_lies_where_it_should() -> None:
     """Of two machines, with 16 GPUs and 4: ranks are packed, engines spread, pairs lie on one GPU."""
     bundles = await reserve(Wanted(ranks=2, engines=4))
     assert len({node.name for _, node in await bundles.ranks()}) == 1
-    assert len(set(await bundles.engine_nodes())) == 2
+    engines = [ray.remote(Seen).options(**bundles.engine(number).options()).remote() for number in range(4)]
+    assert len({node for node, _ in await asyncio.gather(*(engine.gpus.remote() for engine in engines))}) == 2
     bundles.free()
     bundles = await reserve(Wanted(ranks=18))
     ranks = [node.name for _, node in await bundles.ranks()]

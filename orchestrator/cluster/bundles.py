@@ -107,11 +107,6 @@ class Bundles:
             return Bundle(group=added, number=0, gpus=self._wanted.processes if self._on_gpus else 0, own=True)
         return self._bundle(self._engines, number, self._wanted.processes)
 
-    async def engine_nodes(self) -> list[str]:
-        """Return the node of each engine of the start. Waits while one has no machine."""
-        assert self._engines is not None
-        return (await _nodes(self._engines))[: self._wanted.engines]
-
     async def require_folder(self, folder: Path) -> None:
         """Raise `ValueError` where a machine of these bundles does not see a folder of this one."""
         groups = [group for group in (self._ranks, self._engines) if group is not None]

@@ -6,20 +6,19 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from rollout.weights.host_memory import GROUPS, available_bytes
 
 GIB = 2**30
 ASK_S = 60.0
 """How long the machines of a cluster may take to answer, and nvidia-smi on each."""
 SMI = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 """Prints the memory of each GPU in MiB."""
-CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +122,9 @@ def with_gpus(machine: Machine, count: int) -> Machine:
 def this_machine() -> Machine:
     """Return what this machine has, and this process may use of it."""
     sizes = _gpu_sizes()
-    return Machine(gpus=len(sizes), gpu_gib=min(sizes, default=0.0), memory_gib=_memory_bytes() / GIB, cpus=_cores())
+    return Machine(
+        gpus=len(sizes), gpu_gib=min(sizes, default=0.0), memory_gib=available_bytes()[1] / GIB, cpus=_cores()
+    )
 
 
 def _gpu_sizes() -> list[float]:
@@ -147,20 +148,9 @@ def visible(told: str, chosen: str | None) -> list[float]:
     return known if len(known) == len(names) else sizes[: len(names)]  # names such as GPU-8932f937 say no place
 
 
-def _memory_bytes() -> float:
-    """Return the main memory, or what the container may use of it."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _first_word(CGROUP / "memory.max")
-    return min(whole, int(limit)) if limit.isdecimal() else whole
-
-
 def _cores() -> int:
     """Return the cores that this process may use."""
     cores = len(os.sched_getaffinity(0))
-    file = CGROUP / "cpu.max"
+    file = GROUPS / "cpu.max"
     words = file.read_text(encoding="ascii").split() if file.is_file() else []
     return max(1, min(cores, int(words[0]) // int(words[1]))) if len(words) == 2 and words[0].isdecimal() else cores
-
-
-def _first_word(file: Path) -> str:
-    return file.read_text(encoding="ascii").split()[0] if file.is_file() else ""

@@ -111,7 +111,7 @@ def load_config(path: Path, overrides: list[str]) -> Config:
 
 def settled_config(path: Path, overrides: list[str]) -> Config:
     """Return the same with what its profile chooses for the hardware and the model: what is to be run. Raises likewise."""
-    return make_config(settled(read_text(path, overrides)))
+    return make_config(settled(_by_instance(read_text(path, overrides))))
 
 
 def make_config(given: Any) -> Config:

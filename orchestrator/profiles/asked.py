@@ -8,12 +8,46 @@ from typing import Any, TypeVar
 from learner.config import LearnerConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.settings.supervision import SupervisionConfig
+from orchestrator.settings.text import typed
 from orchestrator.stages.stage import Stage, all_stages
 from rollout.episodes.worker import RolloutConfig
 
 T = TypeVar("T", bool, int, float, str)
 Given = dict[str, Any]
 """A configuration as a YAML file would have it."""
+
+
+@cache
+def usual() -> Given:
+    """Return the settings that a profile may choose, as they are without being told."""
+    parts: dict[str, Any] = {
+        "rollout": RolloutConfig(),
+        "learner": LearnerConfig(),
+        "supervision": SupervisionConfig(),
+        "deadlines": DeadlineConfig(),
+    }
+    stages = {name: stage.settings() for name, stage in all_stages().items() if stage.settings is not None}
+    return {name: asdict(part) for name, part in (parts | stages).items()}
+
+
+def found(given: Mapping[str, Any], key: str) -> Any:
+    """Return what stands under a dotted key; None where nothing does."""
+    value: Any = given
+    for word in key.split("."):
+        value = value.get(word) if isinstance(value, Mapping) else None
+    return value
+
+
+def usual_value(key: str) -> Any:
+    """Return what a setting is without being told; None for one that no profile chooses or goes by."""
+    return found(usual(), key)
+
+
+def stages_with(setting: str) -> tuple[str, ...]:
+    """Return the stages that have a setting, such as `timeout_s`."""
+    return tuple(name for name in all_stages() if usual_value(f"{name}.{setting}") is not None)
+
+
 CHOSEN = (
     *("rollout.workers", "rollout.limits.turn_tokens", "rollout.limits.total_tokens", "rollout.limits.timeout_s"),
     *(
@@ -30,25 +64,12 @@ CHOSEN = (
             *("threads_beside", "shared_prompts", "wire_dtype"),
         )
     ),
-    *(f"{stage}.optim.learning_rate" for stage in ("sft", "self_sft", "dpo", "rl", "distill")),
+    *(f"{stage}.optim.learning_rate" for stage in stages_with("optim.learning_rate")),
     *("rl.groups_per_step", "rl.group_size"),
-    *(f"{stage}.timeout_s" for stage in ("rl", "distill", "self_sft", "dpo", "eval")),
+    *(f"{stage}.timeout_s" for stage in stages_with("timeout_s")),
     *("supervision.stalled_s", "deadlines.start_s"),
 )
 """The settings that a profile chooses."""
-
-
-@cache
-def usual() -> Given:
-    """Return the settings that a profile may choose, as they are without being told."""
-    parts: dict[str, Any] = {
-        "rollout": RolloutConfig(),
-        "learner": LearnerConfig(),
-        "supervision": SupervisionConfig(),
-        "deadlines": DeadlineConfig(),
-    }
-    stages = {name: stage.settings() for name, stage in all_stages().items() if stage.settings is not None}
-    return {name: asdict(part) for name, part in (parts | stages).items()}
 
 
 class Asked:
@@ -96,20 +117,27 @@ class Asked:
         known = all_stages()
         return [(known[name], given) for name, given in entries if name in known]
 
+    def plays(self) -> bool:
+        """Return whether a stage that is listed plays episodes with its settings, for which there must be engines.
+
+        Raise `ValueError` where its settings are none.
+        """
+        return any(stage.plays(self._settings(stage, own)) for stage, own in self.stages())
+
+    def _settings(self, stage: Stage[Any], own: Mapping[str, Any]) -> Any:
+        """Return the settings of an entry, over those of its stage; None for a stage without any."""
+        if stage.settings is None:
+            return None
+        given = self._given.get(stage.name)
+        section = typed(stage.settings, given if isinstance(given, Mapping) else {}, under=f"{stage.name}.")
+        return typed(section, {key: value for key, value in own.items() if key != "name"}, under=f"{stage.name}.")
+
     def any_stage(self, key: str, value: object) -> bool:
         """Return whether a setting of the stages has this value in any that is listed, such as `optim.kind`."""
         return any(
             found(given, key) == value or found(self._given, f"{stage.name}.{key}") == value
             for stage, given in self.stages()
         )
-
-
-def found(given: Mapping[str, Any], key: str) -> Any:
-    """Return what stands under a dotted key; None where nothing does."""
-    value: Any = given
-    for word in key.split("."):
-        value = value.get(word) if isinstance(value, Mapping) else None
-    return value
 
 
 def placed(given: Mapping[str, Any], key: str, value: object) -> Given:
@@ -125,11 +153,6 @@ def without(given: Mapping[str, Any], key: str) -> Given:
     below = given.get(word)
     kept = {name: value for name, value in given.items() if name != word}
     return {**kept, word: without(below, rest)} if rest and isinstance(below, Mapping) else kept
-
-
-def usual_value(key: str) -> Any:
-    """Return what a setting is without being told; None for one that no profile chooses or goes by."""
-    return found(usual(), key)
 
 
 def _alike(given: object, value: object) -> bool:

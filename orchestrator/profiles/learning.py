@@ -7,7 +7,7 @@ attention's scores, which fused kernels don't keep).
 """
 
 from learner.config import Offload
-from orchestrator.profiles.asked import Asked
+from orchestrator.profiles.asked import Asked, stages_with
 from orchestrator.profiles.place import Place, power_of_two
 
 STATES_FILL = 0.6
@@ -26,8 +26,8 @@ RATES = (
     (float("inf"), {"rl": 1e-6, "supervised": 1e-5, "dpo": 5e-7}),
 )
 """Learning rates of AdamW by parameters, as they are usual: 1e-6 in reinforcement of 7 to 32 B (DeepSeekMath, 2024; DAPO,
-2025), about 1e-5 supervised and 5e-7 in DPO of 8 B (Tulu 3, 2024). Where to begin, not what was found best here."""
-RATE_OF = {"rl": "rl", "distill": "supervised", "sft": "supervised", "self_sft": "supervised", "dpo": "dpo"}
+2025), about 1e-5 supervised and 5e-7 in DPO of 8 B (Tulu 3, 2024). Where to begin, not what was found best here. A stage that
+is not named learns as a supervised one does."""
 ADAPTERS = 10
 """Times the learning rate of full training that adapters take (Schulman et al., "LoRA Without Regret", 2025)."""
 
@@ -98,5 +98,6 @@ def _rates(asked: Asked, place: Place) -> None:
         return
     rates = next(rates for most, rates in RATES if place.shape.parameters < most)
     factor = ADAPTERS if asked.value("learner.lora.rank") else 1
-    for stage, kind in RATE_OF.items():
-        asked.take(f"{stage}.optim.learning_rate", float(f"{rates[kind] * factor:.3g}"))
+    for stage in stages_with("optim.learning_rate"):
+        rate = rates.get(stage, rates["supervised"])
+        asked.take(f"{stage}.optim.learning_rate", float(f"{rate * factor:.3g}"))

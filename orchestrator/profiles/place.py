@@ -62,12 +62,11 @@ class Place:
 
 def place_of(hardware: Hardware, shape: ModelShape, asked: Asked) -> Place:
     """Return what to choose for."""
-    stages = [stage for stage, _ in asked.stages()]
     return Place(
         hardware=hardware,
         shape=shape,
-        trains=any(stage.trains for stage in stages),
-        plays=any(stage.first_ticket is not None for stage in stages),
+        trains=any(stage.trains for stage, _ in asked.stages()),
+        plays=asked.plays(),
         shared=asked.value("placement") == "shared",
     )
 

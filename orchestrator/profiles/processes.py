@@ -1,6 +1,6 @@
 """How many engines and ranks there are, and the threads of each on a CPU."""
 
-from orchestrator.profiles.asked import Asked
+from orchestrator.profiles.asked import Asked, stages_with
 from orchestrator.profiles.place import Place, power_of_two
 
 ENGINE_FILL = 0.6
@@ -8,8 +8,6 @@ ENGINE_FILL = 0.6
 TOY_THREADS = 2
 """Threads beyond which the operations of a small model are no faster."""
 MOST_THREADS = 16
-SUPERVISED = ("sft", "self_sft", "dpo")
-"""Stages whose batches the ranks share evenly."""
 
 
 def choose_processes(asked: Asked, place: Place) -> None:
@@ -21,7 +19,10 @@ def choose_processes(asked: Asked, place: Place) -> None:
 
 
 def _on_gpus(asked: Asked, place: Place) -> None:
-    """Share the GPUs: half of them learn and half sample where a run does both, each with its own."""
+    """Share the GPUs: half of them learn and the others sample where a run does both, each with its own.
+
+    Ranks are a power of two; where a rank and an engine share a GPU there are as many of both.
+    """
     total, weights = place.hardware.gpus, 2 * place.shape.parameters
     most = 1 if place.shared else place.hardware.gpus_together
     tensor = 1
@@ -30,16 +31,25 @@ def _on_gpus(asked: Asked, place: Place) -> None:
     both = place.trains and place.plays and total > 1 and not place.shared
     ranks = total // 2 if both else total if place.trains else 1
     ranks = asked.take("learner.ranks", _sharing(asked, power_of_two(ranks, least=1, most=total)))
-    left = total - ranks if both else total
+    left = total - ranks if both else ranks if place.shared and place.trains else total
     tensor = asked.take("rollout.engine.tensor_parallel", power_of_two(min(tensor, left), least=1, most=total))
     processes = tensor * int(asked.value("rollout.engine.pipeline_parallel"))
     if place.plays:
         asked.take("rollout.workers", max(1, left // processes))
 
 
+def idle_gpus(asked: Asked, place: Place) -> int:
+    """Return how many GPUs get neither a rank nor an engine."""
+    parallel = int(asked.value("rollout.engine.tensor_parallel")) * int(asked.value("rollout.engine.pipeline_parallel"))
+    ranks = int(asked.value("learner.ranks")) * place.trains
+    engines = int(asked.value("rollout.workers")) * parallel * place.plays
+    used = max(ranks, engines) if place.shared or place.halves else ranks + engines
+    return max(0, place.hardware.gpus - used)
+
+
 def _sharing(asked: Asked, ranks: int) -> int:
     """Return as many ranks, or so few that every supervised stage can share its batch among them."""
-    batches = [asked.value(f"{stage}.batch_size") for stage in SUPERVISED]
+    batches = [asked.value(f"{stage}.batch_size") for stage in stages_with("batch_size")]
     while any(isinstance(batch, int) and batch % ranks for batch in batches):
         ranks //= 2
     return ranks

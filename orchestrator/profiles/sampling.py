@@ -1,6 +1,6 @@
 """How long episodes may be, how much the engines hold, how many groups make a step, and how long all that may take."""
 
-from orchestrator.profiles.asked import Asked, usual_value
+from orchestrator.profiles.asked import Asked, stages_with, usual_value
 from orchestrator.profiles.place import Place, power_of_two
 
 ENGINE_SHARE = 0.9
@@ -17,8 +17,6 @@ SLOW = 8.0
 """Tokens a second of one episode, at the least: what its deadline goes by."""
 GPU_EPISODE_S, GPU_START_S = 300.0, 1200.0
 """The least for an episode on GPUs, and for a start there: engines capture graphs and compile."""
-WAITS = ("rl", "distill", "self_sft", "dpo", "eval")
-"""Stages with a deadline for answers."""
 
 
 def choose_limits(asked: Asked, place: Place) -> None:
@@ -61,7 +59,7 @@ def _deadlines(asked: Asked, place: Place, *, total: int) -> None:
     episode = asked.take("rollout.limits.timeout_s", max(least, float(round(total / SLOW))))
     stalled = float(usual_value("supervision.stalled_s"))
     stalled = asked.take("supervision.stalled_s", max(stalled, float(round(1.3 * episode))))
-    for stage in WAITS:
+    for stage in stages_with("timeout_s"):
         waits = float(usual_value(f"{stage}.timeout_s"))
         asked.take(f"{stage}.timeout_s", max(waits, float(round(1.5 * stalled))))
     if place.gpu:

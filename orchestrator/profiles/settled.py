@@ -18,7 +18,7 @@ from orchestrator.cluster.hardware import Hardware, ask_hardware
 from orchestrator.profiles.asked import Asked, Given, found, placed, usual_value, without
 from orchestrator.profiles.learning import choose_learning
 from orchestrator.profiles.place import as_named, name_of, place_of
-from orchestrator.profiles.processes import choose_processes
+from orchestrator.profiles.processes import choose_processes, idle_gpus
 from orchestrator.profiles.sampling import choose_limits, choose_sampling
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.chosen import ChosenConfig, ProfileName
@@ -57,7 +57,9 @@ def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShap
     place = place_of(has, shape, asked)
     for choose in CHOICES:
         choose(asked, place)
-    return ChosenConfig(profile=name_of(has), hardware=has.in_words(), settings=asked.chosen)
+    return ChosenConfig(
+        profile=name_of(has), hardware=has.in_words(), idle_gpus=idle_gpus(asked, place), settings=asked.chosen
+    )
 
 
 def without_chosen(given: Given, own: ChosenConfig) -> Given:
@@ -121,4 +123,9 @@ def told(config: RunConfig, stages: Collection[str]) -> list[str]:
             )
     lines = [f"  {section}: {' '.join(pairs)}" for section, pairs in sections.items()]
     sets = "sets" if lines else "changes nothing"
+    if chosen.idle_gpus:
+        lines.append(
+            f"  idle GPUs: {chosen.idle_gpus}, with learner.ranks={config.learner.ranks} and "
+            f"rollout.workers={config.rollout.workers}"
+        )
     return [f"profile {chosen.profile} ({chosen.hardware}) {sets}", *lines]

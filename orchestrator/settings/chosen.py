@@ -19,5 +19,7 @@ class ChosenConfig:
     """The profile by which it was chosen; auto where nothing was."""
     hardware: str = running("")
     """What the cluster had, in words."""
+    idle_gpus: int = running(0)
+    """How many of its GPUs the run leaves without a process."""
     settings: dict[str, Any] = running({})
     """The settings that were chosen, by key; those that were given, or are as they are without being told, are not here."""
