@@ -166,6 +166,17 @@ def test_every_setting_that_a_profile_chooses_may_be_given_in_its_place() -> Non
     assert {key: flat[key].lower().removesuffix(".0") for key in CHOSEN} == given
 
 
+def test_a_setting_may_be_that_of_another_section() -> None:
+    given = ENVS | {"stages": ["init", "dpo"], "sft": {"steps": 7}, "dpo": {"steps": "${sft.steps}"}}
+    given |= {
+        "rollout": {"limits": {"total_tokens": 640}, "engine": {"max_model_len": "${rollout.limits.total_tokens}"}}
+    }
+    done = settled(given, ask=lambda: gpus(2, 79.6))
+    assert done["dpo"]["steps"] == "${sft.steps}", "what is given stays as it is given"
+    config = make_config(done)
+    assert (config.sections["dpo"].steps, config.rollout.engine.max_model_len) == (7, 640)
+
+
 def test_choices_follow_what_is_given() -> None:
     assert not chosen(gpus(8, 80.0), NANO, "learner.zero_stage=0").learner.bf16
     muon = chosen(gpus(8, 80.0), QWEN, stages=["init", {"sft": {"optim": {"kind": "muon"}}}])

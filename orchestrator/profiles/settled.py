@@ -23,7 +23,7 @@ from orchestrator.profiles.sampling import choose_limits, choose_sampling
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.chosen import ChosenConfig, ProfileName
 from orchestrator.settings.run_config import ModelConfig, RunConfig
-from orchestrator.settings.text import typed, written
+from orchestrator.settings.text import resolved, typed, written
 from orchestrator.stages.stage import all_stages
 from rollout.weights.weight_files import require_whole
 
@@ -45,9 +45,10 @@ def settled(given: Given, *, ask: Callable[[], Hardware] = ask_hardware) -> Give
     recorded = recorded_choice(given) if own.profile == "auto" else own
     if recorded is not None and name in ("auto", recorded.profile):
         return completed(plain, recorded)
-    if Asked(plain).gives_all():
+    seen = resolved(plain)
+    if Asked(seen).gives_all():
         return given
-    return completed(plain, choice(plain, name, ask(), model_shape(plain)))
+    return completed(plain, choice(seen, name, ask(), model_shape(seen)))
 
 
 def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ChosenConfig:

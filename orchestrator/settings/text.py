@@ -53,6 +53,16 @@ def parsed(text: str) -> Any:
         raise ValueError(f"{text!r} is not YAML: {error}") from error
 
 
+def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with what its `${...}` stand for. Raise `ValueError` for one that stands for nothing."""
+    try:
+        plain = OmegaConf.to_container(OmegaConf.create(dict(given)), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(_explain(error, "")) from error
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
 def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     """Return the object of a dataclass, or of an instance's class, with what is given over its values.
 
