@@ -104,6 +104,7 @@ def spread(rank: int, port: int, model: str, config: LearnerConfig) -> tuple[lis
     return metrics, tensor_bytes()
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_partitioned_over_ranks_gives_the_same_divergence(tmp_path: Path) -> None:
     model = str(tiny_models.nemotron_h(tmp_path / "model"))
     alone = in_processes(spread, ranks=1, arguments=(model, LearnerConfig()))

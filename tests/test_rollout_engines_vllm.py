@@ -298,7 +298,9 @@ def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer_also_of_t
     ("make", "config", "cached"),
     [
         pytest.param(tiny_models.nemotron_h, CONFIG, False, id="nemotron_h"),
-        pytest.param(tiny_models.nemotron_h, replace(CONFIG, tensor_parallel=2), False, id="nemotron_h on two"),
+        pytest.param(
+            tiny_models.nemotron_h, replace(CONFIG, tensor_parallel=2), False, id="nemotron_h on two", marks=SLOW
+        ),
         pytest.param(tiny_models.qwen3, CONFIG, True, id="qwen3"),
         pytest.param(tiny_models.qwen3, replace(CONFIG, tensor_parallel=2), True, id="qwen3 on two", marks=SLOW),
         *(
