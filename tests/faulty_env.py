@@ -1,7 +1,7 @@
 """Judges every answer by the length of its text, so that groups of a model that knows nothing differ; or fails, as it is told.
 
 `options: {how: ..., pace: ...}`: `how` is what it does in `step`, `judges` or one of the ways in which environments fail;
-`pace` is a file with the seconds that a step takes, which a test may change while the run goes on.
+`pace` is a file with the seconds that a step takes, which a test may change while the run goes on, also for steps under way.
 """
 
 import random
@@ -35,9 +35,12 @@ def demonstrate(task: Task) -> list[Message]:
 
 class FaultyEnv(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        pace = task.env.options["pace"]
-        if pace is not None:
-            time.sleep(float(Path(pace).read_text(encoding="ascii")))
+        if (pace := task.env.options["pace"]) is not None:
+            began = time.monotonic()
+            while time.monotonic() < began + float(
+                Path(pace).read_text(encoding="ascii") or 0
+            ):  # empty while it is written
+                time.sleep(0.05)
         match task.env.options["how"]:
             case "raises":
                 raise RuntimeError("the environment's own mistake")

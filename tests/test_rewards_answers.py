@@ -202,8 +202,11 @@ LONG = 100_000
     ids=range(34),
 )
 def test_hostile_texts_are_searched_in_bounded_time(text: str) -> None:
-    start = time.thread_time()  # of this computation: a busy machine does not add to it
-    answer = final_answer(text)
-    if answer is not None:
-        assert equal_numbers(answer, "18") is not True
-    assert time.thread_time() - start < 1
+    def seconds() -> float:
+        start = time.thread_time()  # of this computation: a busy machine does not add to it
+        answer = final_answer(text)
+        if answer is not None:
+            assert equal_numbers(answer, "18") is not True
+        return time.thread_time() - start
+
+    assert min(seconds() for _ in range(3)) < 1  # a collection of the whole process's garbage falls into one at most

@@ -11,9 +11,9 @@ from two_hosts import NoHostsError, two_hosts
 from orchestrator.supervision.status import MemberStatus, read_status
 
 TOLERANCE = 1e-4
-SFT, STEPS = 6, 60
-SLOW_S = 2.0
-"""What an answer takes until both hosts are there again, so that the run does not end before."""
+SFT, STEPS = 6, 20
+SLOW_S, SLOWER_S = 2.0, 15.0
+"""What an answer takes before a host is lost, and then until both are there again, so that the run does not end before."""
 ON_BOTH = [
     f"rl.steps={STEPS}",
     "rl.max_lag=0",
@@ -58,6 +58,7 @@ def test_a_run_on_two_hosts_trains_as_on_one_and_outlives_the_loss_of_one() -> N
                     assert [row.values[name] for row in rows(job.run, "sft")] == pytest.approx(expected, rel=TOLERANCE)
                 assert len(expected) == SFT
                 done, began = steps_done(job), time.monotonic()
+                pace.write_text(str(SLOWER_S), encoding="ascii")
                 hosts.lose()
                 job.wait_until(lambda: len(members(job, "rollout")) == 1, "the loss is known", every_s=0.1)
                 noticed = time.monotonic() - began
