@@ -92,6 +92,8 @@ def test_a_model_too_large_for_one_gpu_has_engines_of_several() -> None:
     engine = config.rollout.engine
     assert engine.tensor_parallel == 2
     assert config.learner.ranks + config.rollout.workers * engine.tensor_parallel == 16
+    three = chosen(gpus(3, 24.0, machines=3), replace(NANO, parameters=70_000_000_000))
+    assert three.rollout.engine.tensor_parallel == 2  # no machine has four
 
 
 def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
@@ -245,6 +247,16 @@ def test_a_fork_has_what_was_chosen_unless_it_names_another_profile(tmp_path: Pa
     assert moved.rollout.limits == replace(same.rollout.limits, timeout_s=300.0)  # the demo gives the others itself
     kept = make_config(settled(read_text(file, ["name=other", "learner.threads=1"]), ask=nobody))
     assert kept.learner.threads == 1
+
+
+def test_what_was_chosen_for_another_placement_is_chosen_anew(tmp_path: Path) -> None:
+    overrides = begun_run(tmp_path, gpus(4, 80.0))
+    moved = ["placement=shared", "rl.max_lag=0", "distill.max_lag=0"]
+    for file, words in ((DEMO, overrides), (tmp_path / "mine" / "config.yaml", ["name=other"])):
+        kept = make_config(settled(read_text(file, words), ask=nobody))
+        assert (kept.learner.ranks, kept.chosen.placement) == (2, "dedicated")
+        shared = make_config(settled(read_text(file, [*words, *moved]), ask=lambda: gpus(4, 80.0)))
+        assert (shared.learner.ranks, shared.rollout.workers, shared.chosen.placement) == (4, 4, "shared")
 
 
 def test_a_run_that_has_trained_nothing_is_chosen_for_anew(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a run is chosen for: the hardware, the size of its model, and which of its processes there are."""
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from learner.models.shape import ModelShape
 from orchestrator.cluster.hardware import Hardware, Machine
@@ -8,18 +9,9 @@ from orchestrator.profiles.asked import Asked
 from orchestrator.settings.chosen import ProfileName
 
 GPU_GIB: dict[ProfileName, int] = {
-    "gpu16": 16,
-    "gpu24": 24,
-    "gpu32": 32,
-    "gpu40": 40,
-    "gpu48": 48,
-    "gpu80": 80,
-    "gpu96": 96,
-    "gpu141": 141,
-    "gpu180": 180,
-    "gpu270": 270,
+    name: int(name.removeprefix("gpu")) for name in get_args(ProfileName) if name.startswith("gpu")
 }
-"""Memory of a GPU by profile."""
+"""Memory of a GPU by profile, the smallest first."""
 LACKING = 0.07
 """Share of the memory in a GPU's name that nvidia-smi may not count: 45 GiB are a GPU of 48."""
 TOY = 30_000_000
@@ -37,7 +29,7 @@ class Place:
     plays: bool
     """Whether there will be engines."""
     shared: bool
-    """Whether a rank and an engine use each GPU in turns."""
+    """Whether a rank and an engine use each GPU in shifts."""
 
     @property
     def gpu(self) -> bool:

@@ -26,7 +26,7 @@ def _on_gpus(asked: Asked, place: Place) -> None:
     total, weights = place.hardware.gpus, 2 * place.shape.parameters
     most = 1 if place.shared else place.hardware.gpus_together
     tensor = 1
-    while tensor < most and weights > ENGINE_FILL * place.gpu_bytes * tensor:
+    while 2 * tensor <= most and weights > ENGINE_FILL * place.gpu_bytes * tensor:
         tensor *= 2
     both = place.trains and place.plays and total > 1 and not place.shared
     ranks = total // 2 if both else total if place.trains else 1

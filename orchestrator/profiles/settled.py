@@ -4,7 +4,7 @@
             +-- is of a run that has trained: what was chosen for it then ------------------+--> given, completed
             +-- else: the cluster is asked, the model looked at ----------------------------+
 
-A profile that is named (`profile=gpu80`), other than the one by which was chosen then, chooses anew.
+A profile that is named (`profile=gpu80`), other than the one by which was chosen then, chooses anew; so does another placement.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -43,7 +43,8 @@ def settled(given: Given, *, ask: Callable[[], Hardware] = ask_hardware) -> Give
     own = typed(ChosenConfig, given.get("chosen") or {}, under="chosen.")
     plain = without_chosen(given, own)
     recorded = recorded_choice(given) if own.profile == "auto" else own
-    if recorded is not None and name in ("auto", recorded.profile):
+    placement = found(plain, "placement") or "dedicated"
+    if recorded is not None and name in ("auto", recorded.profile) and placement == recorded.placement:
         return completed(plain, recorded)
     seen = resolved(plain)
     if Asked(seen).gives_all():
@@ -59,7 +60,11 @@ def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShap
     for choose in CHOICES:
         choose(asked, place)
     return ChosenConfig(
-        profile=name_of(has), hardware=has.in_words(), idle_gpus=idle_gpus(asked, place), settings=asked.chosen
+        profile=name_of(has),
+        hardware=has.in_words(),
+        placement="shared" if place.shared else "dedicated",
+        idle_gpus=idle_gpus(asked, place),
+        settings=asked.chosen,
     )
 
 

@@ -10,6 +10,9 @@ ProfileName = Literal[
 ]
 """auto asks the cluster; the others say what it has: CPUs, or GPUs with so many GiB of memory each."""
 
+Placement = Literal["dedicated", "shared"]
+"""dedicated gives each engine and each rank devices of its own, shared the same ones to both, in shifts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenConfig:
@@ -19,6 +22,8 @@ class ChosenConfig:
     """The profile by which it was chosen; auto where nothing was."""
     hardware: str = running("")
     """What the cluster had, in words."""
+    placement: Placement = running("dedicated")
+    """The placement for which it was chosen."""
     idle_gpus: int = running(0)
     """How many of its GPUs the run leaves without a process."""
     settings: dict[str, Any] = running({})

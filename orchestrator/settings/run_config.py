@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from envs.binding import BoundEnv, EnvConfig, bind_all
 from envs.core.setting import Kind, identity, required, running, scheduled
@@ -12,13 +12,12 @@ from learner.config import LearnerConfig
 from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.run.retention import CheckpointConfig
-from orchestrator.settings.chosen import ChosenConfig, ProfileName
+from orchestrator.settings.chosen import ChosenConfig, Placement, ProfileName
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.supervision import SupervisionConfig
 from rollout.episodes.worker import RolloutConfig
 from rollout.tokenizer import DeclaredTurns
 
-Placement = Literal["dedicated", "shared"]
 USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
 
 
