@@ -41,7 +41,7 @@ def on_both(job: Job) -> bool:
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_a_run_on_two_hosts_trains_as_on_one_and_outlives_the_loss_of_one() -> None:
     with runs() as found:
         pace = found.folder / "pace"
@@ -52,7 +52,9 @@ def test_a_run_on_two_hosts_trains_as_on_one_and_outlives_the_loss_of_one() -> N
             with two_hosts() as hosts:
                 assert alone.end() == 0, alone.output
                 job = found.start("job", *ON_BOTH, slowed, before=hosts.before(), environment=hosts.environment)
-                job.wait_until(lambda: on_both(job) and steps_done(job) >= 3, "steps on two hosts", every_s=0.1)
+                job.wait_until(job.reached("sft", SFT), "two ranks' steps", every_s=0.1)
+                job.wait_until(lambda: on_both(job), "an engine on each host", every_s=0.1)
+                job.wait_until(lambda: steps_done(job) >= 3, "steps on two hosts", every_s=0.1)
                 for name in ("train/loss", "train/grad_norm"):
                     expected = [row.values[name] for row in rows(alone.run, "sft")]
                     assert [row.values[name] for row in rows(job.run, "sft")] == pytest.approx(expected, rel=TOLERANCE)
@@ -64,6 +66,7 @@ def test_a_run_on_two_hosts_trains_as_on_one_and_outlives_the_loss_of_one() -> N
                 noticed = time.monotonic() - began
                 hosts.join()
                 began = time.monotonic()
+                job.wait_until(lambda: on_both(job), "both hosts again", every_s=0.1)
                 job.wait_until(lambda: on_both(job) and steps_done(job) > done, "a step on both again", every_s=0.1)
                 again = time.monotonic() - began
                 pace.write_text("0", encoding="ascii")
