@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import tiny_models
+import torch
 from run_folders import with_checkpoint
 
 from envs.core.setting import Kind, kind_of
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
 from learner.models.shape import ModelShape, read_shape, shape_of
-from orchestrator.cluster.hardware import Hardware, Machine, this_machine, visible, with_gpus
+from orchestrator.cluster.hardware import Hardware, Machine, this_machine, told_by_torch, visible, with_gpus
 from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.profiles.asked import CHOSEN, usual_value
@@ -292,6 +293,7 @@ def test_what_nvidia_smi_says_counts_where_the_process_may_use_it() -> None:
     assert visible(told, "2") == [24564 / 1024]
     assert visible(told, "GPU-8932f937,GPU-1") == [81559 / 1024] * 2
     assert visible(told, "") == visible(told, "-1") == []
+    assert len(told_by_torch()) == torch.cuda.device_count()  # where there is no nvidia-smi
     machine = Machine(gpus=1, gpu_gib=80.0, memory_gib=100.0, cpus=4)
     assert with_gpus(machine, 8).gpus == 8  # as many as Ray may use
     assert with_gpus(replace(machine, gpu_gib=0.0), 8).gpus == 0  # a torch for CPUs can't

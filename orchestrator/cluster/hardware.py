@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,12 @@ ASK_S = 60.0
 """How long the machines of a cluster may take to answer, and nvidia-smi on each."""
 SMI = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 """Prints the memory of each GPU in MiB."""
+TORCH = """
+import torch
+for number in range(torch.cuda.device_count()):
+    print(torch.cuda.get_device_properties(number).total_memory >> 20)
+"""
+"""Prints the same of each GPU that a process may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +137,23 @@ def this_machine() -> Machine:
 def _gpu_sizes() -> list[float]:
     """Return the memory of each GPU in GiB, of those that CUDA_VISIBLE_DEVICES leaves; none where torch is a build for CPUs.
 
-    nvidia-smi says it: torch would take memory of a GPU for as long as this process lives.
+    nvidia-smi says it, and where a container has none a process of its own: torch takes memory of a GPU for as long as its
+    process lives.
     """
-    if torch.version.cuda is None or shutil.which(SMI[0]) is None:
+    if torch.version.cuda is None:
         return []
-    told = subprocess.run(SMI, capture_output=True, text=True, timeout=ASK_S, check=False)
-    return visible(told.stdout, os.environ.get("CUDA_VISIBLE_DEVICES")) if told.returncode == 0 else []
+    if shutil.which(SMI[0]) is not None:
+        told = subprocess.run(SMI, capture_output=True, text=True, timeout=ASK_S, check=False)
+        if told.returncode == 0:
+            return visible(told.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return told_by_torch()
+
+
+def told_by_torch() -> list[float]:
+    """Return the memory in GiB of each GPU that this process may use; none where torch finds none."""
+    command = (sys.executable, "-c", TORCH)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True)
+    return visible(told.stdout, None)
 
 
 def visible(told: str, chosen: str | None) -> list[float]:

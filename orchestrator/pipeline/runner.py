@@ -11,7 +11,7 @@ from envs.core.pulse import LearnerDied
 from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import start_ray
-from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread
+from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
 from orchestrator.pipeline.config import Config, flat_config
 from orchestrator.pipeline.continuation import check_continuation, reached
 from orchestrator.pipeline.overlap_check import overlaps_of
@@ -117,7 +117,10 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
     if wanted := placed(config, ahead):
         start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         run.bundles = await reserve(wanted)
-        await run.bundles.require_folder(run.folder.root)
+        seen = run.bundles.require_folder(run.folder.root)
+        await within(
+            config.deadlines.start(), seen, stage="the start", waiting_for=lambda: "all machines to look for runs_dir"
+        )
 
 
 def placed(config: Config, ahead: list[StageInstance]) -> Wanted:

@@ -84,7 +84,10 @@ class SharedShifts(Shifts):
     async def _log(
         self, shift: Shift, learner: TrainerGroup | None, pool: RolloutPool | None, *, seconds: float
     ) -> None:
-        """Add a line on who has what now. The log is for people: that it can't be written is told, and the run goes on."""
+        """Add a line on who has what now. That it can't be written is told, and the run goes on.
+
+        An engine or a rank that does not say what it has ends the stage as any that does not answer.
+        """
         held: dict[str, Holding] = {}
         for asked in (learner, pool):
             if asked is not None:

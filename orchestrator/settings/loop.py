@@ -41,7 +41,7 @@ class LoopConfig:
     over_sampling: float | None = scheduled(None)
     """Groups in flight beyond those of a step, as a share of groups_per_step; null is max_lag. Where it is below max_lag a step
     takes the first that are finished, and the slowest go on into later ones, up to max_lag versions behind (partial rollouts);
-    the mean lag is at most this."""
+    the mean lag is at most this, or that of one group where it is less than one."""
     max_failures: float = running(0.5)
     """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
     checkpoint_every: int = running(25)

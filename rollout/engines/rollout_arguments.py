@@ -24,7 +24,7 @@ def rollout_arguments(
     model_dir: Path, config: EngineConfig, *, closing: str | None, record_experts: bool, sleeps: bool = False
 ) -> AsyncEngineArgs:
     """Return the arguments of an engine. `closing` is what closes a thought that is limited; None where none is. One that
-    `sleeps` gives its memory to the learner for a while.
+    `sleeps` gives its memory to the learner for a while. Sets the variable by which vLLM knows its runner.
 
     Raises `ValueError` where `extra` names what vLLM does not know, and for what it can't do with this model here.
     """
