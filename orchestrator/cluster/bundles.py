@@ -108,7 +108,7 @@ class Bundles:
         return self._bundle(self._engines, number, self._wanted.processes)
 
     async def require_folder(self, folder: Path) -> None:
-        """Raise `ValueError` where a machine of these bundles does not see a folder of this one. The caller sets the deadline."""
+        """Raise `ValueError` where a machine of these bundles does not see this folder. The caller sets the deadline."""
         groups = [group for group in (self._ranks, self._engines) if group is not None]
         used = {name for group in groups for name in await _nodes(group)} - {ray.get_runtime_context().get_node_id()}
         for node in cluster_nodes():
