@@ -12,7 +12,7 @@ STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/regi
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults soak check bench \
-	bench-growth bench-envs gpu-check clean
+	bench-growth bench-envs gpu-check settings clean
 
 help:  ## list the targets
 	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ bench-envs: setup  ## measure grading and the sandbox; ARGS="--data code=humanev
 
 gpu-check: setup  ## verify and measure what only a GPU can show, in 15 minutes, write docs/gpu.md; small without a GPU
 	@$(PY) -m orchestrator.gpu_check $(ARGS)
+
+settings: setup  ## write docs/settings.md, the page of all settings
+	@page=$$($(PY) -m orchestrator config --reference) && printf '%s\n' "$$page" > docs/settings.md
 
 clean:  ## remove .venv and caches; runs/ stays
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

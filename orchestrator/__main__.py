@@ -6,6 +6,7 @@ from pathlib import Path
 
 from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
+from orchestrator.cli.config_command import add_config_command
 from orchestrator.cli.env_commands import add_env_commands
 from orchestrator.cli.eval_command import SETTING, add_eval_command
 from orchestrator.cli.named_model import path_of_run
@@ -23,6 +24,7 @@ EPILOG = """examples:
   python -m orchestrator eval models/mine --preset gsm8k --greedy
   python -m orchestrator eval models/mine --env math --data gsm8k_test.jsonl --greedy
   python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
+  python -m orchestrator config configs/demo.yaml --explain rl.max_lag
   python -m orchestrator status runs/demo --watch
   python -m orchestrator scale runs/demo --rollout-workers 3
   python -m orchestrator audit runs/demo
@@ -100,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
         "overrides", nargs="+", metavar="key=value", help="the new run's name=, and settings that shall be others"
     )
     fork.set_defaults(execute=_run_command)
+    add_config_command(commands)
     add_audit_command(commands)
     add_env_commands(commands)
     add_presets_command(commands)

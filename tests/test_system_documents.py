@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("docs/architecture.md", "docs/clusters.md", "docs/data.md", "docs/evaluation.md", "docs/models.md"),
-    *("docs/operations.md", "docs/performance.md"),
+    *("docs/operations.md", "docs/performance.md", "docs/settings.md"),
 )
 CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")
 FOLDERS = (*CODE, "configs", "docs", "requirements", ".ci")
@@ -32,7 +32,7 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/?")
 PATH_IN_A_BLOCK = re.compile(rf"(?<![\w./])(?:{'|'.join(CODE)}|configs|docs)/[\w./]*\w")
 CLASS = re.compile(r"(?:[A-Z][a-z0-9]+){2,}")
-LIBRARIES = {"DeepSpeed"}
+LIBRARIES = {"DeepSpeed", "AsyncEngineArgs"}
 
 
 def text(document: str) -> str:

@@ -89,6 +89,7 @@ ROOMS = {
         "stages",
         "profiles",
         "pipeline",
+        "reference",
         "grading",
         "bench",
         "gpu_check",
@@ -156,6 +157,10 @@ LATE_IMPORTS = {
         "orchestrator.reporting.pairs.compare_places",
         "orchestrator.reporting.pairs.lines",
         "orchestrator.run.folder.write_json",
+    ],
+    "orchestrator/cli/config_command.py": [
+        "orchestrator.reference.explained.explain",
+        "orchestrator.reference.settings_page.settings_page",
     ],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
     "orchestrator/cli/serve_command.py": [

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
@@ -67,6 +67,11 @@ def snapshot(
         ) from error
     path = Path(folder)
     return Snapshot(folder=path, commit=path.name)
+
+
+def in_cache(name: str, *, file: str, revision: str | None) -> bool:
+    """Return whether a file of a model on the hub is on this machine; asks nobody."""
+    return isinstance(try_to_load_from_cache(name, file, revision=revision), str)
 
 
 def card_of(name: str, revision: str | None) -> Snapshot:

@@ -111,19 +111,28 @@ def load_config(path: Path, overrides: list[str]) -> Config:
 
 def settled_config(path: Path, overrides: list[str]) -> Config:
     """Return the same with what its profile chooses for the hardware and the model: what is to be run. Raises likewise."""
-    return make_config(settled(_by_instance(read_text(path, overrides))))
+    return make_config(settled(given_text(path, overrides)))
+
+
+def given_text(path: Path, overrides: list[str]) -> dict[str, Any]:
+    """Return what a YAML file gives, with overrides on top, unchecked: settings of an instance in its entry of `stages`.
+
+    Raise as `read_text`.
+    """
+    given: dict[str, Any] = _by_instance(read_text(path, overrides))
+    return given
 
 
 def make_config(given: Any) -> Config:
     """Return the configuration that plain data describes, as a YAML file would have it. Raises `ValueError` as above."""
-    parts = vars(typed(SCHEMA, _with_presets(_by_instance(given))))
+    parts = vars(typed(SCHEMA, with_presets(_by_instance(given))))
     sections = {name: part for name, part in parts.items() if name not in SHARED}
     return Config(**{name: parts[name] for name in SHARED}, sections=sections)
 
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved configuration as YAML, without its secrets."""
-    write_text(_as_file(config), path)
+    write_text(as_file(config), path)
 
 
 def flat_config(config: Config) -> dict[str, str]:
@@ -131,20 +140,20 @@ def flat_config(config: Config) -> dict[str, str]:
 
     Instances of stages stand under their names.
     """
-    flat = flat_text(_as_file(config)) | {"stages": ", ".join(instance.name for instance in config.instances)}
+    flat = flat_text(as_file(config)) | {"stages": ", ".join(instance.name for instance in config.instances)}
     for instance in config.instances:
         if instance.given or (instance.stage.trains and instance.name != instance.stage.name):
             flat |= flat_text(config.settings(instance), under=instance.name)
     return flat
 
 
-def _as_file(config: Config) -> Any:
-    """Return what the file of a configuration holds."""
+def as_file(config: Config) -> Any:
+    """Return what the file of a configuration holds, an object of `SCHEMA`."""
     given = vars(config)
     return SCHEMA(**{name: given[name] for name in SHARED}, **config.sections)
 
 
-def _with_presets(given: Any) -> Any:
+def with_presets(given: Any) -> Any:
     """Return what was given, with the settings of the standard sets that environments are."""
     envs = given.get("envs")
     if not isinstance(envs, Mapping):

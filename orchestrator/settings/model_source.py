@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from envs.core.setting import Kind, identity, required
-from envs.data.hub import snapshot
+from envs.data.hub import in_cache, snapshot
 from envs.data.hub_name import names_hub, why_no_name
 
 FILES = (
@@ -41,6 +41,11 @@ class ModelSource:
     def on_hub(self) -> bool:
         """Whether it is a name on the hub."""
         return names_hub(self.path)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it can be read without a download: its configuration is on this machine, or it is no name on the hub."""
+        return not self.on_hub or in_cache(self.path, file=FILES[0], revision=self.revision)
 
     @property
     def place(self) -> Path:

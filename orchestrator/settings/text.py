@@ -69,13 +69,31 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     Raise `ValueError` with the key below `under`, the value and what would be right.
     """
     try:
-        whole = spelled_out(schema if isinstance(schema, type) else type(schema), dict(given))
-        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(whole))
-        assert isinstance(merged, DictConfig)
+        merged = _merged(schema, given)
         _check_parts(merged, under)
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, under)) from error
+
+
+def values(schema: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given over the values of a dataclass as plain data, without secrets, whether they go together or not.
+
+    Raise `ValueError` for a key or a type that is wrong.
+    """
+    try:
+        plain = redacted(OmegaConf.to_container(_merged(schema, given), resolve=True))
+    except OmegaConfBaseException as error:
+        raise ValueError(_explain(error, "")) from error
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _merged(schema: Any, given: Mapping[str, Any]) -> DictConfig:
+    whole = spelled_out(schema if isinstance(schema, type) else type(schema), dict(given))
+    merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(whole))
+    assert isinstance(merged, DictConfig)
+    return merged
 
 
 def spelled_out(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +138,12 @@ def _check_parts(config: DictConfig, under: str) -> None:
 
 def write_text(config: Any, path: Path) -> None:
     """Write a configuration as YAML, without its secrets."""
-    path.write_text(OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference))), encoding="utf-8")
+    path.write_text(yaml_text(config), encoding="utf-8")
+
+
+def yaml_text(config: Any) -> str:
+    """Return a configuration as YAML, without its secrets."""
+    return OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference)))
 
 
 def written(path: Path, key: str) -> Any:

@@ -1,0 +1,89 @@
+"""One setting explained: what it is, what it is worth in a file and why, who reads it, what a change of it means."""
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from envs.core.setting import Kind
+from orchestrator.profiles.asked import CHOSEN
+from orchestrator.reference.catalog import NamedSetting, below, named_setting
+from orchestrator.reference.origin import origin, stands
+from orchestrator.reference.readers import readers_in_words
+from orchestrator.reference.resolved_file import ResolvedFile, resolve
+from orchestrator.settings.described import Setting, value_text
+
+CHANGES = {
+    Kind.IDENTITY: "another run: a run that has trained refuses it; fork the run, or choose another name",
+    Kind.SCHEDULE: "the same run goes on, and records the change",
+    Kind.RUNNING: "the same run goes on; it says how the work is done, not what comes of it",
+}
+"""What a change of a setting means to a run that goes on."""
+WIDTH = 120
+
+
+def explain(key: str, path: Path | None, overrides: list[str]) -> list[str]:
+    """Return lines about a setting, or about all settings of a section; with a file about its values there too.
+
+    Raise `ValueError` with the nearest keys where there is no such setting, and as `resolve` for the file.
+    """
+    return explained(key, None if path is None else resolve(path, overrides))
+
+
+def explained(key: str, file: ResolvedFile | None) -> list[str]:
+    """Return the same of a file that is resolved."""
+    named = named_setting(key, {} if file is None else {one.name: one.stage.name for one in file.instances})
+    setting = named.setting
+    if setting.is_section:
+        lines = [*_laid_out("section", setting.meaning), *_read_by(setting), *_inside(setting)]
+        return [named.key, *lines]
+    said = {"type": setting.type, "default": setting.default_text, "unit": setting.unit}
+    lines = [line for name, text in said.items() if text for line in _laid_out(name, text)]
+    lines += [line for text in _values(named, file) for line in _laid_out("value", text)]
+    if file is not None and setting.key in CHOSEN and not stands(file.given, named.key):
+        lines += _laid_out("note", file.note)
+    lines += _laid_out("meaning", setting.meaning)
+    if setting.kind is not None:
+        lines += _laid_out("change", f"{setting.kind.value}: {CHANGES[setting.kind]}")
+    return [named.key, *lines, *_read_by(setting), *_inside(setting)]
+
+
+def _values(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
+    """Return what the setting is worth in a file, and where that comes from; of `envs.*` for each environment."""
+    if file is None:
+        return []
+    keys = [named.key.replace("*", name, 1) for name in file.values["envs"]] if "*" in named.key else [named.key]
+    lines = []
+    for key in keys:
+        shown = f"{key}: " if len(keys) > 1 else ""
+        if stands(file.values, key):
+            lines.append(f"{shown}{value_text(_found(file.values, key))} ({origin(key, file)})")
+        else:
+            lines.append(f"{shown}none ({key.rpartition('.')[0]} has no such entry)")
+    return lines
+
+
+def _found(values: Mapping[str, Any], key: str) -> Any:
+    value: Any = values
+    for word in key.split("."):
+        value = value[word] if isinstance(value, Mapping) else None
+    return value
+
+
+def _inside(setting: Setting) -> list[str]:
+    """Return a line for each setting of a section: its key, what it is without being told, and the beginning of its meaning."""
+    parts = below(setting)
+    width = max((len(one.key) for one in parts), default=0)
+    heads = [f"  {one.key:<{width}}  {one.default_text or 'section':<9}  {one.meaning}" for one in parts]
+    return (
+        ["", *(head if len(head) <= WIDTH else f"{head[: WIDTH - 4].rstrip()} ..." for head in heads)] if parts else []
+    )
+
+
+def _read_by(setting: Setting) -> list[str]:
+    return _laid_out("read by", readers_in_words(setting.key))
+
+
+def _laid_out(name: str, text: str) -> list[str]:
+    margin = " " * 12
+    return textwrap.wrap(text, WIDTH, initial_indent=f"  {name:<10}", subsequent_indent=margin, break_on_hyphens=False)

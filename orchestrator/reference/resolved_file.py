@@ -1,0 +1,81 @@
+"""A configuration file with all that a run would have of it: what it gives, what its profile chooses, defaults.
+
+What does not go together is shown too, so that a configuration which a run refuses can be looked at.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from orchestrator.pipeline.config import SCHEMA, given_text, with_presets
+from orchestrator.pipeline.eval_config import merged
+from orchestrator.pipeline.stage_list import instances
+from orchestrator.profiles.asked import Given
+from orchestrator.profiles.settled import settled
+from orchestrator.settings.chosen import ChosenConfig
+from orchestrator.settings.run_config import USUAL_STAGES, ModelConfig
+from orchestrator.settings.text import overridden, resolved, typed, values
+from orchestrator.stages.stage import StageInstance
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedFile:
+    """A configuration file, and overrides on top of it."""
+
+    path: Path
+    command: Given
+    """What the overrides give."""
+    given: Given
+    """What it gives, with the overrides."""
+    whole: Given
+    """The same with what the profile chooses, and with the settings of standard sets."""
+    note: str
+    """What a run would have beside it, in words; "" where that is all."""
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """All values by key, without secrets; those of an instance of a stage stand under its name too."""
+        shared = values(SCHEMA, self.whole)
+        own = {one.name: merged(shared.get(one.stage.name, {}), one.given) for one in self.instances}
+        return {**shared, **own}
+
+    @cached_property
+    def instances(self) -> list[StageInstance]:
+        """The stages that it lists, each with its name."""
+        return instances(self.given.get("stages") or USUAL_STAGES)
+
+    @cached_property
+    def chosen(self) -> ChosenConfig:
+        """What the profile chose."""
+        chosen = typed(ChosenConfig, self.whole.get("chosen") or {}, under="chosen.")
+        assert isinstance(chosen, ChosenConfig)
+        return chosen
+
+
+def resolve(path: Path, overrides: list[str]) -> ResolvedFile:
+    """Return a file, or the `config.yaml` of a run's folder, with all that a run would have.
+
+    The profile chooses for the model too: where that would have to be downloaded nothing is chosen, which `note` says.
+    Raise `FileNotFoundError` or `ValueError` for a file that is none, or of which a key or a type is wrong.
+    """
+    file = path / "config.yaml" if path.is_dir() else path
+    given = given_text(file, overrides)
+    missing = "" if "chosen" in given else _model_to_download(given)
+    note = ""
+    if missing:
+        note = (
+            f"what the profile chooses goes by the model and is not in it: {missing} is not on this machine "
+            f"(`hf download {missing}`)"
+        )
+    whole = with_presets(given if missing else settled(given))
+    return ResolvedFile(path=file, command=overridden({}, overrides), given=given, whole=whole, note=note)
+
+
+def _model_to_download(given: Given) -> str:
+    """Return the name of the model where it would have to be downloaded, else ""."""
+    model = resolved(given).get("model")
+    config = typed(ModelConfig, model if isinstance(model, Mapping) else {}, under="model.")
+    assert isinstance(config, ModelConfig)
+    return "" if config.source is None or config.source.is_here else config.source.path

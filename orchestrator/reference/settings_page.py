@@ -1,0 +1,68 @@
+"""The page of all settings, in Markdown: a table for each section, or for all sections that are alike."""
+
+from collections.abc import Iterable
+
+from orchestrator.reference.catalog import all_settings
+from orchestrator.reference.explained import CHANGES
+from orchestrator.reference.readers import readers_in_words
+from orchestrator.settings.described import Setting
+from orchestrator.settings.field_text import class_text
+
+HEAD = """# All settings
+
+A configuration is a YAML file of these settings, and `key=value` on the command line goes over what it gives. Only `name` and
+one environment under `envs` must be given. This page is made from the classes that declare the settings (`make settings`).
+
+    python -m orchestrator config --explain rl.loss.error_guard                 # one setting, or a section
+    python -m orchestrator config configs/demo.yaml --explain rl.max_lag        # its value there too, and why
+
+`*` stands for the name of an environment. The settings of a stage are for all its instances; an entry of `stages` may give
+others for one: `- rl: {name: rl_tools, steps: 100}`. A text in place of `data`, `eval_data` and `teacher` is its `path`. What
+depends on the hardware is chosen by the profile where it is not given ([hardware.md](hardware.md)), over the defaults below.
+
+What a change means to a run that goes on:
+"""
+COLUMNS = "| setting | type | default | unit | change | meaning |\n|---|---|---|---|---|---|"
+
+
+def settings_page() -> str:
+    """Return the page."""
+    changes = "\n".join(f"- `{kind.value}`: {text}." for kind, text in CHANGES.items())
+    settings = list(all_settings().values())
+    owners = dict.fromkeys(one.owner for one in settings)
+    tables = [_table([one for one in settings if one.owner is owner]) for owner in owners]
+    return "\n\n".join([f"{HEAD}\n{changes}", *tables]) + "\n"
+
+
+def _table(alike: list[Setting]) -> str:
+    """Return the part of the page about the settings of one class, in all sections that are of it."""
+    sections = list(dict.fromkeys(one.section for one in alike))
+    head = "## " + ", ".join(f"`{section}`" for section in sections) if sections != [""] else "## The run"
+    said = [class_text(alike[0].owner), f"Read by {_read_by(sections)}."]
+    names = dict.fromkeys(one.name for one in alike)
+    rows = [_row([one for one in alike if one.name == name]) for name in names]
+    return "\n".join([head, "", " ".join(text for text in said if text), "", COLUMNS, *rows])
+
+
+def _read_by(sections: Iterable[str]) -> str:
+    """Return who reads one of these sections; those of stages are each read by its own."""
+    readers = dict.fromkeys(name for section in sections for name in readers_in_words(section or "name").split(", "))
+    return ", ".join(readers)
+
+
+def _row(places: list[Setting]) -> str:
+    """Return the line of a setting, which may stand in several sections."""
+    first = places[0]
+    kinds = _by_place([(one, one.kind.value if one.kind is not None else "") for one in places])
+    defaults = _by_place([(one, f"`{one.default_text}`" if one.default_text else "") for one in places])
+    kind = "section" if first.is_section else first.type
+    cells = (f"`{first.name}`", kind, defaults, first.unit, kinds, first.meaning)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _by_place(values: list[tuple[Setting, str]]) -> str:
+    """Return what most sections have, with those that have another value named."""
+    texts = [text for _, text in values]
+    usual = max(dict.fromkeys(texts), key=texts.count)
+    others = [f"{one.section}: {text}" for one, text in values if text != usual]
+    return "; ".join([usual, *others])

@@ -1,0 +1,222 @@
+"""The settings told to people: each has its line, the page has them all, one is explained with its value and its origin."""
+
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from envs.core.setting import identity, running, scheduled
+from orchestrator.__main__ import main
+from orchestrator.pipeline.config import KINDS, load_config, save_config
+from orchestrator.reference.catalog import all_settings
+from orchestrator.reference.explained import explain, explained
+from orchestrator.reference.readers import READERS, readers
+from orchestrator.reference.resolved_file import ResolvedFile, resolve
+from orchestrator.reference.settings_page import settings_page
+from orchestrator.settings.described import Setting, described
+from orchestrator.settings.field_text import class_text, field_texts
+from orchestrator.stages.stage import all_stages
+
+DEMO = Path("configs/demo.yaml")
+PLAIN = [one for one in all_settings().values() if not one.is_section]
+UNITS = {"s": "seconds", "gib": "GiB", "tokens": "tokens", "steps": "steps", "every": "steps", "share": "share"}
+"""What the last word of a setting's name says of its unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    """What stands inside.
+
+    More of it.
+    """
+
+    size: float = running(1.5)
+    """Share of a house,
+    in two lines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """A base."""
+
+    kept: int = scheduled(3)
+    """Tokens that are kept."""
+    told_anew: int = scheduled(4)
+    """What the base says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(Base):
+    """The outside."""
+
+    told_anew: int = scheduled(5)
+    """What the outside says."""
+    way: Literal["long", "short"] | None = identity(None)
+    """How."""
+    inner: Inner = field(default_factory=lambda: Inner(size=2.5))
+    perhaps: Inner | None = identity(None)
+    """One, or none."""
+    each: dict[str, Inner] = field(default_factory=dict)
+    """One for each name."""
+    counts: dict[str, list[int]] = running({})
+    """Counts in tokens."""
+
+
+def facts(setting: Setting) -> tuple[Any, ...]:
+    """What people are told of a setting."""
+    kind = None if setting.kind is None else setting.kind.value
+    return setting.type, setting.default_text, setting.unit, kind, setting.meaning
+
+
+def test_everything_that_is_told_of_a_setting_is_read_from_its_class() -> None:
+    assert {one.key: facts(one) for one in described(Outer)} == {
+        "kept": ("int", "3", "tokens", "schedule", "Tokens that are kept."),
+        "told_anew": ("int", "5", "", "schedule", "What the outside says."),
+        "way": ("long, short or null", "null", "", "identity", "How."),
+        "inner": ("settings", "", "", None, "What stands inside."),
+        "inner.size": ("float", "2.5", "share", "running", "Share of a house, in two lines."),
+        "perhaps": ("settings or null", "null", "", "identity", "One, or none."),
+        "perhaps.size": ("float", "1.5", "share", "running", "Share of a house, in two lines."),
+        "each": ("dict[str, settings]", "", "", None, "One for each name."),
+        "each.*.size": ("float", "1.5", "share", "running", "Share of a house, in two lines."),
+        "counts": ("dict[str, list[int]]", "{}", "tokens", "running", "Counts in tokens."),
+    }
+
+
+def test_a_class_that_no_source_declares_has_the_texts_of_those_it_inherits_from() -> None:
+    made = make_dataclass("Made", [("more", int, running(1))], bases=(Base,), frozen=True, kw_only=True)
+    assert field_texts(made) == {"kept": "Tokens that are kept.", "told_anew": "What the base says."}
+    assert class_text(made) == ""
+
+
+def test_every_setting_says_what_it_is_and_what_a_change_of_it_means() -> None:
+    assert [one.key for one in all_settings().values() if not one.meaning.endswith(".")] == []
+    assert {one.key: one.kind for one in PLAIN} == KINDS
+
+
+def test_the_unit_that_the_line_of_a_setting_names_is_that_of_its_name() -> None:
+    numbers = [one for one in PLAIN if "int" in one.type or "float" in one.type]
+    named = {one.key: UNITS[word] for one in numbers if (word := one.name.rpartition("_")[2]) in UNITS}
+    units = {one.key: one.unit for one in numbers if not one.name.endswith("per_s")}
+    assert {key: units[key] for key in named if key in units} == {key: named[key] for key in named if key in units}
+    assert all_settings()["rl.loss.error_guard"].unit == "" == all_settings()["learner.ranks"].unit
+
+
+def test_the_page_of_all_settings_is_as_the_classes_have_it() -> None:
+    written = Path("docs/settings.md").read_text(encoding="utf-8")
+    assert written == settings_page(), "run `make settings`, which writes docs/settings.md"
+
+
+def test_the_page_has_every_setting_in_a_table_of_its_section() -> None:
+    tables = settings_page().split("\n## ")[1:]
+    heads = {section: table for table in tables for section in table.splitlines()[0].replace("`", "").split(", ")}
+    lacking = [one.key for one in PLAIN if f"\n| `{one.name}` | " not in heads[one.section or "The run"]]
+    assert lacking == []
+
+
+def test_who_reads_a_setting_is_said_of_each() -> None:
+    assert {key.partition(".")[0] for key in all_settings()} - all_stages().keys() == READERS.keys()
+    assert readers("rl.loss.kl") == ["rl"]
+    assert readers("learner.ranks") == ["sft", "self_sft", "dpo", "rl", "distill"]
+    assert readers("rollout.workers") == ["self_sft", "dpo", "rl", "distill", "eval"]
+
+
+def told(key: str, file: ResolvedFile) -> dict[str, str]:
+    """What is explained of a setting in a file, by the first word of its line."""
+    said: dict[str, str] = {}
+    for line in explained(key, file)[1:]:
+        name = line[2:12].strip() or list(said)[-1]
+        said[name] = f"{said.get(name, '')} {line[12:]}".strip()
+    return said
+
+
+def test_a_setting_is_explained() -> None:
+    assert explain("rl.loss.error_guard", None, []) == [
+        "rl.loss.error_guard",
+        "  type      float",
+        "  default   2.0",
+        "  meaning   Sequences whose exp(mean |log pi - log mu|) is above this carry no loss; 0 turns it off.",
+        "  change    identity: another run: a run that has trained refuses it; fork the run, or choose another name",
+        "  read by   rl",
+    ]
+
+
+def test_the_value_of_a_setting_is_said_with_where_it_comes_from(tmp_path: Path) -> None:
+    path = tmp_path / "more.yaml"
+    path.write_text(MORE, encoding="utf-8")
+    overrides = ["profile=cpu", "rl={loss: {kl: k2}}", "envs.math.data=x.jsonl", "rl-2.max_lag=0"]
+    file = resolve(path, overrides)
+    said = {key: told(key, file)["value"] for key in VALUES}
+    assert said == {key: value.replace("FILE", str(path)) for key, value in VALUES.items()}
+    assert told("learner.micro_batch_tokens", file)["value"].startswith("2048 (profile cpu (")
+    assert told("envs.*.level", file)["value"].startswith("envs.math.level: 1 (default) envs.gsm8k.level:")
+
+
+MORE = """
+name: more
+envs: {math: {share: 2}, gsm8k: {preset: gsm8k}}
+stages: [init, rl, rl, {rl: {name: more, steps: 8}}]
+rl: {steps: 44, shares: {math: 1.8}}
+rollout: {limits: {total_tokens: 9999}, engine: {max_model_len: 512}}  # a run would refuse it
+"""
+VALUES = {
+    "rl.steps": "44 (FILE)",
+    "rl.loss.kl": "k2 (the command line)",
+    "rl.loss.kl_in": "loss (default)",
+    "distill.epochs": "1 (default)",
+    "rl.shares.math": "1.8 (FILE)",
+    "rl.shares.gsm8k": "none (rl.shares has no such entry)",
+    "rl-2.steps": "44 (as rl.steps: FILE)",
+    "rl-2.max_lag": "0 (the command line)",
+    "more.steps": "8 (FILE, in its entry of `stages`)",
+    "more.epochs": "1 (as rl.epochs: default)",
+    "envs.math.share": "2.0 (FILE)",
+    "envs.math.data.path": "x.jsonl (the command line)",
+    "envs.math.eval_data.path": "none (envs.math.eval_data has no such entry)",
+    "envs.gsm8k.data": "null (default)",
+    "envs.gsm8k.kind": "math (the standard set gsm8k)",
+    "rollout.limits.total_tokens": "9999 (FILE)",
+}
+
+
+def test_what_a_run_recorded_of_its_profile_is_told_as_such(tmp_path: Path) -> None:
+    chosen = "chosen={profile: cpu, hardware: a few cores, settings: {learner.threads: 1}}"
+    save_config(load_config(DEMO, [chosen]), tmp_path / "config.yaml")
+    file = resolve(tmp_path, [])
+    recorded = f"1 (profile cpu (a few cores), recorded in {tmp_path}/config.yaml)"
+    assert told("learner.threads", file)["value"] == recorded
+
+
+def test_where_the_model_would_have_to_be_downloaded_nothing_is_and_it_is_said() -> None:
+    overrides = ["model.path=nobody/none-such"]
+    file = resolve(DEMO, overrides)
+    said = told("learner.ranks", file)
+    assert said["value"] == "1 (default)"
+    assert "hf download nobody/none-such" in said["note"]
+    assert "note" not in told("rl.steps", file)
+
+
+def test_a_section_lists_its_settings() -> None:
+    lines = explain("rl.loss", None, [])
+    within = [key for key in all_settings() if key.startswith("rl.loss.")]
+    assert [line.split()[0] for line in lines[lines.index("") + 1 :]] == within
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("rl.los.error_gard", "rl.loss.error_guard"),
+        ("lerning_rate", "rl.optim.learning_rate"),
+        ("rl.steps.first", "rl.steps"),
+        ("total_token", "rollout.limits.total_tokens"),
+    ],
+)
+def test_a_key_that_there_is_not_gets_the_nearest_ones(key: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--explain", key]) == 2
+    assert near in capsys.readouterr().err
+
+
+def test_the_command_explains_with_settings_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", str(DEMO), "--explain", "rl.steps", "rl.steps=7"]) == 0
+    assert "7 (the command line)" in capsys.readouterr().out
