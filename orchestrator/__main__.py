@@ -1,6 +1,7 @@
-"""The command line: `python -m orchestrator COMMAND ...`."""
+"""The command line: `temper COMMAND ...`, or `python -m orchestrator COMMAND ...` in the repository."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from orchestrator.cli.named_model import path_of_run
 from orchestrator.cli.presets_command import add_presets_command
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.status_command import add_status_commands
+from orchestrator.cluster.module_search import FOLDER, search_last
 from orchestrator.run.redaction import blanked
 from orchestrator.stages.registry import HELP
 
@@ -67,7 +69,7 @@ RUN_COMMANDS = {
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser, with help that teaches."""
     root = argparse.ArgumentParser(
-        prog="python -m orchestrator",
+        prog="temper",
         description="Post-train a reasoning language model across many environments at once.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -122,6 +124,7 @@ def _run_command(given: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a fault, 2 a mistake in the input, 3 given up because
     something hung or died too often, 130 stopped as asked."""
+    search_last(os.environ.get(FOLDER, os.getcwd()))
     commands = parser()
     given, later = commands.parse_known_args(arguments)
     if later and not ("overrides" in given and all(SETTING.match(text) for text in later)):

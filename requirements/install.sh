@@ -179,6 +179,8 @@ if [ $base = yes ]; then
     install -r "$puzzles" || echo "setup: reasoning-gym was not installed, so the environment reasoning_gym is not there" >&2
     [ "$stack" = cpu ] || install_mamba
     compile_bytecode
+    ln -sf ../../requirements/temper "$venv/bin/temper"
+    echo "setup: the command is $venv/bin/temper; '. $venv/bin/activate' makes that 'temper'"
     echo "$wanted" >"$stamp"
 fi
 if [ $fuse = yes ]; then

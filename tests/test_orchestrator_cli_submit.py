@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from orchestrator.cli.submit import named_server, passed_on, run_command, run_job
+from orchestrator.cluster.module_search import FOLDER
 from orchestrator.cluster.ray_jobs import JobServer, end_session, local_head
 from orchestrator.cluster.this_machine import ROOT
 
@@ -63,11 +64,11 @@ def test_a_cluster_that_was_started_here_asks_for_its_token(server: JobServer) -
 
 def test_a_local_run_keeps_its_results_in_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "/mine")
     command = run_command(ROOT / "configs" / "demo.yaml", ["seed=2"], local=True)
-    assert command[0] == "env"
-    assert command[1].removeprefix("PYTHONPATH=").split(":")[0] == str(tmp_path)
-    assert command[3:7] == ["-m", "orchestrator", "run", "configs/demo.yaml"]
-    assert command[7:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
+    assert command[:3] == ["env", f"{FOLDER}={tmp_path}", "PYTHONPATH=/mine"]
+    assert command[4:8] == ["-m", "orchestrator", "run", "configs/demo.yaml"]
+    assert command[8:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
 
 
 def test_files_that_settings_name_are_found_from_the_jobs_folder(

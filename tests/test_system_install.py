@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
-TOOLS = ("bash", "cat", "chmod", "cmp", "cp", "dirname", "grep", "head", "mkdir", "rm", "sed", "sha256sum")
+TOOLS = ("bash", "cat", "chmod", "cmp", "cp", "dirname", "grep", "head", "ln", "mkdir", "rm", "sed", "sha256sum")
 OLD, NEW = "550.54.15", "580.65.06"
 
 PYTHON = """
@@ -98,6 +98,7 @@ def test_without_a_gpu_the_cpu_stack_is_installed_once(machine: Machine) -> None
     done = machine.setup()
     assert (done.returncode, done.stderr) == (0, "")
     assert "installing the cpu stack" in done.stdout
+    assert (machine.root / ".venv" / "bin" / "temper").resolve() == machine.root / "requirements" / "temper"
     assert not any("mamba" in call or "fused" in call for call in machine.calls("uv-of-venv"))
     (machine.root / "log").unlink()
     assert machine.setup().stdout == ""

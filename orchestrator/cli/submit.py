@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from urllib.parse import urlsplit
 
+from orchestrator.cluster.module_search import FOLDER
 from orchestrator.cluster.ray_jobs import Job, JobServer, local_head
 from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.deadline import STOPPED
@@ -92,10 +93,10 @@ def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]
     if not local:
         _require_to_travel(made)
         return ["python", "-m", "orchestrator", "run", named, *overrides, f"runs_dir={runs_dir}"]
-    searched = list(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     absolute = [f"{key}={path.expanduser().resolve()}" for key, path in named_paths(made).items()]
     command = [sys.executable, "-m", "orchestrator", "run", named, *overrides, *absolute]
-    return ["env", f"PYTHONPATH={os.pathsep.join(searched)}", *command, f"runs_dir={runs_dir.resolve()}"]
+    searched = [f"{FOLDER}={os.getcwd()}", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"]
+    return ["env", *searched, *command, f"runs_dir={runs_dir.resolve()}"]
 
 
 def _require_to_travel(config: Config) -> None:

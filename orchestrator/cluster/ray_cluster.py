@@ -3,8 +3,10 @@
 import os
 
 import ray
+from ray.job_config import JobConfig
 
 from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from orchestrator.cluster.module_search import HOOK, FirstOnes, worker_variables
 from orchestrator.cluster.this_machine import ROOT
 
 
@@ -24,14 +26,14 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> None:
     # Its head would remember 100,000 calls at 2 kB each, growing for hours; without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
-    # the current folder too: a user's own environments are modules there
-    python_path = os.pathsep.join(filter(None, [str(ROOT), os.getcwd(), os.environ.get("PYTHONPATH", "")]))
+    variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)}
     ray.init(
         address=address,
         namespace="temper",
         log_to_driver=False,
         configure_logging=False,
-        runtime_env={"env_vars": {"PYTHONPATH": python_path, MIN_LEVEL_VARIABLE: str(min_sandbox_level)}},
+        job_config=JobConfig(_py_driver_sys_path=FirstOnes([str(ROOT)])),
+        runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
         **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )
 

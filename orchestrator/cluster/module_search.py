@@ -1,0 +1,40 @@
+"""Where the processes of a run look for modules: ours, then libraries, then what lies in the folder where it was started.
+
+Python, and Ray for its workers, would look in that folder first, where a folder `envs/` or a file `random.py` of an author's
+own would stand for ours, or for the library's.
+"""
+
+import os
+import sys
+from collections.abc import Iterable
+
+from orchestrator.cluster.this_machine import ROOT
+
+FOLDER = "TEMPER_MODULES"
+"""Variable of the environment that names this folder to jobs and workers, which run in another one."""
+HOOK = f"{__name__}.search_as_driver"
+"""What Ray calls first in each worker."""
+
+
+def search_last(folder: str) -> None:
+    """Find the modules of a folder in this process, where none of the same name lies elsewhere."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def search_as_driver() -> None:
+    """Find modules in a worker of Ray as its driver does."""
+    search_last(os.environ[FOLDER])
+
+
+def worker_variables() -> dict[str, str]:
+    """Return the variables of the environment by which workers of Ray find modules as this process does."""
+    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {"PYTHONPATH": python_path, FOLDER: os.getcwd()}
+
+
+class FirstOnes(list[str]):
+    """The folders that workers of Ray search first, to which Ray can't add the current one."""
+
+    def extend(self, folders: Iterable[str]) -> None:
+        """Leave it as it is."""
