@@ -9,7 +9,7 @@ from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.config_command import add_config_command
 from orchestrator.cli.env_commands import add_env_commands
-from orchestrator.cli.eval_command import SETTING, add_eval_command
+from orchestrator.cli.eval_command import add_eval_command, is_override
 from orchestrator.cli.named_model import path_of_run
 from orchestrator.cli.presets_command import add_presets_command
 from orchestrator.cli.serve_command import add_serve_command
@@ -22,6 +22,7 @@ EPILOG = """examples:
   python -m orchestrator run configs/demo.yaml
   python -m orchestrator run configs/demo.yaml name=mine seed=2 rl.steps=50
   python -m orchestrator run configs/recipes/one_gpu.yaml profile=gpu80
+  python -m orchestrator run configs/demo.yaml longer.yaml seed=2     (files lie over one another, the last one wins)
   python -m orchestrator eval configs/demo.yaml eval.tasks=256
   python -m orchestrator eval models/mine --preset gsm8k --greedy
   python -m orchestrator eval models/mine --env math --data gsm8k_test.jsonl --greedy
@@ -82,7 +83,10 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("config", type=Path, help="a YAML file; see configs/")
         command.add_argument(
-            "overrides", nargs="*", metavar="key=value", help="e.g. seed=2 rl.optim.learning_rate=1e-4"
+            "overrides",
+            nargs="*",
+            metavar="FILE|key=value",
+            help="what lies over it: more YAML files, settings such as seed=2 rl.optim.learning_rate=1e-4; the last one wins",
         )
         command.set_defaults(execute=_run_command)
         if name == "submit":
@@ -127,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     search_last(os.environ.get(FOLDER, os.getcwd()))
     commands = parser()
     given, later = commands.parse_known_args(arguments)
-    if later and not ("overrides" in given and all(SETTING.match(text) for text in later)):
+    if later and not ("overrides" in given and all(map(is_override, later))):
         commands.error(f"unrecognized arguments: {' '.join(later)}")
     if later:  # settings behind options
         given.overrides = [*given.overrides, *later]

@@ -89,6 +89,18 @@ def test_files_that_settings_name_are_found_from_the_jobs_folder(
         run_command(ROOT / "configs" / "demo.yaml", given, local=False)
 
 
+def test_files_of_settings_are_found_from_the_jobs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("over.yaml").write_text("seed: 7")
+    given = ["over.yaml", "runs_dir=/shared/runs"]
+    assert run_command(ROOT / "configs" / "demo.yaml", given, local=True)[7:9] == [
+        "configs/demo.yaml",
+        str(tmp_path / "over.yaml"),
+    ]
+    with pytest.raises(ValueError, match=r"over\.yaml lies outside"):
+        run_command(ROOT / "configs" / "demo.yaml", given, local=False)
+
+
 def test_a_module_of_ones_own_that_would_not_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "travelling_env.py").write_text(
         "from envs.core.definition import EnvDefinition\n"

@@ -31,6 +31,32 @@ def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Pat
     assert flat_config(config)["rl.steps"] == "7"
 
 
+def test_files_lie_over_one_another_in_the_order_in_which_they_are_given(tmp_path: Path) -> None:
+    larger, shorter = tmp_path / "larger.yaml", tmp_path / "shorter.yml"
+    larger.write_text(
+        "envs: {math: {level: 2}}\nstages: [init, rl]\nrl: {steps: 90, group_size: 16}\nname: ${oc.env:RUN,mine}"
+    )
+    shorter.write_text("rl: {steps: 5}")
+    demo = load_config(DEMO, [])
+    config = load_config(DEMO, [str(larger), str(shorter), "rl.group_size=8"])
+    rl = config.section(RlConfig)
+    assert (rl.steps, rl.group_size, config.name) == (5, 8, "mine")
+    assert (config.envs["math"].level, list(config.envs)) == (2, list(demo.envs))  # mappings are merged
+    assert [one.name for one in config.instances] == ["init", "rl"]  # lists are replaced
+    assert load_config(DEMO, ["rl.steps=7", str(shorter)]).section(RlConfig).steps == 5  # the last one wins
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "no configuration file .*over.yaml"), ("- init", "holds no settings"), ("rl: {", "is not valid YAML")],
+)
+def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "over.yaml").write_text(text)
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
+        load_config(DEMO, [str(tmp_path / "over.yaml")])
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

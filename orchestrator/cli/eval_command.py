@@ -2,11 +2,11 @@
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.env_lines import env_lines
 from orchestrator.settings.data_option import DATA_OPTION
+from orchestrator.settings.text import is_file
 
 DESCRIPTION = """evaluate a model on tasks with known answers
 
@@ -187,9 +187,9 @@ def _named(option: str, texts: list[str]) -> dict[str, str | None]:
     return found
 
 
-def is_file(what: str | None) -> bool:
-    """Return whether what is to be evaluated is named by a YAML file."""
-    return what is not None and Path(what).suffix in (".yaml", ".yml")
+def is_override(text: str) -> bool:
+    """Return whether an argument gives a setting, or names a file of settings."""
+    return SETTING.match(text) is not None or is_file(text)
 
 
 def require_read(given: argparse.Namespace) -> None:
@@ -197,7 +197,7 @@ def require_read(given: argparse.Namespace) -> None:
     if given.url is None:
         if unread := [f"--{name.replace('_', '-')}" for name in OF_SERVERS if vars(given)[name] is not None]:
             raise ValueError(f"{', '.join(unread)} without --url: only a model behind a server is asked so")
-        if is_file(given.what) and given.runs_dir is not None:
+        if given.what is not None and is_file(given.what) and given.runs_dir is not None:
             raise ValueError(
                 f"--runs-dir beside {given.what}, which says where its run lies; give runs_dir=DIR for another"
             )

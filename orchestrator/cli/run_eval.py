@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.eval_command import KEY_VARIABLE, is_file
+from orchestrator.cli.eval_command import KEY_VARIABLE
 from orchestrator.cli.named_model import RUNS, newest_model, run_folder
 from orchestrator.cli.run_commands import reported
 from orchestrator.evaluation.remote import evaluate_server
@@ -29,7 +29,7 @@ from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.profiles.settled import settled
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.model_source import ModelSource
-from orchestrator.settings.text import overridden, read_text
+from orchestrator.settings.text import is_file, overridden, read_text
 from rollout.remote.server import ChatServer
 
 Envs = Mapping[str, str | None]
@@ -42,7 +42,7 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
 
     Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
     """
-    file = Path(given.what) if is_file(given.what) else None
+    file = Path(given.what) if given.what is not None and is_file(given.what) else None
     if given.url is not None:
         if given.what is not None and file is None:
             raise ValueError(

@@ -19,6 +19,7 @@ from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.deadline import STOPPED
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.pipeline.data_files import named_paths
+from orchestrator.settings.text import is_file
 
 EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
 PASSED_ON = ("HF_*", "MLFLOW_*", "NCCL_*", "TORCH_NCCL_*", "GLOO_*", "VLLM_*")
@@ -37,9 +38,15 @@ def submit(config: Path, overrides: list[str], address: str | None, entrypoint: 
     """
     local = address is None or urlsplit(address).hostname in LOCAL_NAMES
     command = entrypoint or run_command(config, overrides, local=local)
-    env_vars = passed_on(os.environ, [] if entrypoint else [config.read_text(encoding="utf-8"), *overrides])
+    env_vars = passed_on(os.environ, [] if entrypoint else _texts(config, overrides))
     with local_head() if address is None else nullcontext(named_server(address)) as server:
         return run_job(server, command, write=_to_stdout, env_vars=env_vars)
+
+
+def _texts(config: Path, overrides: list[str]) -> list[str]:
+    """Return all that gives settings, as text."""
+    files = [config, *map(Path, filter(is_file, overrides))]
+    return [*(file.read_text(encoding="utf-8") for file in files), *overrides]
 
 
 def passed_on(environment: Mapping[str, str], settings: list[str]) -> dict[str, str]:
@@ -83,20 +90,26 @@ def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]
     """
     made = load_config(config, overrides)
     runs_dir = Path(made.runs_dir)
-    path = config.resolve()
-    inside = path.is_relative_to(ROOT)
     if not local and not runs_dir.is_absolute():
         raise ValueError(f"runs_dir={runs_dir} must be absolute, on storage that all machines of the cluster share")
-    if not local and not inside:
-        raise ValueError(f"{config} lies outside {ROOT} and would not travel with the job; copy it to configs/")
-    named = str(path.relative_to(ROOT) if inside else path)
+    files = {one: _named(Path(one), local=local) for one in (str(config), *filter(is_file, overrides))}
+    named = [files.get(one, one) for one in (str(config), *overrides)]
     if not local:
         _require_to_travel(made)
-        return ["python", "-m", "orchestrator", "run", named, *overrides, f"runs_dir={runs_dir}"]
+        return ["python", "-m", "orchestrator", "run", *named, f"runs_dir={runs_dir}"]
     absolute = [f"{key}={path.expanduser().resolve()}" for key, path in named_paths(made).items()]
-    command = [sys.executable, "-m", "orchestrator", "run", named, *overrides, *absolute]
+    command = [sys.executable, "-m", "orchestrator", "run", *named, *absolute]
     searched = [f"{FOLDER}={os.getcwd()}", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"]
     return ["env", *searched, *command, f"runs_dir={runs_dir.resolve()}"]
+
+
+def _named(config: Path, *, local: bool) -> str:
+    """Return a configuration's name in the job. Raise `ValueError` where it would not travel to another machine."""
+    path = config.resolve()
+    inside = path.is_relative_to(ROOT)
+    if not local and not inside:
+        raise ValueError(f"{config} lies outside {ROOT} and would not travel with the job; copy it to configs/")
+    return str(path.relative_to(ROOT) if inside else path)
 
 
 def _require_to_travel(config: Config) -> None:

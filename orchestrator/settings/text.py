@@ -1,9 +1,10 @@
-"""Configurations as text: YAML files, `key=value` overrides, dotted keys. The home of OmegaConf."""
+"""Configurations as text: YAML files, one over another, `key=value` overrides, dotted keys. The home of OmegaConf."""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -13,19 +14,21 @@ from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator.run.redaction import blanks, redacted, reference
 
+SHIPPED = Path(__file__).resolve().parents[2] / "configs"
+
+
+def is_file(text: str) -> bool:
+    """Return whether an argument names a YAML file, and is no setting."""
+    return "=" not in text and Path(text).suffix in (".yaml", ".yml")
+
 
 def read_text(path: Path, overrides: list[str]) -> Any:
-    """Return what a YAML file gives, with `key=value` overrides on top, unchecked.
+    """Return what a YAML file gives, with further files and `key=value` overrides on top, unchecked.
 
     Raise `FileNotFoundError` for a missing file and `ValueError` for what is not YAML, not an override, or a secret
     that was blanked.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"no configuration file {path}; shipped ones are in configs/")
-    try:
-        given = overridden(OmegaConf.load(path), overrides)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    given = overridden(_loaded(path), overrides)
     if missing := blanks(given):
         raise ValueError(
             f"{path} holds a run's configuration without its secrets: give {', '.join(missing)} again, best as "
@@ -35,14 +38,36 @@ def read_text(path: Path, overrides: list[str]) -> Any:
 
 
 def overridden(given: Any, overrides: list[str]) -> Any:
-    """Return a configuration with `key=value` overrides on top, unchecked. Raise `ValueError` for what is no override."""
+    """Return a configuration with YAML files and `key=value` overrides on top, each over those before it, unchecked.
+
+    Of a file's settings those win that it gives: mappings are merged, lists replaced. Raise as `read_text` does.
+    """
     for override in overrides:
-        if "=" not in override:
-            raise ValueError(f"override {override!r} is not of the form key=value, for example rl.steps=10")
+        if "=" not in override and not is_file(override):
+            raise ValueError(
+                f"override {override!r} is not of the form key=value, for example rl.steps=10, and no YAML file"
+            )
+    parts: list[Any] = []
+    for file, group in groupby(overrides, is_file):
+        texts = list(group)
+        parts += [_loaded(Path(text)) for text in texts] if file else [OmegaConf.from_dotlist(texts)]
     try:
-        return OmegaConf.to_container(OmegaConf.merge(given, OmegaConf.from_dotlist(overrides)))
+        return OmegaConf.to_container(OmegaConf.merge(given, *parts))
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, "")) from error
+
+
+def _loaded(path: Path) -> DictConfig:
+    """Return the settings of a YAML file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no configuration file {path}; shipped ones are in {SHIPPED}")
+    try:
+        found = OmegaConf.load(path)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(found, DictConfig):
+        raise ValueError(f"{path} holds no settings: each line of a configuration is `key: value`")
+    return found
 
 
 def parsed(text: str) -> Any:
