@@ -174,9 +174,14 @@ DAMAGED = {len(KILLS) - 3: "corrupted", len(KILLS) - 1: "truncated"}
 """After which interruption the newest checkpoint is damaged."""
 
 
+def checkpoints(run: Path) -> list[Path]:
+    """Return the whole checkpoints of rl, the oldest first."""
+    return sorted(path for path in (run / "checkpoints" / "rl").glob("*") if path.name.isdecimal())
+
+
 def damage(run: Path, how: str) -> None:
     """Damage the largest file of the newest checkpoint of rl."""
-    newest = max(path for path in (run / "checkpoints" / "rl").iterdir() if path.name.isdecimal())
+    newest = checkpoints(run)[-1]
     file = max(newest.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
     data = bytearray(file.read_bytes())
     if how == "corrupted":
@@ -250,6 +255,8 @@ def interrupted(found: Runs, number: int) -> None:
     """Start the run, interrupt it for the time of this number, and damage its newest checkpoint after some of them."""
     one = INTERRUPTIONS[number]
     job = found.start("job", *ARGUMENTS, environment=PATIENCE)
+    if number in DAMAGED:
+        job.wait_until(lambda: len(checkpoints(job.run)) >= 2, "one to damage and one before it")
     delay = one.wait(job, random.Random(SEED + number))
     one.end(job)
     print(f"{number}: {one.during}, {one.end.__name__} {delay:.2f} s into it, {time.time() - job.began:.0f} s in all")

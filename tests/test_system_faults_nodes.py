@@ -97,7 +97,7 @@ def heals_on_the_other_node(job: Job) -> str:
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_node_that_is_lost_costs_its_worker_and_one_that_joins_gets_it(found: Runs) -> None:
     nodes = Nodes()
     try:
@@ -105,7 +105,9 @@ def test_a_node_that_is_lost_costs_its_worker_and_one_that_joins_gets_it(found: 
         pace.write_text(str(SLOW_S), encoding="ascii")
         options = f"envs.coin.options={{pace: {pace}}}"
         job = found.start("job", *ARGUMENTS, options, environment={"RAY_ADDRESS": nodes.address})
-        job.wait_until(lambda: len(serving(job)) == 2 and steps_done(job) >= 2, "two workers serve", every_s=0.1)
+        job.wait_until(job.said("rl: starting"), "the engines start")
+        job.wait_until(lambda: len(serving(job)) == 2, "two workers serve", every_s=0.1)
+        job.wait_until(lambda: steps_done(job) >= 2, "their steps", every_s=0.1)
         stopped = heals_on_the_other_node(job)
         before, done, began = serving(job), steps_done(job), time.monotonic()
         nodes.tell("lose")
