@@ -1,0 +1,17 @@
+"""The main job as a job of a Ray cluster."""
+
+from pathlib import Path
+
+import pytest
+from main_job import DEMO, SMALL, rows
+
+from orchestrator.cli.submit import submit
+
+
+@pytest.mark.timeout(600)
+def test_a_submitted_run_leaves_its_results_in_the_callers_folder(tmp_path: Path) -> None:
+    overrides = [f"runs_dir={tmp_path}", "name=job", "stages=[init,sft]", "sft.steps=2", *SMALL]
+    assert submit(DEMO, overrides, None) == 0
+    assert [row.step for row in rows(tmp_path / "job", "sft")] == [1, 2]
+    with pytest.raises(ValueError, match="batch_size=-1"):
+        submit(DEMO, [*overrides, "sft.batch_size=-1"], None)
