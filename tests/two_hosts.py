@@ -97,7 +97,7 @@ class TwoHosts:
         command += ["--disable-usage-stats", "--temp-dir", str(self._folder), "--block"]
         log, env = self._folder / f"{host}.log", os.environ | self.environment
         env.pop("RAY_ADDRESS")
-        env.pop("GLOO_SOCKET_IFNAME", None)  # whoever has imported the engine has it set to loopback, for engines
+        env["GLOO_SOCKET_IFNAME"] = "lo"  # as a process that has imported the engine has it: ranks need another one
         with log.open("wb") as output:
             self._started.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env))
         deadline = time.monotonic() + START_S

@@ -57,7 +57,8 @@ def join_ranks(*, timeout_seconds: float) -> None:
     if not torch.distributed.is_initialized():
         host, *numbers = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
         port, rank, size = map(int, numbers)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(host, port))
+        if os.environ.get("GLOO_SOCKET_IFNAME") in (None, "lo"):  # loopback, which engines set, reaches no other host
+            os.environ["GLOO_SOCKET_IFNAME"] = interface_towards(host, port)
         _, store = open_store(GroupMember(host=host, port=port, rank=rank, size=size, timeout_s=timeout_seconds))
         torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)
