@@ -11,8 +11,10 @@ import numpy as np
 
 from envs.core.member import Holding
 from rollout.engines.protocol import Completion, EngineStats, TurnRequest
-from rollout.expert_choices import from_json
+from rollout.expert_choices import Choices
+from rollout.token_arrays import tokens_of
 from rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
+from rollout.trajectory_json import turn_from_json
 from rollout.weights.manifest import WeightManifest
 
 Recording = dict[tuple[int, ...], list[Completion]]
@@ -103,20 +105,22 @@ def read_recording(path: Path) -> Recording:
     recording: Recording = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         trajectory = json.loads(line)
+        turns = [turn_from_json(turn) for turn in trajectory["turns"]]
+        cut = Stop(trajectory["stop"]) in TOKEN_LIMITS
         seen: tuple[int, ...] = ()
-        chosen = []
-        for turn in trajectory["turns"]:
-            seen = (*seen, *turn["context_ids"])
-            if (own := from_json(turn.get("experts"))) is not None:
-                chosen.append(own)
+        chosen: list[Choices] = []
+        for turn in turns:
+            seen = (*seen, *tokens_of(turn.context_ids))
+            if turn.experts is not None:
+                chosen.append(turn.experts)
             completion = Completion(
-                token_ids=tuple(turn["sampled_ids"]),
-                logprobs_T=tuple(float("nan") if value is None else value for value in turn["logprobs"]),
-                versions_T=tuple(turn["versions"]),
-                forced_T=tuple(turn["forced"]),
-                finished=Stop(trajectory["stop"]) not in TOKEN_LIMITS or turn is not trajectory["turns"][-1],
+                token_ids=tokens_of(turn.sampled_ids),
+                logprobs_T=tuple(turn.logprobs_T.tolist()),
+                versions_T=tokens_of(turn.versions_T),
+                forced_T=tuple(turn.forced_T.tolist()),
+                finished=not cut or turn is not turns[-1],
                 experts=np.concatenate(chosen) if chosen else None,
             )
             recording.setdefault(seen, []).append(completion)
-            seen = (*seen, *turn["sampled_ids"])
+            seen = (*seen, *completion.token_ids)
     return recording

@@ -17,10 +17,6 @@ def kept_turn(
     task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
 ) -> Turn:
     """Return a turn that was sampled after `context`, read as `parsed`, and answered with `result`."""
-    faults = {
-        TurnFault.THOUGHT: not parsed.well_formed,
-        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
-    }
     completion = sampled.completion
     experts = completion.experts
     return Turn(
@@ -34,10 +30,19 @@ def kept_turn(
         answer=parsed.answer,
         observation=result.messages,
         thought=sampled.thought,
-        faults=tuple(fault for fault, there in faults.items() if there),
+        faults=turn_faults(parsed, task),
         experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
         times=times,
     )
+
+
+def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
+    """Return what is wrong with the form of a turn."""
+    faults = {
+        TurnFault.THOUGHT: not parsed.well_formed,
+        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
+    }
+    return tuple(fault for fault, there in faults.items() if there)
 
 
 def processed(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:

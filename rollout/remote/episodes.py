@@ -17,16 +17,16 @@ from envs.core.errors import PromptTooLong
 from envs.core.failure import FailureKind, failure_of
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import calls_are_valid
 from envs.play import MakeEnv, Play
 from rollout.episodes.env_threads import EnvThreads
 from rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed
+from rollout.episodes.kept_turn import turn_faults
 from rollout.episodes.stopwatch import Stopwatch
 from rollout.remote.chat_messages import ChatTurn, read_turn, request_body
 from rollout.remote.client import ChatClient
 from rollout.sampling import Sampling
 from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, TurnFault
+from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn
 
 T = TypeVar("T")
 
@@ -156,10 +156,6 @@ class RemoteEpisodes:
 
 def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Turn:
     """Return a turn without ids: a server tells none."""
-    faults = {
-        TurnFault.THOUGHT: not said.parsed.well_formed,
-        TurnFault.TOOL_CALL: not calls_are_valid(said.parsed.calls, task.tools),
-    }
     return Turn(
         context_ids=as_ids(()),
         sampled_ids=as_ids(()),
@@ -171,6 +167,6 @@ def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Tu
         answer=said.parsed.answer,
         observation=result.messages,
         thought=said.thought,
-        faults=tuple(fault for fault, there in faults.items() if there),
+        faults=turn_faults(said.parsed, task),
         times=times,
     )
