@@ -149,7 +149,6 @@ LATE_IMPORTS = {
         "envs.data.tables.table_rows",
     ],
     "envs/tools/corpus.py": ["bm25s"],
-    "orchestrator/__main__.py": ["orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/compare_command.py": [
         "orchestrator.reporting.compare.compare",
         "orchestrator.reporting.compare.read_group",
@@ -163,6 +162,7 @@ LATE_IMPORTS = {
         "orchestrator.reference.settings_page.settings_page",
     ],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
+    "orchestrator/cli/run_arguments.py": ["orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/serve_command.py": [
         "rollout.budget.config.ThoughtConfig",
         "rollout.engines.vllm_settings.prepare_environment",

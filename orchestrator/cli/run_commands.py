@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, load_config, settled_config
 from orchestrator.pipeline.fork import fork
+from orchestrator.pipeline.preview import lines, preview
 from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.redaction import blanked
@@ -38,10 +41,14 @@ def _executed(given: argparse.Namespace) -> int:
         load_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
         return submit(given.config, given.overrides, given.address)
     config = settled_config(given.config, given.overrides)
+    only = given.command if given.command in HELP else None
+    if given.dry_run:
+        found = preview(config, only=only)
+        print(json.dumps(asdict(found), default=str, indent=1) if given.json else "\n".join(lines(found)))
+        return 0
     if given.command in ("bench", "bench-growth"):
         _measure(config, growth=given.command == "bench-growth")
         return 0
-    only = given.command if given.command in HELP else None
     return asyncio.run(run_pipeline(config, only=only))
 
 

@@ -50,12 +50,32 @@ def _kind(key: str, stages: dict[str, str]) -> Kind:
     return kind_of(KINDS, f"{stages.get(owner, owner)}.{rest}" if rest else key)
 
 
+def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> dict[Kind, Changes]:
+    """Return what differs, by kind, from what a run went on with last; nothing of a new run.
+
+    What nothing was trained with may change: the settings of a stage that has no checkpoint, and all others of a run that
+    has none. Files may be gone where nothing ahead `reads` any. Raise `ValueError` with what would make another run.
+    """
+    state = folder.state()
+    if not state.fingerprint:
+        return {kind: {} for kind in Kind}
+    trained = folder.begun()
+    found = changes(config, state.fingerprint, fingerprint_now(config, folder, reads=reads))
+    other = found[Kind.IDENTITY]
+    fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}
+    if fixed:
+        raise ValueError(
+            f"{folder.root} was trained with {_listed(fixed)}; {_remedy(fixed)}, or begin another run: with name=, or at "
+            f"a checkpoint of this one with `python -m orchestrator fork`"
+        )
+    return found
+
+
 def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> None:
     """Record a new run's configuration, or check that a continued one may go on with this one, and record what changed.
 
-    What nothing was trained with may change: the settings of a stage that has no checkpoint, whose answers are sampled
-    anew where they are concerned, and all others of a run that has none, which then begins anew. Files may be gone where
-    nothing ahead `reads` any. Raise `ValueError` with what would make another run.
+    Answers that a stage without a checkpoint trains on are sampled anew where what changed concerns them; a run without
+    any checkpoint begins anew. Raise `ValueError` as `allowed_changes` does.
     """
     state = folder.state()
     now = fingerprint_now(config, folder, reads=reads)
@@ -64,14 +84,7 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
         folder.store(replace(state, fingerprint=now))
         return
     trained = folder.begun()
-    found = changes(config, state.fingerprint, now)
-    other = found[Kind.IDENTITY]
-    fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}
-    if fixed:
-        raise ValueError(
-            f"{folder.root} was trained with {_listed(fixed)}; {_remedy(fixed)}, or begin another run: with name=, or at "
-            f"a checkpoint of this one with `python -m orchestrator fork`"
-        )
+    found = allowed_changes(config, folder, reads=reads)
     if _begins_anew(found, config, state, trained):
         state = _afresh(folder)
     _forget_answers(found, folder, trained)

@@ -3,9 +3,8 @@
 import asyncio
 import signal
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from envs.core.pulse import LearnerDied
 from orchestrator.cluster.bundles import reserve, wanted_by
@@ -23,7 +22,36 @@ from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker
 from orchestrator.session.run import Run
-from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
+from orchestrator.stages.stage import Role, StageInstance, all_stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is known of a run before anything is started or written."""
+
+    folder: RunDir
+    ahead: list[StageInstance]
+    """The instances of stages that are still to run, in order."""
+    notes: list[str]
+    """What people should know."""
+    reads: bool
+    """Whether a stage ahead reads what the run was begun with."""
+
+
+def prepared(config: Config, *, only: str | None = None) -> Prepared:
+    """Return what is to be done, of all stages or the one of this name, where everything that can be known before holds.
+
+    Raise as `check_before` does, and `ValueError` where the run can't go on so.
+    """
+    folder = RunDir(Path(config.runs_dir).resolve() / config.name)
+    state = folder.state()
+    planned = _planned(config, folder, state, only)
+    reads = any(one.stage.role is not Role.REPORT for one in planned.ahead)
+    if (holds := reached(config, folder, reads=reads)) != state:
+        state, planned = holds, _planned(config, folder, holds, only)
+    ahead = planned.ahead
+    notes = [*told(config, {one.stage.name for one in ahead}), *check_before(config, ahead, folder.root, state.model)]
+    return Prepared(folder=folder, ahead=ahead, notes=notes, reads=reads)
 
 
 async def run_pipeline(config: Config, *, only: str | None = None) -> int:
@@ -32,20 +60,14 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
     0 where all is done, 130 where a signal asked to stop (the same command continues). Faults are raised; what can be
     known at the start is found before a file is written.
     """
-    stage = None if only is None else all_stages()[only]
-    folder = RunDir(Path(config.runs_dir).resolve() / config.name)
-    state = folder.state()
-    ahead = _planned(config, folder, state, stage).ahead
-    reads = any(one.stage.role is not Role.REPORT for one in ahead)
-    if (holds := reached(config, folder, reads=reads)) != state:
-        state, ahead = holds, _planned(config, folder, holds, stage).ahead
-    notes = [*told(config, {one.stage.name for one in ahead}), *check_before(config, ahead, folder.root, state.model)]
+    ready = prepared(config, only=only)
+    folder, notes = ready.folder, ready.notes
     folder.open()
     try:
-        check_continuation(config, folder, reads=reads)
-        if reads:
+        check_continuation(config, folder, reads=ready.reads)
+        if ready.reads:
             notes += [overlap.note for overlap in overlaps_of(config, folder)]
-        planned = _planned(config, folder, folder.state(), stage)
+        planned = _planned(config, folder, folder.state(), only)
         with Progress(config.name) as progress:
             for note in [*notes, *planned.notes]:
                 progress.note(note)
@@ -54,14 +76,14 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
         folder.close()
 
 
-def _planned(config: Config, folder: RunDir, state: RunState, only: Stage[Any] | None) -> Plan:
+def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) -> Plan:
     """Return what is to be done in a run's folder after what was reached. Raise `ValueError` where that can't be done."""
     trains = [stage for stage in all_stages().values() if stage.trains]  # a command's stage need not be listed
     steps = {stage.name: config.steps(stage) for stage in trains}
     steps |= {one.name: config.steps(one) for one in config.instances if one.stage.trains}
     state = replace(state, began={name: state.began[name] for name in folder.begun() if name in state.began})
     listed = config.instances
-    found = plan(listed, state, steps=steps) if only is None else single(only, listed, state, steps=steps)
+    found = plan(listed, state, steps=steps) if only is None else single(all_stages()[only], listed, state, steps=steps)
     if state.model is None and found.ahead and found.ahead[0].stage.role not in (Role.BEGIN, Role.REPORT):
         raise ValueError(f"{folder.root} has no model yet; run the stage `init` first, or name it first in stages")
     for one in found.ahead:

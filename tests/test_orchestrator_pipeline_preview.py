@@ -1,0 +1,72 @@
+"""`--dry-run`: what a command would do is said, and nothing is done."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_models
+from run_folders import with_checkpoint
+
+from orchestrator.__main__ import main
+from orchestrator.cluster.ray_cluster import ray
+from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.continuation import check_continuation
+from orchestrator.pipeline.preview import lines, preview
+from orchestrator.run.folder import RunDir
+
+DEMO = Path("configs/demo.yaml")
+
+
+def test_a_new_run_is_told_of_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["run", str(DEMO), f"runs_dir={tmp_path}/runs", "name=new", "rl.steps=7", "--dry-run"]
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert f"{tmp_path}/runs/new: a new run\nprofile cpu" in said
+    assert "  init       begins\n  eval-init  begins\n  sft        begins: 540 steps\n" in said
+    assert "  rl         begins: 7 steps\n" in said
+    assert "processes: 1 rank(s), 1 engine(s)\nnothing was started or written" in said
+    assert main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found["stages"]] == [
+        "init",
+        "eval-init",
+        "sft",
+        "eval-sft",
+        "rl",
+        "eval-rl",
+        "report",
+    ]
+    assert not (tmp_path / "runs").exists()
+    assert not ray.is_initialized()
+
+
+def test_a_run_that_goes_on_is_told_with_what_is_done_and_what_changed(tmp_path: Path) -> None:
+    given = [f"runs_dir={tmp_path}", "name=old", "stages=[init,sft,rl,report]", "sft.steps=3", "rl.steps=9"]
+    folder = RunDir(tmp_path / "old")
+    folder.open()
+    check_continuation(load_config(DEMO, given), folder)
+    folder.store(replace(folder.state(), done={"init": 0}, model="checkpoints/init/000000"))
+    with_checkpoint(folder, "sft", 3, done=True)
+    with_checkpoint(folder, "rl", 4)
+    tiny_models.nemotron_h(folder.root / "checkpoints" / "sft" / "000003")
+    before = sorted((path, path.stat().st_mtime_ns) for path in folder.root.rglob("*"))
+    found = preview(load_config(DEMO, [*given, "rl.optim.learning_rate=1e-6"]))
+    assert lines(found)[-6:] == [
+        "  init    is done",
+        "  sft     is done after step 3",
+        "  rl      goes on after step 4 of 9",
+        "  report  begins",
+        "processes: 1 rank(s), 1 engine(s)",
+        "nothing was started or written (--dry-run)",
+    ]
+    assert list(found.changed) == ["rl.optim.learning_rate"]
+    assert sorted((path, path.stat().st_mtime_ns) for path in folder.root.rglob("*")) == before
+    with pytest.raises(ValueError, match="was trained with seed: 1 -> 2"):
+        preview(load_config(DEMO, [*given, "seed=2"]))
+
+
+def test_what_a_start_refuses_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rl", str(DEMO), f"runs_dir={tmp_path}/runs", "--dry-run"]) == 2
+    assert "has no model yet" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
