@@ -82,8 +82,9 @@ bench-envs: setup  ## measure grading and the sandbox; ARGS="--data code=humanev
 gpu-check: setup  ## verify and measure what only a GPU can show, in 15 minutes, write docs/gpu.md; small without a GPU
 	@$(PY) -m orchestrator.gpu_check $(ARGS)
 
-settings: setup  ## write docs/settings.md, the page of all settings
+settings: setup  ## write docs/settings.md, the page of all settings, and docs/settings.schema.json for editors
 	@page=$$($(PY) -m orchestrator config --reference) && printf '%s\n' "$$page" > docs/settings.md
+	@schema=$$($(PY) -m orchestrator config --schema) && printf '%s\n' "$$schema" > docs/settings.schema.json
 
 clean:  ## remove .venv and caches; runs/ stays
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -17,7 +17,7 @@ From the bottom up; each room imports itself and those above it in this list:
     stages        the stages: one file and one line in `registry` for each
     profiles      the settings that depend on hardware and model, chosen where they are not given
     pipeline      the configuration composed of their settings; the plan, the checks and the runner of a run
-    reference     the settings told to people: one explained, all on a page
+    reference     the settings told to people and editors: one explained, all on a page, two files beside each other
     grading       grading without a model
     bench         benchmarks
     gpu_check     what a machine with a GPU must do right, and how fast: a part a file, a page of what was found

@@ -145,10 +145,13 @@ def test_a_setting_is_explained() -> None:
 def test_the_value_of_a_setting_is_said_with_where_it_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "more.yaml"
     path.write_text(MORE, encoding="utf-8")
-    overrides = ["profile=cpu", "rl={loss: {kl: k2}}", "envs.math.data=x.jsonl", "rl-2.max_lag=0"]
+    over = tmp_path / "over.yaml"
+    over.write_text("rl: {max_drops: 5, epochs: 2}\nrl-2: {group_size: 4}\n", encoding="utf-8")
+    settings = ["rl.epochs=3", "rl={loss: {kl: k2}}", "envs.math.data=x.jsonl", "rl-2.max_lag=0"]
+    overrides = ["profile=cpu", str(over), *settings]
     file = resolve(path, overrides)
     said = {key: told(key, file)["value"] for key in VALUES}
-    assert said == {key: value.replace("FILE", str(path)) for key, value in VALUES.items()}
+    assert said == {key: value.replace("FILE", str(path)).replace("OVER", str(over)) for key, value in VALUES.items()}
     assert told("learner.micro_batch_tokens", file)["value"].startswith("2048 (profile cpu (")
     assert told("envs.*.level", file)["value"].startswith("envs.math.level: 1 (default) envs.gsm8k.level:")
 
@@ -162,6 +165,9 @@ rollout: {limits: {total_tokens: 9999}, engine: {max_model_len: 512}}  # a run w
 """
 VALUES = {
     "rl.steps": "44 (FILE)",
+    "rl.max_drops": "5 (OVER)",
+    "rl.epochs": "3 (the command line)",
+    "rl-2.group_size": "4 (OVER)",
     "rl.loss.kl": "k2 (the command line)",
     "rl.loss.kl_in": "loss (default)",
     "distill.epochs": "1 (default)",
@@ -170,7 +176,7 @@ VALUES = {
     "rl-2.steps": "44 (as rl.steps: FILE)",
     "rl-2.max_lag": "0 (the command line)",
     "more.steps": "8 (FILE, in its entry of `stages`)",
-    "more.epochs": "1 (as rl.epochs: default)",
+    "more.max_failures": "0.5 (as rl.max_failures: default)",
     "envs.math.share": "2.0 (FILE)",
     "envs.math.data.path": "x.jsonl (the command line)",
     "envs.math.eval_data.path": "none (envs.math.eval_data has no such entry)",
@@ -218,5 +224,6 @@ def test_a_key_that_there_is_not_gets_the_nearest_ones(key: str, near: str, caps
 
 
 def test_the_command_explains_with_settings_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", str(DEMO), "--explain", "rl.steps", "rl.steps=7"]) == 0
-    assert "7 (the command line)" in capsys.readouterr().out
+    for command in (["config", str(DEMO), "--explain", "rl.steps"], ["config", "--explain", "rl.steps", str(DEMO)]):
+        assert main([*command, "rl.steps=7"]) == 0
+        assert "7 (the command line)" in capsys.readouterr().out

@@ -158,7 +158,11 @@ LATE_IMPORTS = {
         "orchestrator.run.folder.write_json",
     ],
     "orchestrator/cli/config_command.py": [
+        "orchestrator.reference.differences.differences",
+        "orchestrator.reference.editor_schema.editor_schema",
         "orchestrator.reference.explained.explain",
+        "orchestrator.reference.resolved_file.resolve",
+        "orchestrator.reference.resolved_file.resolved_yaml",
         "orchestrator.reference.settings_page.settings_page",
     ],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],

@@ -1,19 +1,24 @@
-"""The command `config`: what a configuration may say, what one says, and how two differ."""
+"""The command `config`: what a configuration may say, what one comes to, and how two differ."""
 
 import argparse
 import sys
+from pathlib import Path
 
 from orchestrator.cli.named_model import path_of_run
 
-TEXT = "explain the settings, show what a configuration comes to"
+TEXT = "explain the settings, show what a configuration comes to, compare two"
 EPILOG = """examples:
   python -m orchestrator config --explain rl.loss.error_guard
   python -m orchestrator config --explain rl.loss
   python -m orchestrator config configs/demo.yaml --explain rl.groups_per_step
-  python -m orchestrator config runs/demo --explain envs.*.share
+  python -m orchestrator config configs/demo.yaml --resolved rl.steps=50 > mine.yaml
+  python -m orchestrator config --diff configs/demo.yaml runs/demo
+  python -m orchestrator config --schema > settings.schema.json
 
 A setting is explained by its key: type, default, unit, meaning, what a change means to a run that goes on, and which stages
 read it; with FILE also by its value there and where that comes from. A section lists its settings. docs/settings.md has all.
+What the profile chooses is chosen as for a run, but nothing is downloaded for it. For an editor with yaml-language-server the
+first line of a file names the schema: `# yaml-language-server: $schema=settings.schema.json`.
 """
 
 
@@ -21,23 +26,59 @@ def add_config_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("config", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
+    file = "a YAML file, or a run's folder or name"
+    command.add_argument("config", nargs="?", type=path_of_run, metavar="FILE", help=file)
     command.add_argument(
-        "config", nargs="?", type=path_of_run, metavar="FILE", help="a YAML file, or a run's folder or name"
+        "overrides", nargs="*", metavar="FILE|key=value", help="more files and settings over those of FILE"
     )
-    command.add_argument("overrides", nargs="*", metavar="key=value", help="settings over those of FILE")
     what = command.add_mutually_exclusive_group(required=True)
     what.add_argument("--explain", metavar="KEY", help="explain a setting, such as rl.max_lag, or a section")
+    what.add_argument("--resolved", action="store_true", help="print all that a run of FILE would have, as YAML")
+    what.add_argument("--diff", nargs=2, type=path_of_run, metavar=("A", "B"), help="say in which settings two differ")
+    what.add_argument("--schema", action="store_true", help="print the JSON schema by which editors complete and check")
     what.add_argument("--reference", action="store_true", help="print docs/settings.md, the page of all settings")
     command.set_defaults(execute=_execute)
 
 
 def _execute(given: argparse.Namespace) -> int:
     # Imported here: the settings stand beside what they configure, which takes 10 s to import.
+    from orchestrator.reference.differences import differences
+    from orchestrator.reference.editor_schema import editor_schema
     from orchestrator.reference.explained import explain
+    from orchestrator.reference.resolved_file import resolve, resolved_yaml
     from orchestrator.reference.settings_page import settings_page
 
-    if given.reference:
+    path, overrides = _files(given)
+    if given.schema:
+        sys.stdout.write(editor_schema())
+    elif given.reference:
         sys.stdout.write(settings_page())
-        return 0
-    print(*explain(given.explain, given.config, given.overrides), sep="\n")
+    elif given.resolved:
+        assert path is not None
+        sys.stdout.write(resolved_yaml(resolve(path, overrides)))
+    elif given.diff:
+        files = [resolve(path, []) for path in given.diff]
+        print(*differences(*files), *(f"{file.path}: {file.note}" for file in files if file.note), sep="\n")
+    else:
+        print(*explain(given.explain, path, overrides), sep="\n")
     return 0
+
+
+def _files(given: argparse.Namespace) -> tuple[Path | None, list[str]]:
+    """Return FILE and what lies over it, wherever FILE stands.
+
+    Raise `ValueError` where it is missing, or given where none is looked at.
+    """
+    named = [] if given.config is None else [str(given.config)]
+    words = [*named, *given.overrides]
+    if words and not (given.resolved or given.explain):
+        raise ValueError(
+            f"{words[0]} is one too many: --diff takes its two files itself, --schema and --reference take none"
+        )
+    if words and "=" in words[0] and not Path(words[0]).exists():
+        raise ValueError(
+            f"{words[0]} without FILE, for example `config configs/demo.yaml --explain rl.steps {words[0]}`"
+        )
+    if given.resolved and not words:
+        raise ValueError("--resolved needs FILE, for example `config configs/demo.yaml --resolved`")
+    return (Path(words[0]) if words else None), words[1:]

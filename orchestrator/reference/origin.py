@@ -8,16 +8,21 @@ from orchestrator.reference.resolved_file import ResolvedFile
 
 def origin(key: str, file: ResolvedFile) -> str:
     """Return where the value of a key comes from, in words."""
-    if stands(file.command, key):
-        return "the command line"
+    if above := _layer(key, file):
+        return above
     first, _, rest = key.partition(".")
     instance = next((one for one in file.instances if one.name == first), None)
     if instance is None:
         return _shared_origin(key, file)
     if stands(instance.given, rest):
-        return f"{'the command line' if 'stages' in file.command else file.path}, in its entry of `stages`"
+        return f"{_layer('stages', file) or file.path}, in its entry of `stages`"
     general = f"{instance.stage.name}.{rest}"
     return _shared_origin(key, file) if general == key else f"as {general}: {origin(general, file)}"
+
+
+def _layer(key: str, file: ResolvedFile) -> str:
+    """Return the name of what gives a key above the file; "" where nothing does."""
+    return next((name for name, given in reversed(file.layers) if stands(given, key)), "")
 
 
 def _shared_origin(key: str, file: ResolvedFile) -> str:

@@ -9,24 +9,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from orchestrator.pipeline.config import SCHEMA, given_text, with_presets
+from orchestrator.pipeline.config import SCHEMA, as_file, given_text, make_config, with_presets
 from orchestrator.pipeline.eval_config import merged
 from orchestrator.pipeline.stage_list import instances
 from orchestrator.profiles.asked import Given
 from orchestrator.profiles.settled import settled
 from orchestrator.settings.chosen import ChosenConfig
 from orchestrator.settings.run_config import USUAL_STAGES, ModelConfig
-from orchestrator.settings.text import overridden, resolved, typed, values
+from orchestrator.settings.text import is_file, overridden, resolved, typed, values, yaml_text
 from orchestrator.stages.stage import StageInstance
+
+COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedFile:
-    """A configuration file, and overrides on top of it."""
+    """A configuration file, with further files and settings on top of it."""
 
     path: Path
-    command: Given
-    """What the overrides give."""
+    layers: tuple[tuple[str, Given], ...]
+    """What each override gives, with the name of the file that it is, or of the command line; later ones win."""
     given: Given
     """What it gives, with the overrides."""
     whole: Given
@@ -70,7 +72,18 @@ def resolve(path: Path, overrides: list[str]) -> ResolvedFile:
             f"(`hf download {missing}`)"
         )
     whole = with_presets(given if missing else settled(given))
-    return ResolvedFile(path=file, command=overridden({}, overrides), given=given, whole=whole, note=note)
+    layers = tuple((one if is_file(one) else COMMAND_LINE, overridden({}, [one])) for one in overrides)
+    return ResolvedFile(path=file, layers=layers, given=given, whole=whole, note=note)
+
+
+def resolved_yaml(file: ResolvedFile) -> str:
+    """Return all that a run would have as YAML without secrets, which can be run; a comment says what it would have beside it.
+
+    Raise `ValueError` where a run would refuse it, as far as that is known.
+    """
+    if file.note:
+        return f"# {file.note}\n{yaml_text(values(SCHEMA, file.whole))}"
+    return yaml_text(as_file(make_config(file.whole)))
 
 
 def _model_to_download(given: Given) -> str:

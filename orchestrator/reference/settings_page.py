@@ -15,6 +15,12 @@ one environment under `envs` must be given. This page is made from the classes t
 
     python -m orchestrator config --explain rl.loss.error_guard                 # one setting, or a section
     python -m orchestrator config configs/demo.yaml --explain rl.max_lag        # its value there too, and why
+    python -m orchestrator config configs/demo.yaml --resolved                  # all that a run would have
+    python -m orchestrator config --diff configs/demo.yaml runs/demo            # what differs
+    python -m orchestrator config --schema > settings.schema.json               # for editors
+
+An editor with `yaml-language-server` completes and checks a file whose first line names the schema, as the shipped ones do:
+`# yaml-language-server: $schema=../docs/settings.schema.json`.
 
 `*` stands for the name of an environment. The settings of a stage are for all its instances; an entry of `stages` may give
 others for one: `- rl: {name: rl_tools, steps: 100}`. A text in place of `data`, `eval_data` and `teacher` is its `path`. What

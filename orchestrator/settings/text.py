@@ -167,7 +167,7 @@ def write_text(config: Any, path: Path) -> None:
 
 
 def yaml_text(config: Any) -> str:
-    """Return a configuration as YAML, without its secrets."""
+    """Return a configuration, or plain data, as YAML without its secrets."""
     return OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference)))
 
 
@@ -182,7 +182,7 @@ def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
 
 
 def _redacted(config: Any, *, hidden: Callable[[Any], str] | None = None) -> Any:
-    plain = OmegaConf.to_container(OmegaConf.structured(config))
+    plain = OmegaConf.to_container(OmegaConf.create(config))
     return redacted(plain) if hidden is None else redacted(plain, hidden=hidden)
 
 

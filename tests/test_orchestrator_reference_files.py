@@ -1,0 +1,152 @@
+"""Configuration files looked at: all that a run would have, what differs between two, the schema by which editors check."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+from orchestrator.__main__ import main
+from orchestrator.pipeline.config import load_config, save_config
+from orchestrator.reference.catalog import all_settings
+from orchestrator.reference.differences import differences
+from orchestrator.reference.editor_schema import editor_schema
+from orchestrator.reference.resolved_file import resolve, resolved_yaml
+from orchestrator.settings.described import REQUIRED
+from orchestrator.settings.text import parsed
+
+DEMO = Path("configs/demo.yaml")
+CONFIGS = sorted(Path("configs").rglob("*.yaml"))
+SCHEMA = Path("docs/settings.schema.json")
+
+
+@cache
+def validator() -> Draft7Validator:
+    """What an editor checks by."""
+    return Draft7Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+
+
+def refused(text: str) -> bool:
+    """Whether the schema refuses a configuration."""
+    return not validator().is_valid(parsed(text))
+
+
+def given_at(key: str, value: object) -> dict[str, Any]:
+    """A configuration that gives one key."""
+    given: Any = value
+    for word in reversed(key.replace("*", "math").split(".")):
+        given = {word: given}
+    assert isinstance(given, dict)
+    return given
+
+
+def test_the_schema_in_the_documents_is_that_of_the_classes() -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == editor_schema(), f"run `make settings`, which writes {SCHEMA}"
+    Draft7Validator.check_schema(validator().schema)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_shipped_configuration_names_the_schema_and_is_accepted_by_it(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    named = text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / named).resolve() == SCHEMA.resolve()
+    assert [error.message for error in validator().iter_errors(parsed(text))] == []
+
+
+def test_what_a_run_writes_is_accepted_by_the_schema(tmp_path: Path) -> None:
+    overrides = ["stages=[init,rl,{rl: {name: more, steps: 8, loss: {kl: k1}}},report]", "envs.math.data=rows.jsonl"]
+    save_config(load_config(DEMO, overrides), tmp_path / "config.yaml")
+    text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    assert [error.message for error in validator().iter_errors(parsed(text))] == []
+
+
+def test_the_schema_knows_every_setting_with_its_default_and_no_misspelt_one() -> None:
+    plain = [one for one in all_settings().values() if not one.is_section and one.default_text != REQUIRED]
+    assert [one.key for one in plain if not validator().is_valid(given_at(one.key, one.default))] == []
+    assert [one.key for one in plain if not validator().is_valid(given_at(one.key, "${oc.env:NAME}"))] == []
+    assert [one.key for one in plain if validator().is_valid(given_at(f"{one.key}z", one.default))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{rl: {steps: many}}",
+        "{rl: {loss: {kl: k4}}}",
+        "{learner: {zero_stage: 4}}",
+        "{stages: [init, sleep]}",
+        "{stages: [init, {rl: {stepz: 3}}]}",
+        "{stages: [init, {rl: {}, sft: {}}]}",
+        "{stages: [init, {init: {seed: 3}}]}",
+        "{rl-2: {stepz: 3}}",
+        "{rl: null}",
+        "{envs: {math: {data: {paht: x}}}}",
+    ],
+)
+def test_what_the_loader_refuses_is_refused_by_the_schema_too(text: str, tmp_path: Path) -> None:
+    assert refused(text)
+    given = parsed(text)
+    file = tmp_path / "wrong.yaml"
+    file.write_text(json.dumps({"name": "x", "envs": {"math": {}}, **given}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rl|learner|stages|envs"):
+        load_config(file, [])
+
+
+def test_all_that_a_run_would_have_is_a_configuration_of_the_same_run(tmp_path: Path) -> None:
+    file = tmp_path / "whole.yaml"
+    shown = resolved_yaml(resolve(DEMO, ["rl.steps=7", "profile=cpu"]))
+    file.write_text(shown, encoding="utf-8")
+    assert differences(resolve(file, []), resolve(DEMO, ["rl.steps=7", "profile=cpu"])) == ["nothing differs"]
+    assert {"steps: 7", "profile: cpu"} <= {line.strip() for line in shown.splitlines()}
+
+
+def test_what_a_run_would_refuse_is_refused_when_all_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["config", str(DEMO), "--resolved", "profile=cpu", "rl.group_size=1"]
+    assert main(command) == 2
+    assert "rl.group_size=1 must be at least 2" in capsys.readouterr().err
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = resolved_yaml(resolve(DEMO, ["profile=cpu", "tracking.uri=https://me:sesame@host/"]))
+    assert "sesame" not in shown
+
+
+def test_what_differs_is_told_with_what_it_means() -> None:
+    one = ["profile=cpu", "stages=[init,rl,rl]", "rl.loss.kl_coefficient=0.1"]
+    two = ["profile=cpu", "stages=[init,rl,rl]", "rl.steps=9", "rl-2.max_lag=0", "envs.code.drop_overlap=exact"]
+    lines = differences(resolve(DEMO, one), resolve(DEMO, [*two, "envs.again={kind: math}", "rl.shares.again=2"]))
+    assert [line.split() for line in lines[1:-1]] == [
+        ["envs.code.drop_overlap", "none", "exact", "identity"],
+        ["rl.steps", "44", "9", "schedule"],
+        ["rl.loss.kl_coefficient", "0.1", "0.0", "identity"],
+        ["rl-2.max_lag", "1", "0", "schedule"],
+        ["envs.again", "-", "there", "identity"],
+        ["rl.shares.again", "-", "2.0", "schedule"],
+    ]
+    assert lines[-1] == "another run: 3 of 6 are identity"
+
+
+def test_what_differs_from_what_a_run_has_written_is_what_was_given(tmp_path: Path) -> None:
+    save_config(load_config(DEMO, ["rl.max_lag=0", "profile=cpu"]), tmp_path / "config.yaml")
+    rows = [line.split() for line in differences(resolve(DEMO, ["profile=cpu"]), resolve(tmp_path, []))[1:-1]]
+    assert ["rl.max_lag", "1", "0", "schedule"] in rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--resolved"], "--resolved needs FILE"),
+        (
+            ["configs/demo.yaml", "--diff", "configs/demo.yaml", "configs/demo.yaml"],
+            "configs/demo.yaml is one too many",
+        ),
+        (["--diff", "configs/demo.yaml", "configs/demo.yaml", "rl.steps=3"], "rl.steps=3 is one too many"),
+        (["--explain", "rl.steps", "rl.steps=3"], "rl.steps=3 without FILE"),
+        (["configs/demo.yaml", "--schema"], "configs/demo.yaml is one too many"),
+        (["--diff", "configs/demo.yaml", "configs/none.yaml"], "no configuration file configs/none.yaml"),
+    ],
+)
+def test_what_the_command_lacks_is_said(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", *arguments]) == 2
+    assert words in capsys.readouterr().err
