@@ -73,16 +73,21 @@ class BucketPublisher:
         Raises `NoLongerHeld` like `offer`, and `RuntimeError` where an engine is missing for the seconds of the group.
         """
         manifest = require_held(self._last, version)
-        ways = self._agreed()
+        ways, left = self._agreed(), iter(gathered)
+        try:
+            self._sender(ways).send(ways.buckets(manifest), left, rank=self._rank)
+        except RuntimeError:
+            self._met, self._ways = None, None  # nobody meets there again
+            for _ in left:
+                continue  # gathering may be collective: the other ranks go on with it
+            raise
+
+    def _sender(self, ways: BucketWays) -> BucketSender:
         if self._met is None or self._met[0] != ways:
             store = self._store if self._rank == 0 else connected(ways.rendezvous)
             group = ways.group(store, sender=self._rank, member=0)
             self._met = ways, BucketSender(group, device=self._device)
-        try:
-            self._met[1].send(ways.buckets(manifest), gathered, rank=self._rank)
-        except RuntimeError:
-            self._met, self._ways = None, None  # nobody meets there again
-            raise
+        return self._met[1]
 
     def _agreed(self) -> BucketWays:
         """Return where this push goes, as rank 0 offered it."""

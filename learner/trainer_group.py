@@ -63,7 +63,7 @@ class TrainerGroup:
     Where a rank dies in a call, that raises `LearnerDied`, whatever the other ranks made of it.
     """
 
-    def __init__(self, ranks: Sequence[TrainerRank], *, engine_processes: int = 1) -> None:
+    def __init__(self, ranks: Sequence[TrainerRank], *, engine_processes: int) -> None:
         """Group these ranks, whose weights go to engines of so many processes each."""
         self.ranks = ranks
         self.stuck = False
@@ -136,8 +136,8 @@ class TrainerGroup:
         return self.ranks[0].offer(version, whole=whole, audience=audience)
 
     async def send(self, version: int) -> None:
-        """Do the ranks' part while the engines take the last push."""
-        await self._call_all(lambda rank: rank.send(version))
+        """Do the ranks' part while the engines take the last push. It ends by itself, also where nobody waits for it."""
+        await self._call([rank.send(version) for rank in self.ranks], ends=True)
 
     async def checkpoint_bytes(self) -> int:
         """Return what `save` writes, at the most."""
@@ -184,19 +184,24 @@ class TrainerGroup:
     async def _call_all(self, call: Callable[[TrainerRank], Awaitable[T]]) -> list[T]:
         return await self._call([call(rank) for rank in self.ranks])
 
-    async def _call(self, calls: Sequence[Awaitable[T]]) -> list[T]:
-        """Return what the ranks answer to a call to each."""
+    async def _call(self, calls: Sequence[Awaitable[T]], *, ends: bool = False) -> list[T]:
+        """Return what the ranks answer to a call to each, which `ends` in each that lives even where others are missing."""
         answers = [asyncio.ensure_future(call) for call in calls]
         try:
             return list(await asyncio.gather(*answers))
-        except (asyncio.CancelledError, LearnerDied):
+        except asyncio.CancelledError:
+            self.stuck = self.stuck or not ends
+            raise
+        except LearnerDied:
             self.stuck = True
             raise
         except Exception as error:
-            before, self.stuck = self.stuck, True  # for whoever gives up waiting meanwhile
+            before, self.stuck = self.stuck, self.stuck or not ends  # for whoever gives up waiting meanwhile
             if (death := await _death(answers)) is not None:
+                self.stuck = True
                 raise death from error
-            self.stuck = before or not all(answer.done() for answer in answers)
+            if not ends:
+                self.stuck = before or not all(answer.done() for answer in answers)
             raise
         finally:
             for answer in answers:

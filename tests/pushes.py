@@ -94,4 +94,4 @@ def empty_push(version: int, *, nbytes: int) -> Push:
         nbytes=nbytes,
         checksum="",
     )
-    return Push(manifest=manifest, delivery=Delivery(PlainSender(Nothing())))
+    return Push(manifest=manifest, delivery=Delivery(PlainSender(Nothing()), processes=1))

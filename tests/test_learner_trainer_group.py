@@ -65,7 +65,7 @@ class Rank:
 async def led(breaks: str) -> tuple[dict[str, float], list[list[tuple[str, Any]]]]:
     meeting = asyncio.Barrier(2)
     ranks: Any = [Rank(0, meeting=meeting), Rank(1, meeting=meeting, breaks=breaks)]
-    group = TrainerGroup(ranks)
+    group = TrainerGroup(ranks, engine_processes=1)
     async with asyncio.timeout(5):
         await group.load(Path("m"), optim=OptimConfig(), loss=LossConfig(objective="nll"), total_steps=7)
         metrics = await group.step(epochs=2)
@@ -96,7 +96,7 @@ def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_machine_pu
     async def saved() -> list[Any]:
         meeting = asyncio.Barrier(3)
         ranks: Any = [Rank(number, meeting=meeting, node=node, holding=held) for number, node in enumerate("aab")]
-        group = TrainerGroup(ranks)
+        group = TrainerGroup(ranks, engine_processes=1)
         async with asyncio.timeout(5):
             await group.save(Path("c"))
             await group.occupy(weights=False, states=False)
@@ -131,7 +131,7 @@ class DyingRank(Rank):
 
 async def failed(*ranks: Any) -> tuple[BaseException, list[tuple[bool, bool]]]:
     """What a step raises, and whether each rank is killed or asked to close by the end of the group."""
-    group = TrainerGroup(ranks)
+    group = TrainerGroup(ranks, engine_processes=1)
     async with asyncio.timeout(10):
         with pytest.raises(Exception) as caught:  # noqa: PT011
             await group.step()
@@ -162,13 +162,38 @@ def test_a_step_that_is_given_up_leaves_ranks_that_are_ended_at_once() -> None:
     ranks: Any = [DyingRank(number, after_s=1000.0, fails=None) for number in range(2)]
 
     async def given_up() -> None:
-        group = TrainerGroup(ranks)
+        group = TrainerGroup(ranks, engine_processes=1)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(group.step(), 0.01)
         await group.close()
 
     asyncio.run(given_up())
     assert all(rank.killed and not rank.closed for rank in ranks)
+
+
+class SendingRank(DyingRank):
+    """A rank whose part of a push ends like its step."""
+
+    async def send(self, version: int) -> None:
+        await self.train((), loss=LossConfig(), epochs=1)
+
+
+@pytest.mark.parametrize("fails", [None, RuntimeError("an engine is missing")])
+def test_ranks_that_nobody_waits_for_while_they_send_are_not_stuck_as_that_ends_by_itself(
+    fails: Exception | None,
+) -> None:
+    async def given_up(other: SendingRank) -> tuple[BaseException, bool]:
+        ranks: Any = [SendingRank(0, after_s=0.0 if fails else 1000.0, fails=fails), other]
+        group = TrainerGroup(ranks, engine_processes=1)
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            await asyncio.wait_for(group.send(1), 0.1)
+        return caught.value, group.stuck
+
+    cause, stuck = asyncio.run(given_up(SendingRank(1, after_s=1000.0, fails=None)))
+    assert isinstance(cause, TimeoutError)
+    assert not stuck
+    death = LearnerDied("rank 1 died")
+    assert asyncio.run(given_up(SendingRank(1, after_s=0.01, fails=death))) == (death, True)
 
 
 def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whole() -> None:
@@ -179,7 +204,7 @@ def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whol
         meeting = asyncio.Barrier(2)
         ranks: Any = [Rank(number, meeting=meeting) for number in range(2)]
         async with asyncio.timeout(5):
-            await TrainerGroup(ranks).step(*batches)
+            await TrainerGroup(ranks, engine_processes=1).step(*batches)
         return list(ranks)
 
     for rank in asyncio.run(step()):
@@ -207,7 +232,7 @@ def test_a_newcomer_that_joins_as_a_step_begins_is_sent_weights_at_the_same_plac
     async def orders(*, joins_s: float) -> list[list[str]]:
         meetings = asyncio.Barrier(2)
         ranks: Any = [SlowToPut(number, meeting=meetings, put_s=0.1 * number) for number in range(2)]
-        group = TrainerGroup(ranks)
+        group = TrainerGroup(ranks, engine_processes=1)
 
         async def join() -> None:
             await asyncio.sleep(joins_s)

@@ -53,7 +53,7 @@ class Shared:
         )
         self.rank = SharingRank(self.device)
         ranks: Any = [self.rank]
-        self.learner = TrainerGroup(ranks)
+        self.learner = TrainerGroup(ranks, engine_processes=1)
         run = RunDir(folder)
         folder.mkdir(exist_ok=True)
         config = load_config(Path("configs/demo.yaml"), ["name=t", f"deadlines.shift_s={shift_s}"])

@@ -9,7 +9,6 @@ import tiny_models
 import torch
 from test_rollout_engines_vllm import CONFIG, ENDS, TOLERANCE, Setup
 
-from learner.bucket_publisher import BucketPublisher
 from learner.config import LearnerConfig, OptimConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
@@ -17,6 +16,7 @@ from rollout.engines.vllm_engine import VllmEngine
 from rollout.trajectory import WeightVersion
 from rollout.weights.bucket_ways import BucketWays
 from rollout.weights.buckets import Buffers, packed
+from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import GroupMember, open_store
 
 CPU = torch.device("cpu")
@@ -35,20 +35,16 @@ class Ends:
         self.group = self.ways.group(store, sender=0, member=0)
         assert rank.engine is not None
         self.rank = rank.engine
-        self.publisher = BucketPublisher(
-            transport="broadcast",
-            shapes=self.rank.checkpoint_shapes(),
-            dtype="float32",
-            rank=0,
-            ranks=1,
-            device=CPU,
-            timeout_s=60.0,
-        )
 
-    async def push(self, engine: VllmEngine, version: int, *, damaged: bool = False) -> WeightVersion:
-        """Push the rank's weights, or have a bit of a bucket in their middle turned."""
-        manifest = self.publisher.push(version)
-        packing = packed(self.ways.buckets(manifest), self.rank.checkpoint_parameters(), rank=0, buffers=Buffers(CPU))
+    async def push(self, engine: VllmEngine, version: int, *, damaged: bool = False, rows: int = 0) -> WeightVersion:
+        """Push the rank's weights, or have a bit of a bucket in their middle turned, or the embedding have more rows."""
+        shapes, gathered = self.rank.checkpoint_shapes(), [dict(one) for one in self.rank.checkpoint_parameters()]
+        for one in gathered:
+            for name in [name for name in one if rows and "embeddings" in name]:
+                one[name] = torch.nn.functional.pad(one[name], (0, 0, 0, rows))
+                shapes[name] = tuple(one[name].shape)
+        manifest = WeightManifest.of(shapes, dtype="float32", transport="broadcast", version=version)
+        packing = packed(self.ways.buckets(manifest), gathered, rank=0, buffers=Buffers(CPU))
         sent = [buffer[: bucket.manifest.nbytes] for bucket, buffer in packing]
         assert len(sent) > 5
         if damaged:
@@ -87,11 +83,17 @@ async def story(model_dir: Path) -> None:
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
 
         setup.train()
+        with pytest.raises(ValueError, match=r"AssertionError.*push again"):  # as both processes of the engine found
+            await ends.push(engine, 3, rows=4)
+        assert await ends.push(engine, 3) == WeightVersion(step=3)
+        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+
+        setup.train()
         with pytest.raises(ValueError, match="push again"):
-            await ends.push(engine, 3, damaged=True)
+            await ends.push(engine, 4, damaged=True)
         checkpoint = model_dir.parent / "checkpoint"
         rank.save(str(checkpoint))
-        assert await engine.load_checkpoint(checkpoint, WeightVersion(step=4)) == WeightVersion(step=4)
+        assert await engine.load_checkpoint(checkpoint, WeightVersion(step=5)) == WeightVersion(step=5)
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
     finally:
         rank.close()

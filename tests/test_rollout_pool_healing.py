@@ -235,7 +235,9 @@ def test_a_newcomer_whose_push_can_not_be_sent_any_more_joins_with_the_next_weig
     async def work() -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[str]]:
         first, newcomer = Worker(), Worker()
         pool = await pool_of([first, Worker()], newcomers=[newcomer])
-        await pool.load_weights(Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(DeadSender())))
+        await pool.load_weights(
+            Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(DeadSender(), processes=1))
+        )
         first.kill()
         await settle()
         before = states(pool)
@@ -323,7 +325,9 @@ def test_a_learner_that_dies_in_a_push_is_said_to_have_died() -> None:
     async def work() -> None:
         pool, sender = await pool_of([Worker()]), DeadSender()
         sender.sent = 1
-        await pool.load_weights(Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(sender)))
+        await pool.load_weights(
+            Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(sender, processes=1))
+        )
 
     with pytest.raises(LearnerDied, match="rank 0"):
         run(work())

@@ -1,15 +1,14 @@
 """Pushes in buckets between plain processes and threads: how they are cut, sent by several ranks, verified and loaded."""
 
 import asyncio
-import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from multiprocessing.connection import Connection
+from datetime import timedelta
+from time import monotonic
 
 import pytest
 import torch
-import torch.distributed as dist
 from pushes import HERE, PlainSender
 from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
 
@@ -17,14 +16,14 @@ from envs.core.pulse import Heart, WorkerDied
 from learner.bucket_publisher import BucketPublisher
 from learner.config import LearnerConfig
 from learner.rank_pushes import RankPushes
-from orchestrator.cluster.this_machine import free_port
+from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.engines.config import SLOWEST_PUSH, EngineConfig
 from rollout.trajectory import WeightVersion
 from rollout.weights.bucket_ways import BucketReceiver, BucketWays
 from rollout.weights.buckets import BUCKET_BYTES, Bucket, Buffers, Named, buckets_of, load_buckets, packed, unsealed
 from rollout.weights.delivery import Delivery, Offered
 from rollout.weights.manifest import NoLongerHeld, WeightManifest
-from rollout.weights.process_group import GroupMember, ProcessGroup
+from rollout.weights.process_group import ALONE_S, GroupMember, connected, open_store
 
 CPU = torch.device("cpu")
 Shapes = dict[str, tuple[int, ...]]
@@ -86,15 +85,22 @@ def test_a_damaged_bucket_and_one_in_the_place_of_another_are_refused() -> None:
         unsealed(second[1], second[0])
 
 
-def test_the_next_bucket_is_on_its_way_while_one_is_loaded_and_none_is_loaded_after_a_damaged_one() -> None:
-    sent = sealed([weights(seed=0)], rank=0, senders=1)
-    sent[1][1][3] ^= 1
-    did: list[str] = []
-
+def arriving(
+    sent: dict[int, tuple[Bucket, torch.Tensor]], did: list[str]
+) -> Callable[[Bucket, torch.Tensor], Callable[[], None]]:
     def begin(bucket: Bucket, memory: torch.Tensor) -> Callable[[], None]:
         did.append(f"begin {bucket.number}")
         memory.copy_(sent[bucket.number][1])
         return lambda: did.append(f"wait {bucket.number}")
+
+    return begin
+
+
+def test_the_next_bucket_is_on_its_way_while_one_is_loaded_and_none_is_loaded_after_a_damaged_one() -> None:
+    sent = sealed([weights(seed=0)], rank=0, senders=1)
+    sent[1][1][3] ^= 1
+    did: list[str] = []
+    begin = arriving(sent, did)
 
     def load(named: Named) -> None:
         did.extend(f"load {name}" for name, _ in named)
@@ -102,6 +108,17 @@ def test_the_next_bucket_is_on_its_way_while_one_is_loaded_and_none_is_loaded_af
     with pytest.raises(ValueError, match="push again"):
         load_buckets([bucket for bucket, _ in sent.values()], begin, load, device=CPU)
     assert did == ["begin 0", "begin 1", "wait 0", "load a.weight", "begin 2", "wait 1", "wait 2"]
+
+
+def test_the_rest_is_received_after_a_bucket_that_a_model_does_not_take_as_others_share_the_way() -> None:
+    sent, did = sealed([weights(seed=0)], rank=0, senders=1), list[str]()
+
+    def load(named: Named) -> None:
+        raise KeyError(named[0][0])
+
+    with pytest.raises(KeyError, match="a.weight"):
+        load_buckets([bucket for bucket, _ in sent.values()], arriving(sent, did), load, device=CPU)
+    assert did == ["begin 0", "begin 1", "wait 0", "begin 2", "wait 1", "wait 2"]
 
 
 class Engine:
@@ -136,7 +153,7 @@ def sender() -> Iterator[BucketPublisher]:
 def delivery(sender: BucketPublisher, *, version: int) -> tuple[Delivery, WeightManifest, Weights]:
     wanted = nudged(weights(seed=0), count=version)
     plain = PlainSender(sender, lambda number: sender.send(number, [nudged(weights(seed=0), count=number)]))
-    return Delivery(plain), sender.push(version), wanted
+    return Delivery(plain, processes=1), sender.push(version), wanted
 
 
 def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender: BucketPublisher) -> None:
@@ -182,57 +199,20 @@ def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_
             pushes.offer(4, whole=True, audience=HERE)
 
 
-def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
-    """One of two ranks, whose share is every second tensor."""
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    sender = BucketPublisher(
-        transport="broadcast",
-        shapes=SHAPES,
-        dtype="bfloat16",
-        rank=rank,
-        ranks=2,
-        device=CPU,
-        timeout_s=60.0,
-        bucket_bytes=64,
-    )
-    for version in (1, 2):
-        manifest = sender.push(version)
-        if rank == 0:
-            pipe.send((manifest, sender.offer(version, whole=True, audience=HERE)))
-        sender.send(version, [nudged(weights(seed=0), count=version)])
-        pipe.recv()
-    dist.destroy_process_group()
-
-
-def test_two_ranks_send_their_shares() -> None:
-    context, port = multiprocessing.get_context("spawn"), free_port()
-    pipes = [context.Pipe() for _ in range(2)]
-    ranks = [context.Process(target=rank_of_two, args=(rank, port, pipes[rank][1]), daemon=True) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    receiver = BucketReceiver()
-    for version in (1, 2):
-        assert pipes[0][0].poll(100)
-        manifest, ways = pipes[0][0].recv()
-        assert ways.senders == 2
-        found: Weights = {}
-        receiver.receive(manifest, ways, found.update, member=1, device=CPU)
-        assert same(found, nudged(weights(seed=0), count=version))
-        for ours, _ in pipes:
-            ours.send(None)
-    for process in ranks:
-        process.join(30)
-        assert process.exitcode == 0
-    receiver.close()
-
-
 def test_whoever_waits_for_a_dead_one_gives_up_long_before_an_engine_has_to_have_taken_the_push() -> None:
     member = GroupMember(host="127.0.0.1", port=0, rank=0, size=2, timeout_s=LearnerConfig().collective_timeout_s)
-    group = ProcessGroup(member, dist.HashStore(), name="sender 0")
     for nbytes in (0, BUCKET_BYTES, 10**10):
-        assert group.limit(nbytes).total_seconds() < 0.5 * EngineConfig().push_timeout_s + nbytes / SLOWEST_PUSH
-    soon = ProcessGroup(replace(member, timeout_s=2.0), dist.HashStore(), name="sender 0")
-    assert soon.limit(BUCKET_BYTES).total_seconds() == 2.0
+        assert member.limit(nbytes).total_seconds() < 0.5 * EngineConfig().push_timeout_s + nbytes / SLOWEST_PUSH
+    assert replace(member, timeout_s=2.0).limit(BUCKET_BYTES).total_seconds() == 2.0
+
+
+def test_whoever_joins_where_nobody_listens_gives_up_as_soon() -> None:
+    first, _store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=600.0))
+    assert connected(replace(first, rank=1)).timeout == timedelta(seconds=ALONE_S)
+    began = monotonic()
+    with pytest.raises(RuntimeError, match="timed out"):
+        connected(replace(first, rank=1, port=free_port(), timeout_s=0.5))
+    assert monotonic() - began < 20
 
 
 def test_an_engine_that_never_comes_fails_the_push_in_time() -> None:

@@ -132,7 +132,7 @@ async def pushes_to_another_host() -> None:
     """Three pushes from one host to two engines on another, one of which restarts before the last."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), await pool_of(engines)
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), await pool_of(engines)
     for version in (1, 2):
         push = await learner.publish(WeightVersion(step=version))
         assert await pool.load_weights(push) == WeightVersion(step=version)
@@ -148,7 +148,7 @@ async def broadcasts_to_another_host() -> None:
     """Three pushes that two engines get at once."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("broadcast")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([TrainerActor(rank, number=0)]), await pool_of(engines)
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), await pool_of(engines)
     for version in (1, 2, 3):
         push = await learner.publish(WeightVersion(step=version))
         assert await pool.load_weights(push) == WeightVersion(step=version)
@@ -160,7 +160,7 @@ async def broadcasts_to_another_host() -> None:
 async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
     """Two workers whose machine goes wait for another one; once there is one they take the push that they missed."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
-    learner, receiver = TrainerGroup([TrainerActor(rank, number=0)]), ray.remote(Receiver)
+    learner, receiver = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), ray.remote(Receiver)
     made: list[Any] = []
 
     def spawn(number: int) -> RolloutActor:
@@ -295,7 +295,7 @@ async def what_has_no_room_is_said_at_once() -> None:
     with pytest.raises(NoRoomError, match="wants 17 GPUs, for 1 engine with 17 GPUs of one machine each"):
         await reserve(Wanted(engines=1, processes=17))
     assert monotonic() - began < 20
-    starting = start_trainer_group(LearnerConfig(), bundles=await reserve(Wanted(ranks=1)))
+    starting = start_trainer_group(LearnerConfig(), bundles=await reserve(Wanted(ranks=1)), engine_processes=1)
     limit = Deadline(seconds=0.5, setting="deadlines.start_s")
     with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 13 of 20 are taken\).*deadlines.start_s"):
         await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{gpus_taken()}")

@@ -63,7 +63,7 @@ async def pushes(transport: str, *, sparse: bool) -> list[bool]:
     """Push three versions to two engines, one of which starts anew before the last; returns which offers were made."""
     source = publisher(transport, sparse=sparse)
     sender, engines = PlainSender(source), [Engine(), Engine()]
-    delivery = Delivery(sender)
+    delivery = Delivery(sender, processes=1)
     for version in (1, 2, 3):
         if version == 3:
             engines[1].receiver.close()

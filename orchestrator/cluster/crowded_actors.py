@@ -45,4 +45,4 @@ def crowded_pool(
 def group_of(rank: type, *, ranks: int) -> TrainerGroup:
     """Return a group of so many actors of a class that has the calls of a rank."""
     actor = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={HEALTH: 1})(rank)
-    return TrainerGroup([TrainerActor(actor.remote(), number=number) for number in range(ranks)])
+    return TrainerGroup([TrainerActor(actor.remote(), number=number) for number in range(ranks)], engine_processes=1)

@@ -239,7 +239,7 @@ class VllmEngine:
         """Let vLLM's worker load what a `WeightSource` names, between two tokens; returns the version that it confirms.
 
         Raises `WorkerDied` where that fails, or takes more than `limit` seconds: an engine with half of the weights can't
-        serve. Where the update `repeats`, with all of them, a failure is a `ValueError`.
+        serve. Where the update `repeats`, with all of them, a `ValueError` passes: the engine is ready for the next one.
         """
         try:
             async with asyncio.timeout(limit):
@@ -248,7 +248,7 @@ class VllmEngine:
         except WorkerDied:
             raise
         except Exception as error:
-            again = repeats and not isinstance(error, TimeoutError)
+            again = repeats and isinstance(error, ValueError)  # of `_load`: what vLLM's processes raise is none here
             what = f"weight version {version.step} was not loaded whole: {in_words(error)}"
             raise (ValueError(f"{what}; push again") if again else WorkerDied(what)) from error
         if confirmed != version:

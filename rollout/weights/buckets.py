@@ -143,10 +143,10 @@ def load_buckets(
     """Load buckets as they arrive; the next one is on its way meanwhile.
 
     `begin` begins to receive a bucket into memory, and returns what waits until it is there. Raises `ValueError` where one
-    was damaged: the rest is still received, since others share the way, but no longer loaded.
+    was damaged, or what `load` raises: the rest is still received, since others share the way, but no longer loaded.
     """
     coming: list[tuple[Bucket, torch.Tensor, Callable[[], None]]] = []
-    damage: ValueError | None = None
+    damage: Exception | None = None
     for bucket in [*buckets, *[None] * (AHEAD - 1)]:
         if bucket is not None:
             # New memory each time: what a layer lacks others of is kept until that layer is whole.
@@ -158,7 +158,7 @@ def load_buckets(
             try:
                 if damage is None:
                     load(unsealed(segment, arrived))
-            except ValueError as error:
+            except Exception as error:
                 damage = error
     if damage is not None:
         raise damage

@@ -42,7 +42,7 @@ class WeightTaker(Protocol):
 class Delivery:
     """Brings the pushes of one sender to its engines."""
 
-    def __init__(self, sender: WeightSender, *, processes: int = 1) -> None:
+    def __init__(self, sender: WeightSender, *, processes: int) -> None:
         """`processes` is how many each engine has."""
         self._sender = sender
         self._processes = processes

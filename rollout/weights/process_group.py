@@ -15,6 +15,11 @@ import psutil
 import torch
 import torch.distributed as dist
 
+ALONE_S = 40.0
+SLOWEST = 100e6
+"""How long a process waits for the others, to meet and for a broadcast, whose bytes may each second be so few: far less than an
+engine has for a push. Where one dies, others may be waiting for its neighbours, which never hear of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
@@ -29,11 +34,11 @@ class GroupMember:
     size: int
     timeout_s: float
 
+    def limit(self, nbytes: int = 0) -> timedelta:
+        """Return how long a broadcast of so many bytes may take; of none, how long the others may be awaited to meet."""
+        return timedelta(seconds=min(self.timeout_s, ALONE_S + nbytes / SLOWEST))
 
-ALONE_S = 40.0
-SLOWEST = 100e6
-"""How long a process waits for the others, to meet and for a broadcast, whose bytes may each second be so few: far less than an
-engine has for a push. Where one dies, others may be waiting for its neighbours, which never hear of it."""
+
 RAISES = "TORCH_NCCL_BLOCKING_WAIT"
 """With it a wait that passes its limit aborts the group and raises; without it torch may end the process."""
 
@@ -53,7 +58,7 @@ class ProcessGroup:
         Every process gives the same size. Both raise `RuntimeError` where one of them dies, or is missing for the limit of
         these bytes: nobody meets in the group again then.
         """
-        limit = self.limit(segment.numel())
+        limit = self.member.limit(segment.numel())
         if self._group is None:
             self._group = self._join(segment.device)
         options = dist.BroadcastOptions()
@@ -62,19 +67,15 @@ class ProcessGroup:
         work = self._group.broadcast([segment], options)
         return lambda: _wait(work, segment, limit)
 
-    def limit(self, nbytes: int) -> timedelta:
-        """Return how long a broadcast of so many bytes may take; of none, how long the others may be awaited to meet."""
-        return timedelta(seconds=min(self.member.timeout_s, ALONE_S + nbytes / SLOWEST))
-
     def _join(self, device: torch.device) -> Any:
         rank, size = self.member.rank, self.member.size
         if device.type == "cuda":
             nccl = dist.ProcessGroupNCCL.Options()
-            nccl._timeout = self.limit(0)
-            self._store.set_timeout(self.limit(0))  # they meet there, at the first broadcast
+            nccl._timeout = self.member.limit()
+            self._store.set_timeout(self.member.limit())  # they meet there, at the first broadcast
             return _raising_group(self._store, rank, size, nccl)
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        gloo._timeout = self.limit(0)
+        gloo._timeout = self.member.limit()
         gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=own_address(self.member.host, self.member.port))]
         return dist.ProcessGroupGloo(self._store, rank, size, gloo)
 
@@ -98,26 +99,29 @@ def open_store(member: GroupMember) -> tuple[GroupMember, Any]:
     Raises `DistStoreError` of torch where no rank 0 answers in time.
     """
     if member.rank:
-        return member, connected(member)
+        return member, _store(member, limit=timedelta(seconds=member.timeout_s))
     server = socket.create_server((member.host, member.port))  # torch itself would listen on every interface
     member = replace(member, port=server.getsockname()[1])
-    return member, _store(member, listening=server.detach())
+    return member, _store(member, limit=timedelta(seconds=member.timeout_s), listening=server.detach())
 
 
 def connected(member: GroupMember) -> Any:
-    """Return the store where the processes of a group meet, which another process opened. Raises like `open_store`."""
-    return _store(member, listening=None)
+    """Return the store where the processes of a group meet, which another process has opened by now.
+
+    Raises like `open_store`, but after no more than `ALONE_S` seconds.
+    """
+    return _store(member, limit=member.limit())
 
 
-def _store(member: GroupMember, *, listening: int | None) -> Any:
-    """Return a store, which has the descriptor of the socket where it is `listening`."""
+def _store(member: GroupMember, *, limit: timedelta, listening: int | None = None) -> Any:
+    """Return a store, which has the descriptor of the socket where it is `listening`, and waits no longer than the limit."""
     listens: dict[str, Any] = {} if listening is None else {"master_listen_fd": listening}
     return dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]  # as torch was built
         member.host,
         member.port,
         member.size,
         is_master=listening is not None,
-        timeout=timedelta(seconds=member.timeout_s),
+        timeout=limit,
         wait_for_workers=False,
         **listens,
     )
