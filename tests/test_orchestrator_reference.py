@@ -9,6 +9,7 @@ import pytest
 from envs.core.setting import identity, running, scheduled
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import KINDS, load_config, save_config
+from orchestrator.profiles.asked import CHOSEN
 from orchestrator.reference.catalog import all_settings
 from orchestrator.reference.explained import explain, explained
 from orchestrator.reference.readers import READERS, readers
@@ -203,10 +204,22 @@ def test_where_the_model_would_have_to_be_downloaded_nothing_is_and_it_is_said()
     assert "note" not in told("rl.steps", file)
 
 
+def test_what_the_profile_may_choose_is_marked() -> None:
+    assert explain("learner.threads", None, [])[2].startswith("  default   1, or what the profile chooses")
+    marked = {line.split("`")[1] for line in settings_page().splitlines() if "` or by profile" in line}
+    assert marked == {key.rpartition(".")[2] for key in CHOSEN}
+
+
 def test_a_section_lists_its_settings() -> None:
     lines = explain("rl.loss", None, [])
     within = [key for key in all_settings() if key.startswith("rl.loss.")]
-    assert [line.split()[0] for line in lines[lines.index("") + 1 :]] == within
+    assert lines[lines.index("") + 1] == "  values by default:"
+    assert [line.split()[0] for line in lines[lines.index("") + 2 :]] == within
+    file = resolve(DEMO, ["profile=cpu", "stages=[init,rl,rl]", "rl-2.max_lag=0"])
+    said = {line.split()[0]: line.split()[1] for line in explained("rl-2", file) if line.startswith("  rl-2.")}
+    of_env = [line.split(maxsplit=2) for line in explained("envs.math", file)]
+    assert ["envs.math.level", "1", "Difficulty of generated tasks, from 1."] in of_env
+    assert (said["rl-2.max_lag"], said["rl-2.groups_per_step"], said["rl-2.epochs"]) == ("0", "20", "1")
 
 
 @pytest.mark.parametrize(

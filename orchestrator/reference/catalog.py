@@ -51,10 +51,11 @@ def named_setting(key: str, stages: Mapping[str, str]) -> NamedSetting:
 
 
 def _fits(setting: Setting, words: list[str]) -> bool:
-    """Return whether a setting has this key, or a key inside of it where it holds whatever is given."""
+    """Return whether a setting has this key, or a key inside of it: of one of a kind, or where it holds whatever is given."""
     own = setting.key.split(".")
-    alike = len(own) <= len(words) and all(one in ("*", word) for one, word in zip(own, words, strict=False))
-    return alike and (len(own) == len(words) or _is_open(setting))
+    more = len(words) - len(own)
+    alike = more >= 0 and all(one in ("*", word) for one, word in zip(own, words, strict=False))
+    return alike and (more == 0 or _is_open(setting) or (more == 1 and setting.shape == "each" and setting.is_section))
 
 
 def _is_open(setting: Setting) -> bool:

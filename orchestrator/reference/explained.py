@@ -35,9 +35,11 @@ def explained(key: str, file: ResolvedFile | None) -> list[str]:
     named = named_setting(key, {} if file is None else {one.name: one.stage.name for one in file.instances})
     setting = named.setting
     if setting.is_section:
-        lines = [*_laid_out("section", setting.meaning), *_read_by(setting), *_inside(setting)]
+        lines = [*_laid_out("section", setting.meaning), *_read_by(setting), *_inside(named, file)]
         return [named.key, *lines]
-    said = {"type": setting.type, "default": setting.default_text, "unit": setting.unit}
+    chosen = f"{setting.default_text}, or what the profile chooses by hardware and model (docs/hardware.md)"
+    default = chosen if setting.key in CHOSEN else setting.default_text
+    said = {"type": setting.type, "default": default, "unit": setting.unit}
     lines = [line for name, text in said.items() if text for line in _laid_out(name, text)]
     lines += [line for text in _values(named, file) for line in _laid_out("value", text)]
     if file is not None and setting.key in CHOSEN and not stands(file.given, named.key):
@@ -45,7 +47,7 @@ def explained(key: str, file: ResolvedFile | None) -> list[str]:
     lines += _laid_out("meaning", setting.meaning)
     if setting.kind is not None:
         lines += _laid_out("change", f"{setting.kind.value}: {CHANGES[setting.kind]}")
-    return [named.key, *lines, *_read_by(setting), *_inside(setting)]
+    return [named.key, *lines, *_read_by(setting), *_inside(named, file)]
 
 
 def _values(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
@@ -70,14 +72,31 @@ def _found(values: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def _inside(setting: Setting) -> list[str]:
-    """Return a line for each setting of a section: its key, what it is without being told, and the beginning of its meaning."""
-    parts = below(setting)
-    width = max((len(one.key) for one in parts), default=0)
-    heads = [f"  {one.key:<{width}}  {one.default_text or 'section':<9}  {one.meaning}" for one in parts]
-    return (
-        ["", *(head if len(head) <= WIDTH else f"{head[: WIDTH - 4].rstrip()} ..." for head in heads)] if parts else []
-    )
+def _inside(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
+    """Return a line for each setting of a section: its key, its value, by default or in the file, and what it means."""
+    parts = below(named.setting)
+    if not parts:
+        return []
+    of_all = named.setting.shape == "each" and named.key == named.setting.key
+    keys = [one.key if of_all else f"{named.key}.{one.name}" for one in parts]
+    values = [_value_inside(one, key, file) for one, key in zip(parts, keys, strict=True)]
+    widths = max(map(len, keys)), max(map(len, values))
+    rows = zip(keys, values, parts, strict=True)
+    lines = [f"  {key:<{widths[0]}}  {value:<{widths[1]}}  {one.meaning}" for key, value, one in rows]
+    what = "by default" if file is None else f"in {file.path}"
+    return ["", f"  values {what}:", *(_cut(line) for line in lines)]
+
+
+def _value_inside(setting: Setting, key: str, file: ResolvedFile | None) -> str:
+    """Return the value of a setting in a table, on little room."""
+    if setting.is_section:
+        return "section"
+    given = file is not None and stands(file.values, key)
+    return _cut(value_text(_found(file.values, key)) if file and given else setting.default_text, width=30)
+
+
+def _cut(text: str, width: int = WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: width - 4].rstrip()} ..."
 
 
 def _read_by(setting: Setting) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from orchestrator.profiles.asked import CHOSEN
 from orchestrator.reference.catalog import all_settings
 from orchestrator.reference.explained import CHANGES
 from orchestrator.reference.readers import readers_in_words
@@ -24,7 +25,7 @@ An editor with `yaml-language-server` completes and checks a file whose first li
 
 `*` stands for the name of an environment. The settings of a stage are for all its instances; an entry of `stages` may give
 others for one: `- rl: {name: rl_tools, steps: 100}`. A text in place of `data`, `eval_data` and `teacher` is its `path`. What
-depends on the hardware is chosen by the profile where it is not given ([hardware.md](hardware.md)), over the defaults below.
+says "or by profile" is chosen for the hardware and the model where it is not given ([hardware.md](hardware.md)).
 
 What a change means to a run that goes on:
 """
@@ -60,10 +61,16 @@ def _row(places: list[Setting]) -> str:
     """Return the line of a setting, which may stand in several sections."""
     first = places[0]
     kinds = _by_place([(one, one.kind.value if one.kind is not None else "") for one in places])
-    defaults = _by_place([(one, f"`{one.default_text}`" if one.default_text else "") for one in places])
+    defaults = _by_place([(one, _default(one)) for one in places])
     kind = "section" if first.is_section else first.type
     cells = (f"`{first.name}`", kind, defaults, first.unit, kinds, first.meaning)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _default(setting: Setting) -> str:
+    """Return the default for the page, with a mark where the profile may choose another."""
+    mark = " or by profile" if setting.key in CHOSEN else ""
+    return f"`{setting.default_text}`{mark}" if setting.default_text else ""
 
 
 def _by_place(values: list[tuple[Setting, str]]) -> str:
