@@ -2,7 +2,7 @@
 
 From the bottom up; each room imports itself and those above it in this list:
 
-    deadline, step_times, mixture, ticket_ledger, slots, buffer_state, loop_state, buffer, loop
+    deadline, step_times, mixture, ticket_ledger, slots, buffer_state, buffer, loop_sides, loop
                                                      the training loop and what it stands on
     shaping, failure_watch, skip_watch, band_watch   rewards of a whole group; when failures and alarms end a stage
     run           what a run leaves and shows: its folder, metrics, ledger, tracker, progress

@@ -2,8 +2,10 @@
 
 A slot is held from admission until the engines serve the weights that the group trained. There are at most
 `(max_lag + 1) * groups_per_step` slots, and a step never leaves behind a group that could not wait for the next one,
-so no group is trained more than `max_lag` versions after it was admitted. A trained group held a slot for a step longer than
-it is versions behind, so the mean lag is at most `slots / groups_per_step - 1`: with fewer slots only the slow ones are old.
+so no group is trained more than `max_lag` versions after it was admitted. That holds too where a step begins before the
+engines serve the weights of the one before: both hold their slots then, and the others are fewer by as many. A trained group
+held a slot for a step longer than it is versions behind, so the mean lag is at most `slots / groups_per_step - 1`: with fewer
+slots only the slow ones are old.
 
 Example: `groups_per_step = 2` and `max_lag = 1`, four slots. A group is written as its name and the version at which it
 was admitted, in capitals once it is ready.
@@ -19,13 +21,13 @@ was admitted, in capitals once it is ready.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from learner.losses.advantages import differ
-from orchestrator.buffer_state import BufferState, HeldGroup, HeldTicket
+from orchestrator.buffer_state import BufferState, HeldTicket
 from orchestrator.deadline import in_thread
-from orchestrator.mixture import Draw, Mixture
+from orchestrator.mixture import Mixture
 from orchestrator.slots import Dropped, Meter, Occupancy, Slot, SlotState
 from orchestrator.ticket_ledger import TicketLedger, Totals
 from rollout.sampling import PLAIN, Sampling
@@ -62,7 +64,8 @@ class Buffer:
         self.capacity = slots or (max_lag + 1) * groups_per_step
         """How many groups may be on their way at once."""
         assert groups_per_step <= self.capacity <= (max_lag + 1) * groups_per_step, slots
-        self._per_step, self._max_lag, self._max_drops = groups_per_step, max_lag, max_drops
+        self.max_lag = max_lag
+        self._per_step, self._max_drops = groups_per_step, max_drops
         self._fewest = fewest
         self._overridden, self._signal = overridden, signal
         self._sampling = sampling
@@ -76,7 +79,6 @@ class Buffer:
         self._put_at = 0.0
         self._clock, self._meter = clock, Meter()
         self.dropped = Dropped()
-        self._dropped_draws: list[Draw] = []
 
     @property
     def slots(self) -> dict[int, tuple[str, SlotState]]:
@@ -148,7 +150,7 @@ class Buffer:
             elif slot.group is not None and self.dropped.no_signal >= self._max_drops:
                 slot.state = SlotState.READY
             else:
-                earlier += self._max_lag == 0
+                earlier += self.max_lag == 0
 
     async def take(self, version: WeightVersion) -> list[Group]:
         """Wait until a step can be made, and return its groups: the oldest that are ready, in their order."""
@@ -165,25 +167,30 @@ class Buffer:
     def give_back(self) -> None:
         """Let the groups of a step that the learner did not begin wait again."""
         self._measure()
-        for slot in self._in(SlotState.TRAINING):
+        for slot in self._taken():
             slot.state = SlotState.READY
 
-    def trained(self, step: int) -> None:
-        """Take note that the learner made its step with what was taken: a checkpoint from now on is without it."""
-        for slot in self._in(SlotState.TRAINING):
-            assert slot.ticket is not None
-            slot.trained = True
-            self._totals = replace(self._totals, trained=self._totals.trained + 1)
-            self._ledger.trained(slot.ticket, step=step)
+    async def trained(self, step: int) -> Dropped:
+        """Take note that the learner made its step with what was taken: a checkpoint from now on is without it. Return what was
+        dropped since the step before."""
+        async with self._changed:
+            self._measure()
+            for slot in self._taken():
+                assert slot.ticket is not None
+                slot.trained = step
+                self._totals = replace(self._totals, trained=self._totals.trained + 1)
+                self._ledger.trained(slot.ticket, step=step)
+            self._ledger.step(step, self.totals())
+            dropped, self.dropped = self.dropped, Dropped()
+            self._decide()
+            self._changed.notify_all()
+            return dropped
 
     async def release(self, step: int) -> None:
-        """Free the slots of the last step: the engines serve its weights."""
+        """Free the slots of a step: the engines serve its weights."""
         async with self._changed:
-            self._slots = {n: slot for n, slot in self._slots.items() if not slot.trained}
-            self._ledger.step(step, self.totals())
-            self.dropped, self._dropped_draws = Dropped(), []
-            self._meter = Meter(self._clock())
-            self._decide()
+            self._measure()
+            self._slots = {n: slot for n, slot in self._slots.items() if slot.trained != step}
             self._changed.notify_all()
 
     def totals(self) -> Totals:
@@ -192,9 +199,10 @@ class Buffer:
         return replace(self._totals, in_flight=in_flight)
 
     def occupancy(self) -> Occupancy:
-        """Return how the slots were used since the last release."""
+        """Return how the slots were used since this was asked last."""
         self._measure()
-        return Occupancy(slots=self.capacity, held=self._meter.means())
+        means, self._meter = self._meter.means(), Meter(self._clock())
+        return Occupancy(slots=self.capacity, held=means)
 
     def _measure(self) -> None:
         """Count the time until now, before something changes."""
@@ -202,6 +210,10 @@ class Buffer:
 
     def _in(self, *states: SlotState) -> list[Slot]:
         return [slot for slot in self._slots.values() if slot.state in states]
+
+    def _taken(self) -> list[Slot]:
+        """Return the slots of the step that the learner was given, and has not made yet."""
+        return [slot for slot in self._in(SlotState.TRAINING) if not slot.trained]
 
     def _teaches(self, group: Group) -> bool:
         return self._signal(group.rewards_G) or group.has_fault(self._overridden)
@@ -222,7 +234,7 @@ class Buffer:
         """Free the slot of a group that is not trained on, which is measured with the step."""
         del self._slots[slot.number]
         self.dropped.groups.append(group)
-        self._dropped_draws.append(slot.draw)
+        self.dropped.draws.append(slot.draw)
 
     def _step_is_ready(self, version: WeightVersion) -> bool:
         """Return whether enough groups are ready, and none that can't wait for a later step is missing.
@@ -233,9 +245,9 @@ class Buffer:
         if len(self._in(SlotState.READY)) < self._per_step:
             return False
         missing = self._in(SlotState.MAKING, SlotState.GENERATING)
-        steps_left = [slot.admitted.step + self._max_lag - version.step for slot in missing]
+        steps_left = [slot.admitted.step + self.max_lag - version.step for slot in missing]
         return all(
-            sum(left <= further for left in steps_left) <= further * self._per_step for further in range(self._max_lag)
+            sum(left <= further for left in steps_left) <= further * self._per_step for further in range(self.max_lag)
         )
 
     def last_sign(self) -> float:
@@ -250,25 +262,8 @@ class Buffer:
 
     def state(self) -> BufferState:
         """Return what a checkpoint holds: every ticket that is not decided yet, and the finished groups."""
-        slots = [slot for slot in self._slots.values() if not slot.trained]
-        tickets = (HeldTicket(number=one.number, draw=one.draw, admitted=one.admitted.step) for one in slots)
-        held = [
-            HeldGroup(
-                held="undecided" if one.state is SlotState.GENERATING else "ready", draw=one.draw, group=one.group
-            )
-            for one in slots
-            if one.group is not None
-        ]
-        dropped = zip(self._dropped_draws, self.dropped.groups, strict=True)
-        held += [HeldGroup(held="dropped", draw=draw, group=group) for draw, group in dropped]
-        return BufferState(
-            next_ticket=self._next,
-            totals=self.totals(),
-            tickets=(*tickets, *self._later),
-            no_signal=self.dropped.no_signal,
-            failed=self.dropped.failed,
-            groups=tuple(held),
-        )
+        held = (slot for slot in self._slots.values() if not slot.trained)
+        return BufferState.of(held, self._later, self.dropped, next_ticket=self._next, totals=self.totals())
 
     def restore(self, state: BufferState, *, was: WeightVersion, now: WeightVersion, envs: Collection[str]) -> set[int]:
         """Continue from a checkpoint that was made at version `was`, whose weights are served as version `now`.
@@ -278,10 +273,10 @@ class Buffer:
         """
         self._next, self._totals = state.next_ticket, state.totals
         dropped = [one for one in state.groups if one.held == "dropped"]
-        self.dropped = Dropped(no_signal=state.no_signal, failed=state.failed, groups=[one.group for one in dropped])
-        self._dropped_draws = [one.draw for one in dropped]
+        groups, draws = [one.group for one in dropped], [one.draw for one in dropped]
+        self.dropped = Dropped(no_signal=state.no_signal, failed=state.failed, groups=groups, draws=draws)
         places = state.places(
-            slots=self.capacity, per_step=self._per_step, max_lag=self._max_lag, was=was, now=now, envs=envs
+            slots=self.capacity, per_step=self._per_step, max_lag=self.max_lag, was=was, now=now, envs=envs
         )
         for gone in places.gone:
             self._ledger.dropped(gone.number, why="no_share")
@@ -295,6 +290,10 @@ class Buffer:
 
 @dataclass(slots=True)
 class VersionCell:
-    """The version that the engines serve now."""
+    """The version that the engines serve now; `learnt` is that of the learner's weights, ahead of it during a push."""
 
     value: WeightVersion
+    learnt: WeightVersion = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.learnt = self.value

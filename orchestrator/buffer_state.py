@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from envs.core.task import Task
 from orchestrator.mixture import Draw
-from orchestrator.slots import Slot, SlotState
+from orchestrator.slots import Dropped, Slot, SlotState
 from orchestrator.ticket_ledger import Totals
 from rollout.trajectory import Group, WeightVersion
 from rollout.trajectory_json import group_from_json, group_to_json
@@ -59,6 +59,30 @@ class BufferState:
     no_signal: int = 0
     failed: int = 0
     groups: tuple[HeldGroup, ...] = ()
+
+    @classmethod
+    def of(
+        cls, slots: Iterable[Slot], later: Iterable[HeldTicket], dropped: Dropped, *, next_ticket: int, totals: Totals
+    ) -> "BufferState":
+        """Return the state of a buffer with these untrained slots, then these tickets without one."""
+        tickets, groups = [], []
+        for slot in slots:
+            tickets.append(HeldTicket(number=slot.number, draw=slot.draw, admitted=slot.admitted.step))
+            if slot.group is not None:
+                held: Held = "undecided" if slot.state is SlotState.GENERATING else "ready"
+                groups.append(HeldGroup(held=held, draw=slot.draw, group=slot.group))
+        groups += [
+            HeldGroup(held="dropped", draw=draw, group=group)
+            for draw, group in zip(dropped.draws, dropped.groups, strict=True)
+        ]
+        return cls(
+            next_ticket=next_ticket,
+            totals=totals,
+            tickets=(*tickets, *later),
+            no_signal=dropped.no_signal,
+            failed=dropped.failed,
+            groups=tuple(groups),
+        )
 
     def places(
         self, *, slots: int, per_step: int, max_lag: int, was: WeightVersion, now: WeightVersion, envs: Collection[str]

@@ -9,32 +9,35 @@
                           |                          v
                           |             advantages -> mini-batches -> learner.step
                           |                          v
-                          +-- buffer.release <- rollouts.load_weights <- learner.publish
-                                                     |
-                                                     +--> evaluations.begin: held-out tasks, on the same engines
-                                                     +--> on_step: metrics --> save: a checkpoint, then trajectories
+                          |                  learner.publish --> on_step: metrics --> save: a checkpoint, then trajectories
+                          |                          v
+                          +-- buffer.release <- rollouts.load_weights --> evaluations.begin: held-out tasks, on the same engines
 
-Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups, a push waits for the evaluation of
-the weights that it replaces, where there is one; nothing else waits. Capacity is `(max_lag + 1) * groups_per_step` slots, or
-fewer with `over_sampling`, each held until the engines serve the weights it trained. With `max_lag = 0` the two alternate,
-which is synchronous training; with 1 or more, generation goes on while the learner works and while weights are swapped under
-the running requests: a group that is not ready is left to a later step, as long as it is not due.
+Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups, a push waits for the load of the one
+before it, and for the evaluation of the weights that it replaces, where there is one; nothing else waits. Capacity is
+`(max_lag + 1) * groups_per_step` slots, or fewer with `over_sampling`, each held until the engines serve the weights it
+trained. With `max_lag = 0` the two alternate, which is synchronous training; with 1 or more, generation goes on while the
+learner works and while weights are swapped under the running requests: a group that is not ready is left to a later step, as
+long as it is not due. The learner goes on to the next step while the engines load a push that lasts (`Push.lasts`); for any
+other, and with `max_lag = 0`, it waits.
 Where the two share their devices they work in shifts (`orchestrator/shifts.py`), which `max_lag = 0` alone allows.
 
-No fault of the sampling side costs what was learnt: one of `produce` is seen at the next wait for groups, one of a push
-after the step was reported, and `on_fault` saves before the groups in flight are given up.
+No fault of the sampling side costs what was learnt: one of `produce` is seen at the next wait for groups, one of a push there
+or after the step was reported that is learnt meanwhile, and `on_fault` saves before the groups in flight are given up.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, TypeVar
 
 from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, in_thread, within
+from orchestrator.loop_sides import Evaluations, Learner, Rollouts
 from orchestrator.mixture import Mixture
 from orchestrator.shifts import LEARNING, PUSHING, SAMPLING, Shifts
 from orchestrator.slots import Dropped, Occupancy
@@ -49,53 +52,13 @@ END_S = 30.0
 """How long the end of the loop waits for the groups in flight, whose sampling is given up."""
 
 
-class Rollouts(Protocol):
-    """The rollout workers, seen as one."""
-
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group: ...
-
-    async def groups_in_flight(self) -> list[BegunGroup]: ...
-
-    async def load_weights(self, push: Push) -> WeightVersion: ...
-
-    async def engine_stats(self) -> EngineStats: ...
-
-
-class Learner(Protocol):
-    """The learner's ranks, seen as one."""
-
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]: ...
-
-    async def publish(self, version: WeightVersion) -> Push: ...
-
-
-class Evaluations:
-    """Evaluations of the weights between steps, beside the loop. This one makes none; whoever does overrides all of it."""
-
-    def begin(self, step: int, version: WeightVersion) -> None:
-        """Begin an evaluation of the weights after a step, which are served as `version`, where one is due."""
-
-    async def free(self) -> None:
-        """Wait until the engines may be given groups to train on, and may sleep after those."""
-
-    async def finished(self) -> None:
-        """Wait until no evaluation is under way; raise what one failed with."""
-
-    def last_sign(self) -> float:
-        """Return when an evaluation got on last, on the monotonic clock."""
-        return 0.0
-
-    async def give_up(self) -> None:
-        """End the evaluation that is under way."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """What one step did, and where its time went.
 
-    `version` was served when the learner took the groups, and `left_over` others were in flight then, which go on into a later
+    `version` was the learner's when it took the groups, and `left_over` others were in flight then, which go on into a later
     step. `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights; both are 0 where none was
-    made.
+    made. `load_s` are the seconds in which the engines loaded a push, the last one that they had loaded by then.
     """
 
     step: int
@@ -106,6 +69,7 @@ class StepReport:
     left_over: int
     pushed_bytes: int
     pushed_share: float
+    load_s: float
     times: StepTimes
     occupancy: Occupancy
     engine: EngineStats
@@ -148,6 +112,11 @@ class Loop:
     learning: int = 0
     """The step that the learner began last. Until that is reported, the learner's state is of no use to a checkpoint."""
 
+    _loading: asyncio.Task[float] | None = field(init=False, default=None)
+    """The engines at work on a push."""
+    _load_s: float = field(init=False, default=0.0)
+    _loaded_at: float = field(init=False, default=0.0)
+
     async def run(self, first: int, last: int) -> None:
         """Run steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
         self.learning = first - 1
@@ -164,6 +133,9 @@ class Loop:
             raise
         finally:
             producer.cancel()
+            if self._loading is not None:
+                await asyncio.wait({self._loading})  # which has a deadline: whoever comes next finds engines at rest
+                self._loading.exception()
             await self.evaluations.give_up()
             await asyncio.wait({producer}, timeout=END_S)
             if producer.done() and not producer.cancelled():
@@ -184,33 +156,32 @@ class Loop:
         clock = StepClock()
         for step in range(first, last + 1):
             self.stop.check()
-            later, version = _Later(), self._next_version()
+            later = _Later()
             await self.on_step(await self._learn(step, clock, producer, later))
             if later.fault is not None:
-                self.version.value = version  # that of a checkpoint, even where no engine serves it
                 raise later.fault
             clock.enter(Phase.SAVE)
             await self.save(step)
+        await self._loaded()
 
     async def _learn(self, step: int, clock: StepClock, producer: asyncio.Task[None], later: "_Later") -> StepReport:
         await clock.during(Phase.SHIFT, self.shifts.begin(SAMPLING))
         await clock.during(Phase.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be there already
         clock.enter(Phase.WAIT)
         groups = await self._groups(step, producer)
-        version, left_over = self.version.value, len(self.buffer.unfinished)
+        version, left_over = self.version.learnt, len(self.buffer.unfinished)
         await clock.during(Phase.SHIFT, self.shifts.begin(LEARNING))
         clock.enter(Phase.BATCH)
         batches = await self._within(step, "the batches to be built", in_thread(self.make_batches, groups))
         clock.enter(Phase.LEARN)
         self.learning = step
         metrics = await self._within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
-        self.buffer.trained(step)
+        dropped = await self.buffer.trained(step)
+        self.version.learnt = WeightVersion(step=version.step + 1)
         push: Push | None = None
         with later.keeping():
             push = await self._push(step, clock)
-        dropped, occupancy = self.buffer.dropped, self.buffer.occupancy()
-        await self.buffer.release(step)
-        times, stats = clock.report(), EngineStats()
+        occupancy, times, stats = self.buffer.occupancy(), clock.report(), EngineStats()
         with later.keeping():
             stats = stats if push is None else await self._engine_stats(step)
         return StepReport(
@@ -222,24 +193,45 @@ class Loop:
             left_over=left_over,
             pushed_bytes=0 if push is None else push.manifest.sent_bytes,
             pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.nbytes,
+            load_s=self._load_s,
             times=times,
             occupancy=occupancy,
             engine=stats,
         )
 
     async def _push(self, step: int, clock: StepClock) -> Push:
-        """Bring the learner's weights to the engines."""
+        """Publish the learner's weights, and have the engines begin to load them, after those of the push before."""
+        clock.enter(Phase.LOAD)
+        await self._loaded()
         await clock.during(Phase.SHIFT, self.shifts.begin(PUSHING))
         clock.enter(Phase.PUBLISH)
-        publishing = self.learner.publish(self._next_version())
-        push = await self._within(step, "the learner's weights", publishing)
+        push = await self._within(step, "the learner's weights", self.learner.publish(self.version.learnt))
         clock.enter(Phase.EVAL)
         await self._evaluated(step, self.evaluations.finished())
         clock.enter(Phase.LOAD)
-        limit, loading = self.push_limit(push.manifest.nbytes), self.rollouts.load_weights(push)
-        self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
-        self.evaluations.begin(step, self.version.value)
+        limit, beside = self.push_limit(push.manifest.nbytes), self.buffer.max_lag > 0 and push.lasts
+        if beside:  # a rank that is asked for a push once more may be at the next step, and answers after it
+            limit = replace(limit, seconds=limit.seconds + self.limit.seconds)
+        self._loading = asyncio.create_task(self._load(step, push, limit))
+        if not beside:
+            await self._loaded()
         return push
+
+    async def _load(self, step: int, push: Push, limit: Deadline) -> float:
+        """Let the engines load a push, and free the slots of its step; return how many seconds they took."""
+        began = monotonic()
+        loading = self.rollouts.load_weights(push)
+        self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
+        seconds = monotonic() - began
+        self.evaluations.begin(step, self.version.value)
+        await self.buffer.release(step)
+        return seconds
+
+    async def _loaded(self) -> None:
+        """Wait until the engines have loaded the last push; raise what that failed with."""
+        if self._loading is not None:
+            loading, self._loading = self._loading, None
+            self._load_s, self._loaded_at = await loading, monotonic()
 
     async def _evaluated(self, step: int, evaluated: Awaitable[None]) -> None:
         """Wait for the evaluation that is under way: the weights that are served stay until it has ended."""
@@ -247,24 +239,26 @@ class Loop:
         stage, what = f"{self.stage} step {step}", "the evaluation of the weights before it"
         await within(self.limit, waiting, stage=stage, waiting_for=lambda: what, last_sign=self._last_sign)
 
-    def _next_version(self) -> WeightVersion:
-        return WeightVersion(step=self.version.value.step + 1)
-
     async def _groups(self, step: int, producer: asyncio.Task[None]) -> list[Group]:
         taking, stage = self.stop.wait_or(self._take(producer)), f"{self.stage} step {step}"
         what = self.buffer.waiting_for
         return await within(self.limit, taking, stage=stage, waiting_for=what, last_sign=self._last_sign)
 
     def _last_sign(self) -> float:
-        return max(self.buffer.last_sign(), self.evaluations.last_sign(), self.healed())
+        load = monotonic() if self._loading is not None else self._loaded_at  # which has a deadline of its own
+        return max(self.buffer.last_sign(), self.evaluations.last_sign(), self.healed(), load)
 
     async def _take(self, producer: asyncio.Task[None]) -> list[Group]:
         """Wait for the groups of a step. Raise what ended the producer where they will never come."""
-        taking = asyncio.create_task(self.buffer.take(self.version.value))
+        taking = asyncio.create_task(self.buffer.take(self.version.learnt))
+        waits: set[asyncio.Task[Any]] = {taking, producer} | ({self._loading} if self._loading is not None else set())
         try:
-            await asyncio.wait({taking, producer}, return_when=asyncio.FIRST_COMPLETED)
-            if not taking.done() and (fault := producer.exception()) is not None:
-                raise _first_error(fault)
+            while not taking.done():
+                done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if not taking.done() and producer in done and (fault := producer.exception()) is not None:
+                    raise _first_error(fault)
+                if not taking.done() and self._loading in done:
+                    await self._loaded()
             return await taking
         finally:
             taking.cancel()

@@ -29,7 +29,7 @@ class Slot:
     state: SlotState = SlotState.MAKING
     ticket: Ticket | None = None  # from `GENERATING` on
     group: Group | None = None  # from `READY` on
-    trained: bool = False  # the learner made its step with it
+    trained: int = 0  # the step that the learner made with it; 0 before
 
     @property
     def label(self) -> str:
@@ -46,6 +46,8 @@ class Dropped:
     no_signal: int = 0
     failed: int = 0
     groups: list[Group] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    """Those of the groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

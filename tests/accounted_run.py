@@ -11,11 +11,11 @@ from envs.core.task import Task
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import state_from_json
 from orchestrator.loop import StepReport
-from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
 from orchestrator.mixture import Mixture
 from orchestrator.run.checkpoint import begin, commit, latest, step_of
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.ledger import Ledger
+from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import StepClock
@@ -91,9 +91,8 @@ class Past:
     async def _step(self, step: int, version: VersionCell) -> None:
         groups, served = await self._buffer.take(version.value), version.value
         left_over = len(self._buffer.unfinished)
-        self._buffer.trained(step)
+        dropped, occupancy = await self._buffer.trained(step), self._buffer.occupancy()
         version.value = WeightVersion(step=step)
-        dropped, occupancy = self._buffer.dropped, self._buffer.occupancy()
         await self._buffer.release(step)
         report = StepReport(
             step=step,
@@ -104,6 +103,7 @@ class Past:
             left_over=left_over,
             pushed_bytes=0,
             pushed_share=1.0,
+            load_s=0.0,
             times=replace(StepClock().report(), seconds=dict.fromkeys(StepClock().report().seconds, 0.1)),
             occupancy=occupancy,
             engine=EngineStats(),

@@ -81,11 +81,11 @@ class Nothing:
         return None
 
 
-def empty_push(version: int, *, nbytes: int) -> Push:
+def empty_push(version: int, *, nbytes: int, transport: str = "shared_memory") -> Push:
     """Return a push without weights that says it has so many bytes."""
     none: tuple[()] = ()
     manifest = WeightManifest(
-        transport="none",
+        transport=transport,
         version=version,
         names=none,
         dtypes=none,

@@ -154,6 +154,7 @@ def report(groups: list[Group]) -> StepReport:
         left_over=0,
         pushed_bytes=1,
         pushed_share=1.0,
+        load_s=0.0,
         times=StepTimes(seconds={Phase.WAIT: 3.0}),
         occupancy=Occupancy(slots=1, held={}),
         engine=EngineStats(),

@@ -43,29 +43,45 @@ def group(ticket: Ticket, rewards: list[float]) -> Group:
     return Group(ticket=ticket, trajectories=answers)
 
 
-async def train(buffer: Buffer, *, steps: int, seed: int) -> list[tuple[int, list[Group]]]:
-    """Steps of a learner while a producer finishes admitted groups in random order; (version, groups) of each step."""
+async def train(
+    buffer: Buffer, *, steps: int, seed: int, loads: tuple[int, ...] = (0,), signal: float = 1.0
+) -> list[tuple[int, list[Group]]]:
+    """Steps of a learner while a producer finishes admitted groups in random order; (version, groups) of each step.
+
+    A push takes so long to load, beside the next step; only such a share of the groups has a signal.
+    """
     rng, version, source = random.Random(seed), VersionCell(WeightVersion(step=0)), mixture()
 
     async def finish(ticket: Ticket) -> None:
         for _ in range(rng.choice((0, 0, 1, 5, 40, 200))):
             await asyncio.sleep(0)
-        await buffer.put(group(ticket, [0.0, 1.0]))
+        await buffer.put(group(ticket, [0.0, 1.0] if rng.random() < signal else [1.0, 1.0]))
+
+    async def load(step: int) -> None:
+        for _ in range(rng.choice(loads)):
+            await asyncio.sleep(0)
+        version.value = WeightVersion(step=step)
+        await buffer.release(step)
 
     async def produce() -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 tasks.create_task(finish(await buffer.admit(source, version)))
 
-    producer = asyncio.create_task(produce())
+    producer, loading = asyncio.create_task(produce()), asyncio.create_task(asyncio.sleep(0))
     done = []
     for step in range(1, steps + 1):
-        done.append((version.value.step, await buffer.take(version.value)))
-        await asyncio.sleep(0)
-        buffer.trained(step)
-        version.value = WeightVersion(step=step)
-        await buffer.release(step)
+        done.append((version.learnt.step, await buffer.take(version.learnt)))
+        for _ in range(rng.choice((1, 20))):
+            await asyncio.sleep(0)
+        await buffer.trained(step)
+        version.learnt = WeightVersion(step=step)
+        await loading
+        loading = asyncio.create_task(load(step))
+        if loads == (0,):
+            await loading
     producer.cancel()
+    loading.cancel()
     return done
 
 
@@ -81,6 +97,19 @@ def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(
         for g in groups
     ]
     assert len(lags) == 30 * 4
+    assert max(lags) <= max_lag
+    assert fmean(lags) <= buffer.capacity / 4 - 1
+
+
+@pytest.mark.parametrize(("max_lag", "slots"), [(1, None), (2, None), (3, None), (3, 9)])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_group_is_older_where_a_step_begins_before_the_weights_of_the_one_before_are_loaded(
+    max_lag: int, slots: int | None, seed: int
+) -> None:
+    buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_drops=10**6, slots=slots)
+    trained = asyncio.run(train(buffer, steps=40, seed=seed, loads=(0, 3, 30, 90), signal=0.5))
+    lags = [version - g.ticket.admitted.step for version, groups in trained for g in groups]
+    assert len(lags) == 40 * 4
     assert max(lags) <= max_lag
     assert fmean(lags) <= buffer.capacity / 4 - 1
 
@@ -112,7 +141,7 @@ async def half_done() -> BufferState:
     await buffer.put(group(tickets[1], [0.0, 1.0]))
     await buffer.put(group(tickets[3], [0.0, 1.0]))
     await buffer.take(version.value)
-    buffer.trained(1)
+    await buffer.trained(1)
     version.value = WeightVersion(step=1)
     await buffer.release(1)
     late = await buffer.admit(source, version)
@@ -134,7 +163,7 @@ def test_a_restored_buffer_hands_out_the_same_tickets_and_keeps_what_is_finished
         handed = [await buffer.admit(source, version) for _ in range(2)]
         assert [(t.number, t.task.key, t.admitted.step) for t in handed] == [(2, "2", 5), (5, "5", 6)]
         assert [g.ticket.number for g in await buffer.take(version.value)] == [0]
-        buffer.trained(2)
+        await buffer.trained(2)
         await buffer.release(2)
         assert (await buffer.admit(source, version)).number == 6
         assert buffer.totals() == Totals(issued=7, trained=2, dropped=1, in_flight=4)
@@ -152,7 +181,7 @@ def test_tickets_that_would_come_too_late_under_new_settings_begin_anew_with_the
         assert [held.number for held in buffer.state().tickets] == [0, 2, 3, 5]
         for step, number in enumerate((0, 2, 3, 5), 1):
             assert [g.ticket.number for g in await buffer.take(version.value)] == [number]
-            buffer.trained(step)
+            await buffer.trained(step)
             version.value = WeightVersion(step=step + 1)
             await buffer.release(step)
             assert buffer.totals().balances
@@ -172,7 +201,7 @@ def test_tickets_without_a_slot_under_new_settings_wait_for_one_with_their_numbe
             ticket = await buffer.admit(source, version)
             await buffer.put(group(ticket, [0.0, 1.0]))
             assert [g.ticket.number for g in await buffer.take(version.value)] == [number]
-            buffer.trained(step)
+            await buffer.trained(step)
             version.value = WeightVersion(step=step + 1)
             await buffer.release(step)
             assert buffer.totals().balances
@@ -214,7 +243,7 @@ def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_read
         for ticket in (b, c):
             await buffer.put(group(ticket, [0.0, 1.0]))
         said.append(keys(await buffer.take(version.value)))
-        buffer.trained(1)
+        await buffer.trained(1)
         version.value = WeightVersion(step=1)
         await buffer.release(1)
         for ticket in [await buffer.admit(source, version) for _ in range(2)]:
@@ -246,7 +275,7 @@ def test_with_few_slots_steps_go_on_without_a_slow_group_until_it_is_due() -> No
                 said.append("waits")
                 await buffer.put(group(slow, [0.0, 1.0]))
             said.append(" ".join(g.ticket.task.key for g in await taking))
-            buffer.trained(step)
+            await buffer.trained(step)
             version.value = WeightVersion(step=step)
             await buffer.release(step)
         return said
@@ -254,7 +283,7 @@ def test_with_few_slots_steps_go_on_without_a_slow_group_until_it_is_due() -> No
     assert asyncio.run(story()) == ["1 2", "3 4", "waits", "0 5"]
 
 
-def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_the_last_release() -> None:
+def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_it_was_asked_for_last() -> None:
     seconds = [100.0]
 
     async def story() -> list[Occupancy]:
@@ -268,7 +297,7 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_the_last_rele
         await buffer.take(version.value)
         seconds.append(104.0)
         found = [buffer.occupancy()]
-        buffer.trained(1)
+        await buffer.trained(1)
         await buffer.release(1)
         seconds.append(109.0)
         return [*found, buffer.occupancy()]
@@ -334,12 +363,13 @@ def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
                 left_over=0,
                 pushed_bytes=0,
                 pushed_share=0.0,
+                load_s=0.0,
                 times=StepTimes(seconds={Phase.WAIT: 1.0}),
                 occupancy=buffer.occupancy(),
                 engine=EngineStats(),
             )
             steps.append(step_metrics(report))
-            buffer.trained(1)
+            await buffer.trained(1)
             await buffer.release(1)
         return steps
 

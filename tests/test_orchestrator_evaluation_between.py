@@ -22,7 +22,8 @@ from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError
 from orchestrator.evaluation.between import FIRST_TICKET, StepEvaluations, evaluations_between
 from orchestrator.failure_watch import TooManyFailures
-from orchestrator.loop import Evaluations, Loop, StepReport
+from orchestrator.loop import Loop, StepReport
+from orchestrator.loop_sides import Evaluations
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import load_config
 from orchestrator.run.folder import RunDir, RunState

@@ -173,7 +173,7 @@ def test_deaths_in_steps_and_pushes_leave_every_account_as_without_them(tmp_path
     trained(folder, engines, in_steps={1, 4, 6}, max_lag=max_lag)
     folder.close()
     events = [row.event["kind"] for row in read_metrics(folder.metrics) if row.event]
-    assert events.count("healed") == 5
+    assert events.count("healed") in ((5,) if max_lag == 0 else (4, 5))  # a push and the next step may die at once
     tickets = require_accounts(folder, max_lag=max_lag)
     if max_lag == 0:
         assert tickets == [*range(2 * STEPS)]  # those of a run without a death
@@ -190,7 +190,7 @@ def test_a_push_that_fails_ends_the_run_with_its_step_saved_and_the_same_command
         trained(folder, engines, in_steps=set(), max_lag=max_lag)
     saved = steps(folder.checkpoints("rl"))[-1]
     assert saved == [row.step for row in read_metrics(folder.metrics) if row.stage == "rl"][-1]
-    assert saved % 2 == 1  # none was due there
+    assert saved in ((3,) if max_lag == 0 else (3, 4))  # the step of the push, or the one that was learnt meanwhile
     trained(folder, engines, in_steps=set(), max_lag=max_lag)
     folder.close()
     require_accounts(folder, max_lag=max_lag)

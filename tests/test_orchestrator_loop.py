@@ -5,7 +5,7 @@ import io
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -223,12 +223,14 @@ def unbuildable(groups: list[Group]) -> list[TrainBatch]:
 class Ended:
     """What a loop of which something fails had done by then."""
 
-    def __init__(self, rollouts: BreakingRollouts, learner: Learner, *, make_batches: Any = no_batches) -> None:
+    def __init__(
+        self, rollouts: BreakingRollouts, learner: Learner, *, max_lag: int = 1, make_batches: Any = no_batches
+    ) -> None:
         self.reported: list[int] = []
         self.learning: list[int] = []
         self.in_flight: list[int] = []
         self.rollouts = rollouts
-        self.buffer = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
+        self.buffer = Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0)
         self.version = VersionCell(WeightVersion(step=0))
         self.error = asyncio.run(self._error(learner, make_batches))
 
@@ -261,6 +263,118 @@ class Ended:
         with pytest.raises(Exception) as caught:  # noqa: PT011
             await self.loop.run(1, 10)
         return caught.value
+
+
+class Told(Rollouts):
+    """Loads each version for as long as it says; keeps the order of what is done."""
+
+    def __init__(self, loading: Callable[["Told", int], Awaitable[object]]) -> None:
+        super().__init__(last=10**6)
+        self.loading = loading
+        self.did: list[str] = []
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        self.did.append(f"loads {push.manifest.version}")
+        await self.loading(self, push.manifest.version)
+        self.did.append(f"loaded {push.manifest.version}")
+        return await super().load_weights(push)
+
+
+class TellingLearner(Learner):
+    """Keeps the order of its steps and pushes beside that of the rollouts; its weights travel by this transport."""
+
+    def __init__(self, rollouts: Told, *, transport: str) -> None:
+        super().__init__()
+        self.rollouts, self.transport = rollouts, transport
+        self.steps = 0
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        self.steps += 1
+        self.rollouts.did.append(f"learns {self.steps}")
+        await asyncio.sleep(0.01)
+        return await super().step(*batches, epochs=epochs)
+
+    async def publish(self, version: WeightVersion) -> Push:
+        self.rollouts.did.append(f"publishes {version.step}")
+        return empty_push(version.step, nbytes=64, transport=self.transport)
+
+
+async def told_steps(
+    rollouts: Told, *, max_lag: int, transport: str = "shared_memory", limit: Deadline = LIMIT, slots: int | None = None
+) -> list[StepReport]:
+    """Make three steps; returns their reports, of which the rollouts are told too."""
+    reports: list[StepReport] = []
+
+    async def keep(report: StepReport) -> None:
+        rollouts.did.append(f"reports {report.step}")
+        reports.append(report)
+
+    async def save(step: int) -> None:
+        rollouts.did.append(f"saves {step} as version {loop.version.learnt.step}")
+
+    loop = Loop(
+        stage="rl",
+        rollouts=rollouts,
+        learner=TellingLearner(rollouts, transport=transport),
+        mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
+        buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0, slots=slots),
+        version=VersionCell(WeightVersion(step=0)),
+        group_size=2,
+        make_batches=no_batches,
+        on_group=lambda group: group,
+        on_step=keep,
+        save=save,
+        on_fault=nothing,
+        stop=StopFlag(),
+        limit=limit,
+        push_limit=lambda nbytes: LIMIT,
+    )
+    await loop.run(1, 3)
+    assert (loop.version.value, loop.version.learnt) == (WeightVersion(step=3), WeightVersion(step=3))
+    return reports
+
+
+def step_in_turn(n: int) -> list[str]:
+    """What is done in a step that waits for the engines."""
+    load = [f"publishes {n}", f"loads {n}", f"loaded {n}"]
+    return [f"learns {n}", *load, f"reports {n}", f"saves {n} as version {n}"]
+
+
+@pytest.mark.parametrize(("max_lag", "transport"), [(0, "shared_memory"), (1, "broadcast"), (1, "cuda_ipc")])
+def test_a_step_waits_for_the_engines_at_lag_0_and_where_the_learner_sends_while_they_load(
+    max_lag: int, transport: str
+) -> None:
+    rollouts = Told(lambda told, version: asyncio.sleep(0.05))
+    reports = asyncio.run(told_steps(rollouts, max_lag=max_lag, transport=transport))
+    assert rollouts.did == [*step_in_turn(1), *step_in_turn(2), *step_in_turn(3)]
+    assert all(report.times.seconds[Phase.LOAD] >= report.load_s >= 0.049 for report in reports)
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", "ray"])
+def test_the_next_step_is_learnt_while_the_engines_load_and_pushes_come_one_after_the_other(transport: str) -> None:
+    async def until_the_next_step(told: Told, version: int) -> None:
+        while version < 3 and f"learns {version + 1}" not in told.did:
+            await asyncio.sleep(0.001)
+
+    rollouts = Told(until_the_next_step)
+    reports = asyncio.run(told_steps(rollouts, max_lag=1, transport=transport))
+    told = [what for what in rollouts.did if not what.startswith("loads") and what != "loaded 3"]
+    assert told == [
+        *("learns 1", "publishes 1", "reports 1", "saves 1 as version 1"),
+        *("learns 2", "loaded 1", "publishes 2", "reports 2", "saves 2 as version 2"),
+        *("learns 3", "loaded 2", "publishes 3", "reports 3", "saves 3 as version 3"),
+    ]
+    assert [report.version.step for report in reports] == [0, 1, 2]
+    assert [report.load_s > 0 for report in reports] == [False, True, True]  # of the push before
+    lags = [report.version.step - group.ticket.admitted.step for report in reports for group in report.groups]
+    assert lags == [0, 0, 1, 1, 1, 1]
+
+
+def test_with_few_slots_a_step_waits_for_those_of_the_push_and_its_deadline_for_the_load() -> None:
+    rollouts = Told(lambda told, version: asyncio.sleep(1.0 if version == 1 else 0))
+    limit = Deadline(seconds=0.7, setting="rl.timeout_s")
+    asyncio.run(told_steps(rollouts, max_lag=1, slots=3, limit=limit))
+    assert rollouts.did.index("loaded 1") < rollouts.did.index("learns 2")
 
 
 def test_a_fault_of_the_sampling_side_waits_until_the_step_is_learnt_and_reported() -> None:
@@ -306,19 +420,49 @@ def test_groups_are_waited_for_anew_while_workers_are_replaced() -> None:
         asyncio.run(end(time.monotonic))
 
 
-def test_a_fault_of_a_push_lets_the_step_be_reported_with_the_version_of_its_weights() -> None:
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_a_fault_of_a_push_lets_the_step_be_reported_with_the_version_of_its_weights(max_lag: int) -> None:
     rollouts = BreakingRollouts(push=ValueError("damaged"), after=1, last=3)
-    ended = Ended(rollouts, SlowLearner(rollouts))
+    ended = Ended(rollouts, SlowLearner(rollouts), max_lag=max_lag)
     assert (str(ended.error), ended.reported, ended.learning) == ("damaged", [1, 2], [2])
-    assert ended.version.value == WeightVersion(step=2)
-    assert ended.in_flight[0] > 0  # what they sampled so far can be saved too
+    assert (ended.version.learnt, ended.version.value) == (WeightVersion(step=2), WeightVersion(step=1))
+    assert ended.in_flight[0] > 0 or max_lag == 0  # what they sampled so far can be saved too
     assert rollouts.running == 0
+
+
+def test_a_fault_of_a_push_beside_the_next_step_lets_that_be_reported_too() -> None:
+    class LoadsSlowly(BreakingRollouts):
+        async def load_weights(self, push: Push) -> WeightVersion:
+            if push.manifest.version == 2:
+                self.learning.clear()
+                await self.learning.wait()  # until the third step is begun
+            return await super().load_weights(push)
+
+    rollouts = LoadsSlowly(push=ValueError("damaged"), after=1)
+    ended = Ended(rollouts, SlowLearner(rollouts))
+    assert (str(ended.error), ended.reported, ended.learning) == ("damaged", [1, 2, 3], [3])
+    assert (ended.version.learnt, ended.version.value) == (WeightVersion(step=3), WeightVersion(step=1))
+    assert (ended.buffer.totals().trained, ended.buffer.state().tickets) == (6, ())  # the slots of both steps are held
 
 
 def test_the_death_of_the_learner_in_a_push_ends_the_loop_with_the_step_unreported() -> None:
     rollouts = BreakingRollouts(push=LearnerDied("rank 0 died"), after=1)
-    ended = Ended(rollouts, SlowLearner(rollouts))
+    ended = Ended(rollouts, SlowLearner(rollouts), max_lag=0)
     assert (str(ended.error), ended.reported, ended.learning) == ("rank 0 died", [1], [2])
+
+
+def test_the_loop_does_not_end_before_the_engines_have_loaded_what_they_began_to() -> None:
+    loaded: list[int] = []
+
+    class LoadsLong(BreakingRollouts):
+        async def load_weights(self, push: Push) -> WeightVersion:
+            await asyncio.sleep(0.3)
+            loaded.append(push.manifest.version)
+            return await super().load_weights(push)
+
+    rollouts = LoadsLong(after=0)
+    ended = Ended(rollouts, SlowLearner(rollouts, breaks_at=2))
+    assert (str(ended.error), ended.reported, loaded) == ("no memory for a gradient", [1], [1])
 
 
 def test_a_step_that_the_learner_refuses_is_not_reported() -> None:
@@ -345,11 +489,15 @@ TAKES_S = {
 
 
 class TimedRollouts(Rollouts):
-    """Answers after a while, and loads weights as long as `TAKES_S` says. Each report is after `loaded` and before `asked`."""
+    """Answers after a while, and loads weights as long as `TAKES_S` says.
+
+    Each report is after `published`, where a step waits for the engines after `loaded`, and before `asked`.
+    """
 
     def __init__(self) -> None:
         super().__init__(last=10**6)
         self.loaded: list[float] = []
+        self.published: list[float] = []
         self.asked: list[float] = []
 
     async def engine_stats(self) -> EngineStats:
@@ -369,12 +517,17 @@ class TimedRollouts(Rollouts):
 class TimedLearner(Learner):
     """Learns and publishes as long as `TAKES_S` says."""
 
+    def __init__(self, rollouts: TimedRollouts) -> None:
+        super().__init__()
+        self.rollouts = rollouts
+
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         await asyncio.sleep(TAKES_S[Phase.LEARN])
         return await super().step(*batches, epochs=epochs)
 
     async def publish(self, version: WeightVersion) -> Push:
         await asyncio.sleep(TAKES_S[Phase.PUBLISH])
+        self.rollouts.published.append(time.monotonic())
         return await super().publish(version)
 
 
@@ -397,7 +550,7 @@ async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], Ti
     loop = Loop(
         stage="rl",
         rollouts=rollouts,
-        learner=TimedLearner(),
+        learner=TimedLearner(rollouts),
         mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
         buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0),
         version=VersionCell(WeightVersion(step=0)),
@@ -420,11 +573,14 @@ def test_the_phases_of_a_step_add_up_to_the_time_from_one_report_to_the_next(max
     reports, made = asyncio.run(timed_steps(4, max_lag=max_lag))
     totals = list(itertools.accumulate(report.times.total for report in reports))
     asked = made.asked[1:]  # the first time is before the first step
+    before = made.loaded if max_lag == 0 else made.published
     for step in range(1, 4):  # whatever else the machine does meanwhile
         since_the_first = totals[step] - totals[0]
-        assert made.loaded[step] - asked[0] <= since_the_first <= asked[step] - made.loaded[0]
+        assert before[step] - asked[0] <= since_the_first <= asked[step] - before[0]
     for report in reports[1:]:  # log and save are those of the step before
-        assert all(report.times.seconds[phase] >= least - 0.001 for phase, least in TAKES_S.items())
+        spent = report.times.seconds | {Phase.LOAD: report.load_s}
+        assert all(spent[phase] >= least - 0.001 for phase, least in TAKES_S.items())
+        assert max_lag > 0 or report.times.seconds[Phase.LOAD] >= report.load_s
     if max_lag == 0:
         assert all(report.times.seconds[Phase.WAIT] >= 0.01 for report in reports)
     metrics = step_metrics(reports[-1])

@@ -9,7 +9,6 @@ import pytest
 from ledger_rows import read_ledger
 
 from orchestrator.__main__ import main
-from orchestrator.loop_state import GROUPS_FILE, STATE_FILE, LoopState
 from orchestrator.pipeline.config import load_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.pipeline.fork import fork
@@ -19,6 +18,7 @@ from orchestrator.reporting.report import summary
 from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
 from orchestrator.run.folder import RunDir
 from orchestrator.run.ledger import Ledger
+from orchestrator.run.loop_state import GROUPS_FILE, STATE_FILE, LoopState
 from orchestrator.stages.sft import SftConfig
 
 DEMO = Path("configs/demo.yaml")

@@ -46,6 +46,7 @@ def measured(*groups: Group) -> dict[str, float]:
             left_over=3,
             pushed_bytes=0,
             pushed_share=1.0,
+            load_s=0.0,
             times=StepTimes(seconds={Phase.WAIT: 1.0}),
             occupancy=Occupancy(slots=1, held={}),
             engine=EngineStats(),

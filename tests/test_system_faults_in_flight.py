@@ -11,8 +11,8 @@ from fault_job import Job, rows, runs
 from fault_table import saw
 from healing import audited
 
-from orchestrator.loop_state import EPISODES_FILE
 from orchestrator.run.checkpoint import place, steps
+from orchestrator.run.loop_state import EPISODES_FILE
 from orchestrator.run.metrics_log import MetricsRow
 
 CONFIG = """

@@ -6,9 +6,9 @@ from pathlib import Path
 from orchestrator.audit.evidence import Evidence, Numbered, name_in, parse_object
 from orchestrator.audit.finding import Finding, Kind
 from orchestrator.audit.ticket_lives import TicketLives, listed
-from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
 from orchestrator.run.checkpoint import DamagedCheckpointError, place, verify
 from orchestrator.run.ledger import LedgerRow
+from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
 
 
 def followed(evidence: Evidence, stage: str) -> tuple[TicketLives, list[Finding]]:

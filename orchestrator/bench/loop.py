@@ -26,7 +26,8 @@ from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import Deadline, StopFlag
-from orchestrator.loop import Loop, Rollouts, StepReport
+from orchestrator.loop import Loop, StepReport
+from orchestrator.loop_sides import Rollouts
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.pipeline.config import Config, settled_config
 from orchestrator.settings.loop import RlConfig

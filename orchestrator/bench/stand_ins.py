@@ -15,6 +15,7 @@ from rollout.episodes.worker import RolloutConfig, RolloutWorker
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest
+from rollout.weights.transports.shared_memory import SharedMemory
 from rollout.weights.transports.transport import Audience
 
 TOKENS_PER_S = 3000
@@ -86,7 +87,14 @@ class IdleRank:
     def publish(self, version: int) -> WeightManifest:
         """Return the manifest of a push without a tensor."""
         return WeightManifest(
-            transport="none", version=version, names=(), dtypes=(), shapes=(), offsets=(), nbytes=1, checksum=""
+            transport=SharedMemory.name,
+            version=version,
+            names=(),
+            dtypes=(),
+            shapes=(),
+            offsets=(),
+            nbytes=1,
+            checksum="",
         )
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> None:

@@ -17,7 +17,8 @@ from orchestrator.deadline import in_thread, together
 from orchestrator.evaluation.exam import heldout_tasks
 from orchestrator.evaluation.scores import asked_of_engines, attested, env_result, of_env, result_json, void_in_words
 from orchestrator.failure_watch import FailureWatch
-from orchestrator.loop import END_S, Evaluations
+from orchestrator.loop import END_S
+from orchestrator.loop_sides import Evaluations
 from orchestrator.reporting.budget_curve import mean
 from orchestrator.run.checkpoint import place
 from orchestrator.run.folder import evaluations_of, write_json

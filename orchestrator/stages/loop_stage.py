@@ -16,10 +16,10 @@ from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.evaluation.between import evaluations_between, is_of_evaluation
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
-from orchestrator.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
 from orchestrator.run.checkpoint import place
 from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.ledger import Ledger
+from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
 from orchestrator.session.context import skipped_steps
 from orchestrator.session.run import Run
 from orchestrator.session.run_supervision import LoopView
@@ -198,7 +198,7 @@ class LoopStage:
             return
         held = self._begun.copy()  # before what runs, and that before the buffer: some of it may be finished by then
         running = await self._running()
-        buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.value.step
+        buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.learnt.step
         state = LoopState(
             buffer=buffer.to_json(),
             mixture=self._mixture.state(),

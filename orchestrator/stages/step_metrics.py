@@ -34,6 +34,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "rollout/episodes_begun_again": float(carried[Carried.AGAIN]),
         "push/bytes": float(report.pushed_bytes),
         "push/share": report.pushed_share,
+        "push/load_s": report.load_s,
     }
     metrics |= report.times.metrics() | _buffer_metrics(report.occupancy) | _episode_metrics(everything)
     metrics |= {f"engine/{name}": float(value) for name, value in asdict(report.engine).items()}

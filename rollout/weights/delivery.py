@@ -9,6 +9,7 @@ from envs.core.failure import in_words
 from envs.core.pulse import ProcessDied, WorkerDied
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
+from rollout.weights.transports.catalog import transport_kind
 from rollout.weights.transports.transport import Audience
 
 Offered = Awaitable[object]
@@ -129,3 +130,8 @@ class Push:
 
     manifest: WeightManifest
     delivery: Delivery
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the learner may go on while engines load it. See `Transport`."""
+        return transport_kind(self.manifest.transport).lasts

@@ -11,6 +11,7 @@ class RayObjects(SegmentTransport[np.ndarray]):
     name = "ray"
     medium = "object store"
     sparse = True
+    lasts = True
 
     def offer(self, name: str, audience: Audience) -> np.ndarray:
         """See `Transport.offer`."""

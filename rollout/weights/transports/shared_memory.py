@@ -13,6 +13,7 @@ class SharedMemory(SegmentTransport[str]):
     slots = 2
     one_machine = True
     sparse = True
+    lasts = True
 
     def __init__(self, *, device: torch.device | None = None) -> None:
         super().__init__(device=device)

@@ -58,6 +58,9 @@ class Transport:
     """Whether every rank sends its share in buckets, else rank 0 whole segments: a `SegmentTransport`."""
     sparse: ClassVar[bool] = False
     """Whether changes alone can travel by it: they are found and made in main memory."""
+    lasts: ClassVar[bool] = False
+    """Whether a push lies apart from the learner's weights, in memory that its next step does not need, until the next push:
+    engines may load it while the learner goes on."""
     slots: ClassVar[int] = 0
     """How many copies of the weights the learner holds for it."""
 
