@@ -11,7 +11,7 @@ from orchestrator.stages.registry import HELP
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (
-    *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md"),
     *("docs/architecture.md", "docs/clusters.md", "docs/data.md", "docs/evaluation.md", "docs/models.md"),
     *("docs/operations.md", "docs/performance.md", "docs/settings.md"),
 )
