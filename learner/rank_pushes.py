@@ -47,7 +47,7 @@ class RankPushes:
     def send(self, version: int, engine: DeepSpeedEngine) -> None:
         """Send this rank's share while the engines take the last push, where it travels in buckets."""
         if isinstance(self._publisher, BucketPublisher):
-            with self._heart.busy("send"), engine.memory.weights_here():  # an engine may join in its own shift
+            with self._heart.busy("send"):
                 self._publisher.send(version, self._heart.for_each(engine.checkpoint_parameters()))
 
     def forget(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.cluster.transport_choice import Ground, choose
 
-ALONE = Ground(machines=1, gpus=0, gpu_share=0.0, memory=10**9, object_store=10**8)
+ALONE = Ground(machines=1, gpus=0, shared=False, memory=10**9, object_store=10**8)
 TWO_MACHINES = replace(ALONE, machines=2)
 
 
@@ -21,14 +21,14 @@ def test_auto_takes_shared_memory_on_one_machine_and_ray_between_several_and_say
 
 
 def test_auto_takes_a_broadcast_where_each_process_has_a_gpu_unless_changes_alone_shall_travel() -> None:
-    each = replace(TWO_MACHINES, gpus=16, gpu_share=1.0)
+    each = replace(TWO_MACHINES, gpus=16)
     assert chosen("auto", each) == chosen("broadcast", each) == chosen("broadcast", ALONE) == "broadcast"
-    assert chosen("auto", each, sparse=True) == chosen("auto", replace(each, gpus=8, gpu_share=0.5)) == "ray"
+    assert chosen("auto", each, sparse=True) == chosen("auto", replace(each, gpus=8, shared=True)) == "ray"
 
 
 def test_what_is_named_is_taken_where_it_reaches_the_engines() -> None:
     assert chosen("ray", ALONE) == chosen("ray", TWO_MACHINES) == "ray"
-    assert chosen("cuda_ipc", replace(ALONE, gpus=1, gpu_share=0.5)) == "cuda_ipc"
+    assert chosen("cuda_ipc", replace(ALONE, gpus=1, shared=True)) == "cuda_ipc"
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,14 @@ def test_what_is_named_is_taken_where_it_reaches_the_engines() -> None:
         ("shared_memory", TWO_MACHINES, 1, "machine alone, and the cluster has 2 .*; set learner.transport=auto"),
         (
             "broadcast",
-            replace(ALONE, gpus=1, gpu_share=0.5),
+            replace(ALONE, gpus=1, shared=True),
             1,
-            "needs a GPU for each process, and here two share one; set learner",
+            "on its devices, and here engines share these with it; set learner.transport=auto",
         ),
+        ("broadcast", replace(ALONE, shared=True), 1, "here engines share these with it; set learner"),
         ("cuda_ipc", ALONE, 1, "on the same GPU, and here they have no GPUs; set learner.transport=auto"),
-        ("cuda_ipc", replace(ALONE, gpus=2, gpu_share=1.0), 1, "they have 2 GPUs; set learner.transport=auto"),
-        ("cuda_ipc", replace(ALONE, gpus=8, gpu_share=0.5), 1, "they have 8 GPUs; set learner.transport=auto"),
+        ("cuda_ipc", replace(ALONE, gpus=2), 1, "they have 2 GPUs; set learner.transport=auto"),
+        ("cuda_ipc", replace(ALONE, gpus=8, shared=True), 1, "they have 8 GPUs; set learner.transport=auto"),
         (
             "auto",
             ALONE,

@@ -24,7 +24,7 @@ from learner.config import LearnerConfig
 from learner.publisher import WeightPublisher
 from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.actors import at_place
-from orchestrator.cluster.bundles import gpus_taken, reserve
+from orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
 from orchestrator.cluster.placement import NoRoomError, Wanted
 from orchestrator.cluster.rollout_actors import RolloutActor
 from orchestrator.cluster.this_machine import ROOT
@@ -283,7 +283,15 @@ async def what_is_reserved_lies_where_it_should() -> None:
     added = bundles.engine(18)
     assert added.own
     added.free()
+    assert await bundles.at_first_rank(_node) == _node()
     bundles.free()
+    holder = ray.remote(Seen).options(num_cpus=0, num_gpus=16).remote()
+    await holder.gpus.remote()
+    bundles = await reserve(Wanted(ranks=1))
+    assert await bundles.at_first_rank(_node) == ranks[-1]
+    bundles.free()
+    ray.kill(holder)
+    await seen(lambda: sum(node.free for node in cluster_nodes()) == 20)
 
 
 async def what_has_no_room_is_said_at_once() -> None:

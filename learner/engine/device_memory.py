@@ -1,7 +1,5 @@
 """What a model under training has on its device: all, its weights alone to be pushed from, or nothing."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,17 +37,6 @@ class DeviceMemory:
             self._weights_aside.take(of_weights.values())
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-
-    @contextmanager
-    def weights_here(self) -> Iterator[None]:
-        """Have the weights on the device during the block, wherever they were before."""
-        aside = bool(self._weights_aside)
-        self._weights_aside.put_back()
-        try:
-            yield
-        finally:
-            if aside:
-                self.occupy(weights=False, states=not self._states_aside)
 
     def nbytes(self) -> tuple[int, int]:
         """Return how many bytes weights and states have on the device."""

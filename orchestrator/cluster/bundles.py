@@ -3,9 +3,10 @@
 import asyncio
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import ray
 from ray._private.state import available_resources_per_node
@@ -14,7 +15,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.cluster.actors import at_node
 from orchestrator.cluster.placement import Node, NoRoomError, Wanted, in_order, lacking
+from orchestrator.deadline import in_thread
 from orchestrator.settings.run_config import RunConfig
+
+Arguments = TypeVarTuple("Arguments")
+T = TypeVar("T")
 
 ROOM_S = 5.0
 """How long the processes of a run before may take to go, in seconds."""
@@ -72,9 +77,9 @@ class Bundles:
         return self._on_gpus * self._wanted.gpus
 
     @property
-    def gpu_share(self) -> float:
-        """Which share of a GPU each process has; 0 where the cluster has none."""
-        return self._on_gpus * (0.5 if self._wanted.shared else 1.0)
+    def shared(self) -> bool:
+        """Whether ranks and engines share their devices."""
+        return self._wanted.shared
 
     async def ready(self) -> None:
         """Wait until all are reserved. The ranks come first: what they leave is spread over."""
@@ -99,6 +104,13 @@ class Bundles:
             order = in_order(names, first=ray.get_runtime_context().get_node_id())
         there = {node.name: node for node in cluster_nodes()}
         return [(self._bundle(self._ranks, number), there[names[number]]) for number in order]
+
+    async def at_first_rank(self, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+        """Run a plain function on the machine of rank 0; return or raise what it does. The caller sets the deadline."""
+        _, node = (await self.ranks())[0]
+        if node.name == ray.get_runtime_context().get_node_id():
+            return await in_thread(function, *args)
+        return await at_node(node.name, function, *args)
 
     def engine(self, number: int) -> Bundle:
         """Return the bundle of an engine, a new one for one beyond those of the start, which may have to wait for room."""

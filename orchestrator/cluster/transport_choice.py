@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import ray
 
-from rollout.weights.host_memory import available_bytes
 from rollout.weights.transports.broadcast import Broadcast
 from rollout.weights.transports.catalog import AUTO, TRANSPORTS
 from rollout.weights.transports.ray_objects import RayObjects
@@ -16,28 +15,27 @@ STORE = "object_store_memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a run's processes stand on: how many machines may hold them, how many GPUs they have and which share of one
-    each has (0 for none), and in bytes the main memory that this machine can give and the smallest object store of Ray's.
+    """What a run's processes stand on: how many machines may hold them, how many GPUs they have, whether learner and engines
+    share their devices, and in bytes the main memory that the machine of rank 0 can give and the smallest object store of
+    Ray's.
     """
 
     machines: int
     gpus: int
-    gpu_share: float
+    shared: bool
     memory: int
     object_store: int
 
     @classmethod
-    def of_cluster(cls, *, gpus: int, gpu_share: float) -> "Ground":
-        """Return that of the cluster as it is now, of whose GPUs the processes have so many, each such a share of one."""
-        needed = (
-            "GPU" if gpu_share else "CPU"
-        )  # a machine that offers none, such as a head that only leads, gets no process
+    def of_cluster(cls, *, gpus: int, shared: bool, memory: int) -> "Ground":
+        """Return that of the cluster as it is now, of whose GPUs the processes have so many."""
+        needed = "GPU" if gpus else "CPU"  # a machine that offers none, such as a head that only leads, gets no process
         fit = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(needed)]
         return cls(
             machines=len(fit),
             gpus=gpus,
-            gpu_share=gpu_share,
-            memory=available_bytes()[0],
+            shared=shared,
+            memory=memory,
             object_store=int(min(node["Resources"].get(STORE, 0) for node in fit)),
         )
 
@@ -65,7 +63,7 @@ def choose(wanted: str, ground: Ground, *, sparse: bool, nbytes: int) -> Choice:
 
 
 def _by_ground(ground: Ground, *, sparse: bool) -> Choice:
-    if ground.gpu_share >= 1 and not sparse:
+    if ground.gpus and not ground.shared and not sparse:
         return Choice(transport=Broadcast.name, why="each process has a GPU of its own")
     if ground.machines > 1:
         return Choice(
@@ -81,9 +79,10 @@ def _require_reach(name: str, ground: Ground) -> None:
             f"learner.transport={name} reaches engines on the learner's machine alone, and the cluster has {ground.machines} "
             f"that may hold them; set learner.transport={AUTO}"
         )
-    if kind.own_gpus and 0 < ground.gpu_share < 1:
+    if kind.own_devices and ground.shared:
         raise ValueError(
-            f"learner.transport={name} needs a GPU for each process, and here two share one; set learner.transport={AUTO}"
+            f"learner.transport={name} sends what the learner has on its devices, and here engines share these with it; set "
+            f"learner.transport={AUTO}"
         )
     if kind.one_gpu and ground.gpus != 1:
         raise ValueError(

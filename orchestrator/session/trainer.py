@@ -24,6 +24,7 @@ from orchestrator.session.context import RunContext
 from orchestrator.shifts import LEARNING, Shifts
 from rollout.pool.restarts import RestartLimit
 from rollout.tokenizer import load_tokenizer, pad_id
+from rollout.weights.host_memory import available_bytes
 from rollout.weights.manifest import wire_dtype
 from rollout.weights.weight_files import require_whole
 
@@ -68,7 +69,14 @@ class Trainer:
             assert bundles is not None
             learner = config.learner
             if bundles.has_engines:
-                learner = replace(learner, transport=await in_thread(self._transport, bundles))
+                choosing = self._transport(bundles)
+                transport = await within(
+                    self._limits.start(),
+                    choosing,
+                    stage=name,
+                    waiting_for=lambda: "the machine of the learner's rank 0",
+                )
+                learner = replace(learner, transport=transport)
             processes = config.rollout.engine.processes
             starting = start_trainer_group(learner, bundles=bundles, engine_processes=processes)
             self.learner = await within(
@@ -79,13 +87,15 @@ class Trainer:
             )
         return self.learner
 
-    def _transport(self, bundles: Bundles) -> str:
+    async def _transport(self, bundles: Bundles) -> str:
         """Return what pushes travel by on the cluster as it is now, and say so where that is news.
 
         Raise `ValueError` where that does not reach the engines, or has no room.
         """
-        learner, ground = self._run.config.learner, Ground.of_cluster(gpus=bundles.gpus, gpu_share=bundles.gpu_share)
-        nbytes = require_whole(self._run.model_dir) * wire_dtype(learner.wire_dtype).itemsize
+        learner, (memory, _) = self._run.config.learner, await bundles.at_first_rank(available_bytes)
+        ground = await in_thread(partial(Ground.of_cluster, gpus=bundles.gpus, shared=bundles.shared, memory=memory))
+        parameters = await in_thread(require_whole, self._run.model_dir)
+        nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
         choice = choose(learner.transport, ground, sparse=learner.sparse_push, nbytes=nbytes)
         news = f"weights travel by {choice.transport}: {choice.why}"
         if news != self._said:

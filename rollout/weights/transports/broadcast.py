@@ -11,5 +11,5 @@ class Broadcast(Transport):
 
     name = "broadcast"
     medium = "network"
-    own_gpus = True
+    own_devices = True
     buckets = True

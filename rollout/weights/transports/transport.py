@@ -50,8 +50,8 @@ class Transport:
     """Whether it reaches only engines on the learner's machine."""
     one_gpu: ClassVar[bool] = False
     """Whether it reaches only an engine on the GPU of the learner's rank 0."""
-    own_gpus: ClassVar[bool] = False
-    """Whether each process needs a GPU of its own, where there are any."""
+    own_devices: ClassVar[bool] = False
+    """Whether learner and engines need devices of their own: what is sent is what the learner has on its own at any time."""
     medium: ClassVar[Medium]
     """What has to have room for a push."""
     buckets: ClassVar[bool] = False
