@@ -7,7 +7,8 @@ From the bottom up; each room imports itself and those above it in this list:
     batches       from groups to the arrays of micro-batches; numpy only
     models        models: loading, log-probabilities of tokens, shared prompts, experts
     engine        the model under training; the home of DeepSpeed
-    publisher     the sending side of a weight push; `bucket_publisher` of one in buckets, `rank_pushes` a rank's part in both
+    publisher     the sending side of a weight push; `bucket_publisher` of one in buckets, `adapter_publisher` of adapters,
+                  `rank_pushes` a rank's part in each
     training_state, saving      what a checkpoint has beside the model; how it is copied and written
     update        one update of a model
     worker        one rank of the trainer, a plain class; `trainer_group` is all of them as one

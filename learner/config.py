@@ -61,7 +61,7 @@ class OptimConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters beside the linear layers, trained in place of the weights; engines get the sum of both."""
+    """Low-rank adapters beside the linear layers, trained in place of the weights; engines compute with the sum of both."""
 
     rank: int = identity(0)
     """Rank of an adapter; 0 trains the weights themselves."""

@@ -31,16 +31,23 @@ class WeightPublisher:
     """Writes versions of one model's weights where the transport has room.
 
     `shapes` are those of the tensors by their checkpoint names; `dtype` is the type on the wire. With `sparse` a push
-    after the first is a delta, unless that would be larger than the weights.
+    after the first is a delta, unless that would be larger than the weights. `room` begins the names of its segments.
     """
 
     def __init__(
-        self, transport: SegmentTransport[Any], *, shapes: dict[str, tuple[int, ...]], dtype: str, sparse: bool = False
+        self,
+        transport: SegmentTransport[Any],
+        *,
+        shapes: dict[str, tuple[int, ...]],
+        dtype: str,
+        sparse: bool = False,
+        room: str = "",
     ) -> None:
         self.transport = transport
         self.shapes = shapes
         self.dtype = dtype
         self.sparse = sparse
+        self._name = room
         self.offsets, self.nbytes = layout(shapes, dtype=dtype)
         self._slots = max(transport.slots, 2 if sparse else 1)  # a delta needs what was there before
         self._slot = self._slots - 1  # of the last push
@@ -76,7 +83,7 @@ class WeightPublisher:
         Raises `ValueError` where the last push is not this version.
         """
         delta = require_held(self._last, version).delta is not None and not whole
-        offer: object = self.transport.offer(DELTA if delta else str(self._slot), audience)
+        offer: object = self.transport.offer(DELTA if delta else f"{self._name}{self._slot}", audience)
         return offer
 
     def close(self) -> None:
@@ -84,7 +91,7 @@ class WeightPublisher:
         self.transport.close()
 
     def _room(self, slot: int) -> torch.Tensor:
-        return self.transport.room(str(slot), nbytes=self.nbytes)
+        return self.transport.room(f"{self._name}{slot}", nbytes=self.nbytes)
 
     def _write(self, segment: torch.Tensor, gathered: Iterable[dict[str, torch.Tensor]]) -> None:
         missing = set(self.shapes)

@@ -1,14 +1,17 @@
 """One rank's part of weight pushes, whatever they travel by: a segment that rank 0 writes, or buckets that each rank sends."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from envs.core.pulse import Heart
+from learner.adapter_publisher import AdapterPublisher
 from learner.bucket_publisher import BucketPublisher
 from learner.config import LearnerConfig
 from learner.engine.deepspeed_engine import DeepSpeedEngine
+from learner.models.adapters import adapter_shapes
 from learner.publisher import WeightPublisher
-from rollout.weights.manifest import NoLongerHeld, WeightManifest
-from rollout.weights.transports.catalog import carries_buckets, open_transport
+from rollout.weights.manifest import NoLongerHeld, WeightManifest, wire_dtype
+from rollout.weights.transports.catalog import carries_buckets, open_transport, transport_kind
 from rollout.weights.transports.transport import Audience, SegmentTransport
 
 
@@ -18,7 +21,8 @@ class RankPushes:
     def __init__(self, config: LearnerConfig, *, rank: int, heart: Heart) -> None:
         self._config, self._rank, self._heart = config, rank, heart
         self._transport: SegmentTransport[Any] | None = None  # kept from model to model, as its ways to the engines are
-        self._publisher: WeightPublisher | BucketPublisher | None = None
+        self._publisher: WeightPublisher | BucketPublisher | AdapterPublisher | None = None
+        self._has_base = False  # whether what adapters stand beside was published
 
     def publish(self, version: int, engine: DeepSpeedEngine) -> WeightManifest | None:
         """Have the weights ready, written where the transport has room, or to be sent as they are; rank 0 returns which."""
@@ -26,12 +30,42 @@ class RankPushes:
             manifest = self._buckets(engine).push(version)
             return manifest if self._rank == 0 else None
         with self._heart.busy("publish"):
+            if engine.has_adapters and not self.why_merged(engine):
+                return self._push_adapters(version, engine)
             gathered = self._heart.for_each(engine.checkpoint_parameters())
             if self._rank == 0:
                 return self._segments(engine).push(version, gathered=gathered)
-            for _ in gathered:
-                continue  # takes part in the gathering
+            _take_part(gathered)
             return None
+
+    def why_merged(self, engine: DeepSpeedEngine) -> str:
+        """Return why pushes carry adapters merged into the weights; empty where they carry the adapters alone."""
+        config = self._config
+        if not transport_kind(config.transport).adapters:
+            return f"learner.transport={config.transport} carries whole weights"
+        if config.sparse_push:
+            return "learner.sparse_push=true sends what changed in the weights"
+        trained = {parameter.dtype for parameter in engine.model.parameters()}
+        if trained != {wire_dtype(config.wire_dtype)}:
+            return f"learner.wire_dtype={config.wire_dtype} would round weights and adapters before they are added"
+        try:
+            adapter_shapes(engine.model)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def _push_adapters(self, version: int, engine: DeepSpeedEngine) -> WeightManifest | None:
+        """Have the adapters ready, with what they stand beside where that is the first push."""
+        base = None if self._has_base else self._heart.for_each(engine.base_parameters())
+        gathered = self._heart.for_each(engine.adapter_parameters())
+        if self._rank == 0:
+            manifest = self._adapters(engine).push(version, gathered=gathered, base=base)
+            self._has_base = True
+            return manifest
+        _take_part(base or ())
+        _take_part(gathered)
+        self._has_base = True
+        return None
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
         """Return what engines need to get at the last push, on rank 0. See the publishers' own.
@@ -60,13 +94,30 @@ class RankPushes:
         if self._publisher is not None:
             self._publisher.close()
             self._publisher = None
+        self._has_base = False
 
-    def _segments(self, engine: DeepSpeedEngine) -> WeightPublisher:
+    def _way(self, engine: DeepSpeedEngine) -> SegmentTransport[Any]:
         if self._transport is None:
             self._transport = open_transport(self._config.transport, device=engine.device)
+        return self._transport
+
+    def _adapters(self, engine: DeepSpeedEngine) -> AdapterPublisher:
+        if self._publisher is None:
+            lora = self._config.lora
+            self._publisher = AdapterPublisher(
+                self._way(engine),
+                base_shapes=engine.checkpoint_shapes(),
+                shapes=adapter_shapes(engine.model),
+                dtype=self._config.wire_dtype,
+                scale=lora.alpha / lora.rank,
+            )
+        assert isinstance(self._publisher, AdapterPublisher)
+        return self._publisher
+
+    def _segments(self, engine: DeepSpeedEngine) -> WeightPublisher:
         if self._publisher is None:
             self._publisher = WeightPublisher(
-                self._transport,
+                self._way(engine),
                 shapes=engine.checkpoint_shapes(),
                 dtype=self._config.wire_dtype,
                 sparse=self._config.sparse_push,
@@ -87,3 +138,9 @@ class RankPushes:
             )
         assert isinstance(self._publisher, BucketPublisher)
         return self._publisher
+
+
+def _take_part(gathered: Iterable[object]) -> None:
+    """Take part in the gathering of what rank 0 writes."""
+    for _ in gathered:
+        continue

@@ -45,6 +45,8 @@ class TrainerRank(Member, WeightSender, Protocol):
 
     async def publish(self, version: int) -> WeightManifest | None: ...
 
+    async def why_merged(self) -> str: ...
+
     async def checkpoint_bytes(self) -> int: ...
 
     async def save(self, directory: str, *, beside: bool, spare: int) -> bool: ...
@@ -126,6 +128,10 @@ class TrainerGroup:
         manifest = (await self._call_all(lambda rank: rank.publish(version.step)))[0]
         assert manifest is not None, "rank 0 returns it"
         return Push(manifest=manifest, delivery=self._delivery)
+
+    async def why_merged(self) -> str:
+        """Return why pushes carry adapters merged into the weights; empty where adapters travel alone."""
+        return await self.ranks[0].why_merged()
 
     async def host(self) -> str:
         """Return the address at which the engines reach rank 0."""

@@ -227,6 +227,10 @@ class TrainerWorker:
         """Have the weights ready for a push; rank 0 returns what was published, the others None."""
         return self.pushes.publish(version, self._loaded())
 
+    def why_merged(self) -> str:
+        """Return why pushes carry adapters merged into the weights; empty where adapters travel alone. See `RankPushes`."""
+        return self.pushes.why_merged(self._loaded())
+
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
         """Return what engines need to get at the last push, on rank 0. See `RankPushes.offer`."""
         return self.pushes.offer(version, whole=whole, audience=audience)

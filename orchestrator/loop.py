@@ -192,7 +192,7 @@ class Loop:
             version=version,
             left_over=left_over,
             pushed_bytes=0 if push is None else push.manifest.sent_bytes,
-            pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.nbytes,
+            pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.whole_bytes,
             load_s=self._load_s,
             times=times,
             occupancy=occupancy,
@@ -209,7 +209,7 @@ class Loop:
         clock.enter(Phase.EVAL)
         await self._evaluated(step, self.evaluations.finished())
         clock.enter(Phase.LOAD)
-        limit, beside = self.push_limit(push.manifest.nbytes), self.buffer.max_lag > 0 and push.lasts
+        limit, beside = self.push_limit(push.manifest.whole_bytes), self.buffer.max_lag > 0 and push.lasts
         if beside:  # a rank that is asked for a push once more may be at the next step, and answers after it
             limit = replace(limit, seconds=limit.seconds + self.limit.seconds)
         self._loading = asyncio.create_task(self._load(step, push, limit))

@@ -8,10 +8,11 @@ import torch
 
 from rollout.engines.protocol import Engine
 from rollout.trajectory import WeightVersion
+from rollout.weights.adapted import AdaptedReceiver, read_weights
 from rollout.weights.delivery import Delivery, Offered, Push
+from rollout.weights.host_memory import MappedFiles
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.receiver import WeightReceiver
-from rollout.weights.segment import LocalWeights, tensors
+from rollout.weights.segment import LocalWeights
 from rollout.weights.transports.transport import Audience
 
 HERE = Audience(number=1, size=1, host="127.0.0.1")
@@ -23,12 +24,19 @@ class Offering(Protocol):
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object: ...
 
 
+class Receiver(Protocol):
+    """An engine's end."""
+
+    def accept(self, manifest: WeightManifest, offer: object, *, number: int) -> LocalWeights: ...
+
+
 def offered(sender: Offering, manifest: WeightManifest) -> object:
     """Return what an engine needs to get at a push as the manifest describes it."""
-    return sender.offer(manifest.version, whole=manifest.delta is None, audience=HERE)
+    whole = manifest.delta is None and not (manifest.adapted is not None and manifest.adapted.alone)
+    return sender.offer(manifest.version, whole=whole, audience=HERE)
 
 
-def accepted(receiver: WeightReceiver, sender: Offering, manifest: WeightManifest) -> LocalWeights:
+def accepted(receiver: Receiver, sender: Offering, manifest: WeightManifest) -> LocalWeights:
     """Return what a receiver has for its engine's process."""
     return receiver.accept(manifest, offered(sender, manifest), number=0)
 
@@ -36,14 +44,15 @@ def accepted(receiver: WeightReceiver, sender: Offering, manifest: WeightManifes
 def held(weights: LocalWeights) -> dict[str, torch.Tensor]:
     """Return copies of what the engine's process would read, by name."""
     found = LocalWeights.from_json(weights.to_json())
-    return {name: tensor.clone() for name, tensor in tensors(found.map(), found.manifest)}
+    read = read_weights(found, MappedFiles(), device=torch.device("cpu"))
+    return {name: tensor.clone() for name, tensor in read}
 
 
 def received(sender: Offering, manifest: WeightManifest) -> dict[str, torch.Tensor]:
     """Return copies of what a new receiver would have its engine read."""
-    receiver = WeightReceiver()
+    receiver = AdaptedReceiver()
     try:
-        return held(accepted(receiver, sender, manifest))
+        return held(accepted(receiver, sender, manifest.whole()))
     finally:
         receiver.close()
 

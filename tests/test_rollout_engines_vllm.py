@@ -20,7 +20,7 @@ from envs.core.task import Task
 from envs.source import open_source
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample, samples_from_groups
-from learner.config import LearnerConfig, OptimConfig
+from learner.config import LearnerConfig, LoraConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
@@ -292,6 +292,64 @@ async def story_of_deltas(model_dir: Path) -> None:
 
 def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer_also_of_tied_embeddings(tmp_path: Path) -> None:
     asyncio.run(story_of_deltas(tiny_models.qwen3_tied(tmp_path / "model")))
+
+
+async def story_of_adapters(model_dir: Path, transport: str, config: EngineConfig, *, starts_anew: bool) -> None:
+    """Adapters alone through a real engine, in mid-sentence too; one that `starts_anew` gets the weights with them."""
+    learner = LearnerConfig(transport=transport, lora=LoraConfig(rank=4, alpha=16))
+    engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS)
+    await engine.start()
+    rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), learner)
+    rank.load(str(model_dir), optim=OptimConfig(learning_rate=2e-2, warmup_steps=0), total_steps=10)
+    setup = Setup(engine=engine, rank=rank, prompts=[tuple(range(5, 40)), (9, 8, 7)])
+    assert rank.why_merged() == ""
+
+    try:
+        assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
+        begun = await setup.sample(4, tokens=16)
+        assert setup.gap(begun) < TOLERANCE
+        for version in (2, 3) if starts_anew else (2,):
+            running = asyncio.create_task(setup.sample(4, tokens=100))
+            await asyncio.sleep(0.3)
+            setup.train()
+            assert setup.gap(begun) > 100 * TOLERANCE  # so that it would show if these adapters did not arrive
+            alone = setup.publish(version)
+            assert alone.adapted is not None
+            assert alone.sent_bytes < alone.whole_bytes / 8
+            assert await loaded(engine, rank, alone) == WeightVersion(step=version)
+            assert any(set(said.versions_T) == {version - 1, version} for _, said in await running)
+            assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+        if not starts_anew:
+            return
+        await engine.close()
+        engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS)
+        await engine.start()
+        again = replace(setup, engine=engine)
+        with pytest.raises(WholeWeightsNeeded, match="this engine holds none"):
+            await loaded(engine, rank, alone)
+        assert await loaded(engine, rank, alone.whole()) == WeightVersion(step=3)
+        assert again.gap(await again.sample(4, tokens=16)) < TOLERANCE
+        await a_checkpoint_is_read(again, model_dir.parent / "checkpoint")
+    finally:
+        rank.close()
+        await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "transport", "config", "starts_anew"),
+    [
+        pytest.param(tiny_models.nemotron_h, "shared_memory", CONFIG, False, id="nemotron_h"),
+        pytest.param(tiny_models.qwen3_tied, "ray", CONFIG, True, id="qwen3_tied by ray", marks=SLOW),
+        pytest.param(tiny_models.qwen3_moe, "shared_memory", CONFIG, True, id="qwen3_moe", marks=SLOW),
+        pytest.param(
+            tiny_models.qwen3, "shared_memory", replace(CONFIG, tensor_parallel=2), True, id="qwen3 on two", marks=SLOW
+        ),
+    ],
+)
+def test_an_engine_that_gets_adapters_alone_agrees_with_the_trainer(
+    make: Callable[[Path], Path], transport: str, config: EngineConfig, starts_anew: bool, tmp_path: Path
+) -> None:
+    asyncio.run(story_of_adapters(make(tmp_path / "model"), transport, config, starts_anew=starts_anew))
 
 
 @pytest.mark.parametrize(

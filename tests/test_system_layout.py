@@ -55,6 +55,7 @@ ROOMS = {
         "engine",
         "publisher",
         "bucket_publisher",
+        "adapter_publisher",
         "rank_pushes",
         "training_state",
         "saving",

@@ -30,7 +30,7 @@ from learner.engine.device_memory import DeviceMemory
 from learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
 from learner.engine.optimizer_state import OptimizerState
 from learner.engine.piece import Piece, copied, file_piece
-from learner.models.adapters import is_adapter, merged, merged_names
+from learner.models.adapters import adapter_names, is_adapter, merged, merged_names, unmerged
 from learner.models.prompt_cache import require_shareable
 from learner.models.scorer import Scorer
 from rollout.weights.process_group import GroupMember, interface_towards, open_store
@@ -138,7 +138,6 @@ class DeepSpeedEngine:
 
     def parameters(self) -> Iterator[dict[str, torch.Tensor]]:
         """Gather whole parameters by name, a bucket at a time; tied ones once. Valid until the next bucket is asked for.
-
         Adapters are added to the weights that they stand beside.
         """
         for bucket in self._gathered(dict(self.model.named_parameters())):
@@ -171,13 +170,23 @@ class DeepSpeedEngine:
         for bucket in self.parameters():
             yield revert_weight_conversion(self.model, bucket)
 
+    def base_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Gather what adapters stand beside, and all else that is none, like `checkpoint_parameters`."""
+        for bucket in self._gathered({n: p for n, p in self.model.named_parameters() if not is_adapter(n)}):
+            yield revert_weight_conversion(self.model, unmerged(bucket))
+
+    def adapter_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Gather the adapters, by the names of `adapter_names`."""
+        names = adapter_names(self.model)
+        for bucket in self._gathered({n: p for n, p in self.model.named_parameters() if n in names}):
+            yield {names[name]: tensor for name, tensor in bucket.items()}
+
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor that `checkpoint_parameters` yields."""
-        shapes = {
-            name: tuple(parameter.ds_shape) if self.zero_stage == 3 else tuple(parameter.shape)
-            for name, parameter in merged_names(self.model)
+        meta = {
+            name: torch.empty(tuple(p.ds_shape if self.zero_stage == 3 else p.shape), device="meta")
+            for name, p in merged_names(self.model)
         }
-        meta = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
     def model_piece(self, *, keep: bool) -> Piece:

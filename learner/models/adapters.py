@@ -9,6 +9,9 @@ import torch
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from rollout.weights.adapted import DOWN, UP
 
 ADAPTER = "default"
 BASE = "base_layer."
@@ -37,7 +40,7 @@ def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[
 
     A weight is given together with its adapter; both are whole in the model while this is called.
     """
-    whole = {name.replace(BASE, ""): tensor for name, tensor in parameters.items() if not is_adapter(name)}
+    whole = unmerged(parameters)
     for name, layer in _adapters(model):
         weight = f"{name}.weight"
         if weight in whole:
@@ -48,6 +51,39 @@ def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[
 def merged_names(model: PreTrainedModel) -> list[tuple[str, Any]]:
     """Return the parameters but for adapters, by the names that `merged` gives them."""
     return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if not is_adapter(name)]
+
+
+def unmerged(parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the parameters that are no adapters, by the names of a model without them."""
+    return {name.replace(BASE, ""): tensor for name, tensor in parameters.items() if not is_adapter(name)}
+
+
+def adapter_names(model: PreTrainedModel) -> dict[str, str]:
+    """Return the names by which adapters travel without their weights: those of the weights in a checkpoint, and which part.
+
+    Raises `ValueError` where a checkpoint does not hold a weight in the layout in which it is trained: there its adapter
+    is none to it.
+    """
+    names: dict[str, str] = {}
+    for name, layer in _adapters(model):
+        weight = torch.empty(_shape(layer), device="meta")
+        saved = revert_weight_conversion(model, {f"{name}.weight": weight})
+        if len(saved) != 1 or next(iter(saved.values())) is not weight:
+            raise ValueError(f"a checkpoint of this model has {name}.weight in another layout")
+        (target,) = saved
+        names |= {f"{name}.lora_{part}.{ADAPTER}.weight": f"{target}{end}" for part, end in (("A", DOWN), ("B", UP))}
+    return names
+
+
+def adapter_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of adapters by the names that they travel by. Raises `ValueError` like `adapter_names`."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    names = adapter_names(model)
+    for name, layer in _adapters(model):
+        rank, (rows, columns) = layer.r[ADAPTER], _shape(layer)
+        shapes[names[f"{name}.lora_A.{ADAPTER}.weight"]] = (rank, columns)
+        shapes[names[f"{name}.lora_B.{ADAPTER}.weight"]] = (rows, rank)
+    return shapes
 
 
 def is_adapter(name: str) -> bool:
@@ -72,3 +108,10 @@ def _adapters(model: PreTrainedModel) -> Iterator[tuple[str, LoraLinear]]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLinear):
             yield name, module
+
+
+def _shape(layer: LoraLinear) -> tuple[int, int]:
+    """Return the shape of the weight that an adapter stands beside, also where that is partitioned over ranks."""
+    assert layer.out_features is not None
+    assert layer.in_features is not None
+    return layer.out_features, layer.in_features

@@ -102,6 +102,11 @@ class TrainerActor:
         manifest: WeightManifest | None = await self._answer(self._actor.publish.remote(version))
         return manifest
 
+    async def why_merged(self) -> str:
+        """Return why pushes carry adapters merged into the weights; empty where adapters travel alone."""
+        why: str = await self._answer(self._actor.why_merged.remote())
+        return why
+
     async def host(self) -> str:
         """Return the address at which the engines reach the rank."""
         host: str = await self._answer(host_of(self._actor))

@@ -49,6 +49,8 @@ class Trainer:
         """How often the ranks died and others took over."""
         self._said = ""
         """What was told last of how weights travel."""
+        self._said_adapters = ""
+        """What was told last of how adapters do."""
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
         self._unscored: set[str] = set()
         self._turn_ends: dict[str, str] = {}
@@ -149,7 +151,24 @@ class Trainer:
             self._run.progress.note(f"{name}: continuing after step {step_of(checkpoint)}")
         if loss.needs_reference:
             await self._read(learner.load_reference(), teacher or base, name)
+        if config.lora.rank and self._run.bundles is not None and self._run.bundles.has_engines:
+            await self._say_adapters(learner, name)
         return learner, 0 if checkpoint is None else step_of(checkpoint)
+
+    async def _say_adapters(self, learner: TrainerGroup, name: str) -> None:
+        """Say whether pushes carry adapters alone, where that is news."""
+        asking = within(
+            self._limits.start(), learner.why_merged(), stage=name, waiting_for=lambda: "the learner's ranks"
+        )
+        why = await asking
+        news = (
+            f"pushes carry adapters merged into the weights: {why}"
+            if why
+            else "pushes carry adapters alone after the first, and the engines add them to the weights that they keep"
+        )
+        if news != self._said_adapters:
+            self._run.progress.note(news)
+            self._said_adapters = news
 
     def _began_with(self, name: str) -> Path:
         """Return the model that an instance began with, which its adapters or its reference belong to."""

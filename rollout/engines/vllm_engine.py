@@ -20,9 +20,9 @@ from rollout.engines.stop_strings import ended_at_stop
 from rollout.engines.vllm_settings import limit_cpu, prepare_environment
 from rollout.expert_choices import Choices, padded
 from rollout.trajectory import WeightVersion
+from rollout.weights.adapted import AdaptedReceiver
 from rollout.weights.bucket_ways import BucketWays, ComingWeights
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.receiver import WeightReceiver
 from rollout.weights.weight_files import require_whole
 
 prepare_environment(pushes=True)  # vLLM reads it while it is imported
@@ -69,7 +69,7 @@ class VllmEngine:
         self._numbers = itertools.count()
         self._limited: dict[str, TurnRequest] = {}
         """The running requests whose thought has a limit, by name."""
-        self._receiver = WeightReceiver()
+        self._receiver = AdaptedReceiver()
         self._stats = StatsRecorder(on_pass=on_pass)
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         closing = None if tags is None else tags.closing
@@ -215,9 +215,10 @@ class VllmEngine:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
 
         Raises `ValueError` where what arrived is not what was sent (the old weights stay; after buckets the engine is paused
-        until they come again), `WholeWeightsNeeded` for a delta without its base, `WorkerDied` where loading fails half-way.
+        until they come again), `WholeWeightsNeeded` for a delta or adapters without their base, `WorkerDied` where loading
+        fails half-way.
         """
-        limit = self._config.push_deadline_s(manifest.nbytes)
+        limit = self._config.push_deadline_s(manifest.whole_bytes)
         if isinstance(offer, BucketWays):
             coming = ComingWeights(manifest=manifest, ways=offer, number=number)
             return await self._update({"coming": coming.to_json()}, manifest.weight_version, limit=limit, repeats=True)

@@ -32,9 +32,10 @@ from rollout.engines.runners.draft_sampler import DraftSampler
 from rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
 from rollout.engines.runners.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU
+from rollout.weights.adapted import read_weights
 from rollout.weights.bucket_ways import BucketReceiver, ComingWeights
 from rollout.weights.host_memory import MappedFiles
-from rollout.weights.segment import LocalWeights, require_footer, tensors
+from rollout.weights.segment import LocalWeights
 from rollout.weights.spare_memory import give_back
 
 BACKEND = "temper"
@@ -93,9 +94,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
     def _load_segment(self, weights: LocalWeights) -> None:
         """Load every tensor. Raises `ValueError` where the segment does not hold what was verified, or no longer."""
-        segment = weights.map(self._mapped)
-        self.model.load_weights(tensors(segment, weights.manifest))
-        require_footer(segment, weights.manifest)
+        self.model.load_weights(read_weights(weights, self._mapped, device=self.device))
 
     def _load_coming(self, weights: ComingWeights) -> None:
         """Load bucket by bucket what the learner sends, and keep as a `failure` what goes wrong on the way.

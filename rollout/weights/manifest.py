@@ -33,12 +33,25 @@ class WeightDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapted:
+    """The weights that a push of low-rank adapters is to be added to, each product of a pair `scale` times.
+
+    `base` describes them: a segment of its own, of the version with which it came. It travels too unless the adapters are
+    sent `alone`.
+    """
+
+    base: "WeightManifest"
+    scale: float
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
     """One push: the transport that brings it, its version, and name, dtype, shape and offset of each tensor of the segment.
 
     `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment and `checksum` that
     of its tensors, also where only a `delta` travels; it is empty where each bucket has its own. `cache` says that a
-    receiver should keep a copy, since later pushes may be deltas.
+    receiver should keep a copy, since later pushes may be deltas. Where the tensors are adapters, `adapted` says to what.
     """
 
     transport: str
@@ -51,6 +64,7 @@ class WeightManifest:
     checksum: str
     cache: bool = False
     delta: WeightDelta | None = None
+    adapted: Adapted | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("dtypes", self.dtypes), ("shapes", self.shapes), ("offsets", self.offsets)):
@@ -89,11 +103,18 @@ class WeightManifest:
     @property
     def sent_bytes(self) -> int:
         """How many bytes travel."""
-        return self.nbytes if self.delta is None else self.delta.nbytes
+        own = self.nbytes if self.delta is None else self.delta.nbytes
+        return own if self.adapted is None or self.adapted.alone else own + self.adapted.base.nbytes
+
+    @property
+    def whole_bytes(self) -> int:
+        """How many bytes an engine loads."""
+        return self.nbytes if self.adapted is None else self.nbytes + self.adapted.base.nbytes
 
     def whole(self) -> "WeightManifest":
-        """Return the same push without its delta."""
-        return replace(self, delta=None)
+        """Return the same push without its delta, and adapters together with the weights beside which they stand."""
+        adapted = None if self.adapted is None else replace(self.adapted, alone=False)
+        return replace(self, delta=None, adapted=adapted)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, from which `from_json` makes the same manifest."""
@@ -113,11 +134,16 @@ class WeightManifest:
             checksum=data["checksum"],
             cache=data["cache"],
             delta=None if data["delta"] is None else WeightDelta(**data["delta"]),
+            adapted=None if (adapted := data["adapted"]) is None else _adapted(adapted),
         )
 
 
+def _adapted(data: dict[str, Any]) -> Adapted:
+    return Adapted(base=WeightManifest.from_json(data["base"]), scale=data["scale"], alone=data["alone"])
+
+
 class WholeWeightsNeeded(ValueError):
-    """A delta reached a receiver that does not hold its base: send it the whole weights."""
+    """A delta, or adapters alone, reached a receiver that does not hold what they belong to: send it the whole weights."""
 
 
 class NoLongerHeld(ValueError):

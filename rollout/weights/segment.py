@@ -18,19 +18,25 @@ from rollout.weights.manifest import FOOTER_BYTES, WeightManifest, wire_dtype
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalWeights:
-    """A whole segment on this host: its path, under which every process here can map it, and what it holds."""
+    """A whole segment on this host: its path, under which every process here can map it, and what it holds.
+
+    Adapters lie beside the segment of their `base`.
+    """
 
     path: str
     manifest: WeightManifest
+    base: "LocalWeights | None" = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, from which `from_json` makes the same."""
-        return {"path": self.path, "manifest": self.manifest.to_json()}
+        base = None if self.base is None else self.base.to_json()
+        return {"path": self.path, "manifest": self.manifest.to_json(), "base": base}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "LocalWeights":
         """Make it of what `to_json` returned."""
-        return cls(path=data["path"], manifest=WeightManifest.from_json(data["manifest"]))
+        base = None if data["base"] is None else cls.from_json(data["base"])
+        return cls(path=data["path"], manifest=WeightManifest.from_json(data["manifest"]), base=base)
 
     def map(self, mapped: MappedFiles | None = None) -> torch.Tensor:
         """Return the segment, by what is `mapped` already. Raises `ValueError` where it no longer holds this version, or is not

@@ -12,6 +12,7 @@ class RayObjects(SegmentTransport[np.ndarray]):
     medium = "object store"
     sparse = True
     lasts = True
+    adapters = True
 
     def offer(self, name: str, audience: Audience) -> np.ndarray:
         """See `Transport.offer`."""

@@ -14,6 +14,7 @@ class SharedMemory(SegmentTransport[str]):
     one_machine = True
     sparse = True
     lasts = True
+    adapters = True
 
     def __init__(self, *, device: torch.device | None = None) -> None:
         super().__init__(device=device)

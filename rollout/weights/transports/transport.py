@@ -61,6 +61,8 @@ class Transport:
     lasts: ClassVar[bool] = False
     """Whether a push lies apart from the learner's weights, in memory that its next step does not need, until the next push:
     engines may load it while the learner goes on."""
+    adapters: ClassVar[bool] = False
+    """Whether adapters can travel by it without the weights beside which they stand: the engines keep those in main memory."""
     slots: ClassVar[int] = 0
     """How many copies of the weights the learner holds for it."""
 
