@@ -2,16 +2,21 @@
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.gpu_check.__main__ import check
 from orchestrator.gpu_check.kernels import largest
-from orchestrator.gpu_check.page import page
+from orchestrator.gpu_check.page import HEAD, page
 from orchestrator.gpu_check.part import PARTS, Figure, Outcome, Part, Report
 from orchestrator.gpu_check.running import run_apart, run_here
 
 KERNELS, *_ = PARTS
+SHORT = replace(KERNELS, seconds=0.1)
 
 
 def test_the_parts_have_fifteen_minutes_together_and_a_file_each() -> None:
@@ -49,7 +54,7 @@ def test_a_part_that_faults_tells_its_traceback_and_what_it_had_found(tmp_path: 
 
 
 def test_a_part_that_hangs_is_ended_at_its_deadline() -> None:
-    outcome = run_apart(Part(name=KERNELS.name, title="", seconds=0.1), small=True)
+    outcome = run_apart(SHORT, small=True)
     assert outcome.fault.startswith("it ran past its 0.4 s")
 
 
@@ -63,8 +68,39 @@ def test_the_page_says_that_nothing_was_run_on_a_gpu_where_none_was() -> None:
     assert "Not run on a GPU yet" not in page(PARTS, [outcome], machine="H100", gpu=True)
 
 
+def test_what_was_found_is_whole_at_any_moment(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    report = Report("kernels", file)
+
+    def tell() -> None:
+        for number in range(300):
+            report.figure(str(number), number)
+
+    writing = threading.Thread(target=tell)
+    writing.start()
+    while writing.is_alive():  # as it would lie there if the part were killed now
+        assert Outcome.read(file).name == "kernels"
+    assert len(Outcome.read(file).figures) == 300
+
+
+def test_the_page_has_what_was_found_before_an_interrupt(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[Part]:
+        yield SHORT
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check(interrupted(), file=tmp_path / "gpu.md", small=True)
+    assert "it ran past its 0.4 s" in (tmp_path / "gpu.md").read_text(encoding="utf-8")
+
+
+def test_a_part_without_a_page_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not check([SHORT], file=None, small=True)
+    assert capsys.readouterr().out.startswith(f"## {SHORT.title}\n")
+
+
 def test_the_page_in_docs_has_every_part() -> None:
     text = Path("docs/gpu.md").read_text(encoding="utf-8")
+    assert text.startswith(HEAD), "`make gpu-check` writes it"
     assert [part.title for part in PARTS if f"## {part.title}\n" not in text] == []
     assert "Traceback" not in text
 

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from orchestrator.gpu_check.part import Outcome, Part
 
 NOT_RUN = (
-    "**Not run on a GPU yet.** The figures below are of the small form, on CPUs: they show that every part runs, and nothing "
-    "of a GPU."
+    "**Not run on a GPU yet.** The figures below are of the small form, on CPUs: they show that the parts run, but for the one "
+    "that needs Triton, and nothing of a GPU."
 )
 HEAD = """# GPU check
 
 `make gpu-check` writes this page: on a machine with a GPU it verifies what only a GPU can show, and measures it, in at most
-15 minutes. Each part runs in a process of its own with a deadline; one that faults does not stop the others. Without a GPU,
-or with `--small`, every part runs in a small form. On a machine that has torch (2.11 or later) and transformers alone,
-`python -m orchestrator.gpu_check --without-vllm` runs the parts that need no more. `--only kernels` runs one part.
+15 minutes, part by part. Each part runs in a process of its own with a deadline; one that faults does not stop the others.
+Without a GPU, or with `--small`, the parts run in a small form; `second_runner` needs Triton, so that without a GPU nothing of
+it runs. On a machine that has torch (2.11 or later) and transformers alone, `python -m orchestrator.gpu_check --without-vllm`
+runs the parts that need no more. `--only kernels` runs one part and prints what it finds, and this page stays as it is.
 """
 
 
@@ -21,11 +22,12 @@ def page(parts: Sequence[Part], outcomes: Sequence[Outcome], *, machine: str, gp
     """Return the page in Markdown: every part of `parts`, those without an outcome as not run."""
     found = {outcome.name: outcome for outcome in outcomes}
     texts = [HEAD, "" if gpu else f"{NOT_RUN}\n", f"Machine: {machine}.\n"]
-    texts += [_section(part, found.get(part.name)) for part in parts]
+    texts += [section(part, found.get(part.name)) for part in parts]
     return "\n".join(text for text in texts if text)
 
 
-def _section(part: Part, outcome: Outcome | None) -> str:
+def section(part: Part, outcome: Outcome | None) -> str:
+    """Return what the page says of a part."""
     if outcome is None:
         return f"## {part.title}\n\nNot run.\n"
     lines = [f"## {part.title}", "", f"`{part.name}`, {outcome.seconds:.0f} s: {said(outcome)}.", ""]
@@ -46,5 +48,7 @@ def said(outcome: Outcome) -> str:
     """Return in a word or two how a part ended."""
     if outcome.fault:
         return "faulted"
+    if not outcome.figures:
+        return "nothing measured"
     wrong = sum(not figure.holds for figure in outcome.figures)
     return f"{wrong} figures do not hold" if wrong else "all holds"

@@ -1,6 +1,7 @@
 """The parts of the check, and what one finds: figures, some with a bound, and notes."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,4 +104,11 @@ class Report:
         self._write()
 
     def _write(self) -> None:
-        self._file.write_text(json.dumps(asdict(self.outcome)), encoding="utf-8")
+        replace_text(self._file, json.dumps(asdict(self.outcome)))
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Write a file anew, so that it is whole whenever it is read, whatever ends the writer."""
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, file)

@@ -1,7 +1,6 @@
 """A push in buckets by gloo to another process, against copying the same bytes in memory."""
 
 import contextlib
-import multiprocessing
 import os
 import time
 from multiprocessing.connection import Connection
@@ -10,6 +9,7 @@ from statistics import median
 import torch
 
 from learner.bucket_publisher import BucketPublisher
+from orchestrator.bench.push.other_end import ANSWER_S, OtherEnd
 from orchestrator.cluster.this_machine import LOOPBACK
 from rollout.engines.vllm_settings import KEEP_FREED
 from rollout.weights.bucket_ways import BucketReceiver
@@ -36,10 +36,6 @@ def copy_seconds(nbytes: int) -> float:
 def bench_buckets(weights: dict[str, torch.Tensor], *, wire_dtype: str) -> dict[str, float]:
     """Measure the seconds to send weights in buckets to another process, which verifies them, and their ratio to a copy."""
     os.environ.setdefault("GLIBC_TUNABLES", KEEP_FREED)  # as in an engine's process
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_take_buckets, args=(theirs,), daemon=True)
-    process.start()
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     sender = BucketPublisher(
         transport="broadcast",
@@ -48,20 +44,18 @@ def bench_buckets(weights: dict[str, torch.Tensor], *, wire_dtype: str) -> dict[
         rank=0,
         ranks=1,
         device=torch.device("cpu"),
-        timeout_s=60.0,
+        timeout_s=ANSWER_S,
     )
     sending, rounds = [], []
-    for version in range(ROUNDS + 1):
-        manifest = sender.push(version)
-        before, began = copy_seconds(manifest.nbytes), time.perf_counter()
-        ours.send((manifest, sender.offer(version, whole=True, audience=HERE)))
-        sender.send(version, [weights])
-        ours.recv()
-        sending.append(time.perf_counter() - began)
-        rounds.append(sending[-1] / ((before + copy_seconds(manifest.nbytes)) / 2))
-    ours.close()
-    process.join()
-    sender.close()
+    with contextlib.closing(sender), contextlib.closing(OtherEnd(_take_buckets)) as end:
+        for version in range(ROUNDS + 1):
+            manifest = sender.push(version)
+            before, began = copy_seconds(manifest.nbytes), time.perf_counter()
+            end.give(manifest, sender.offer(version, whole=True, audience=HERE))
+            sender.send(version, [weights])
+            end.taken()
+            sending.append(time.perf_counter() - began)
+            rounds.append(sending[-1] / ((before + copy_seconds(manifest.nbytes)) / 2))
     return {
         "bytes": float(manifest.nbytes),
         "send_s": min(sending),
@@ -76,5 +70,6 @@ def _take_buckets(pipe: Connection) -> None:
     with contextlib.suppress(EOFError):
         while True:
             manifest, ways = pipe.recv()
+            began = time.perf_counter()
             receiver.receive(manifest, ways, lambda named: None, member=1, device=torch.device("cpu"))
-            pipe.send(True)
+            pipe.send(time.perf_counter() - began)

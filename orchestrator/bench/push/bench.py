@@ -1,12 +1,12 @@
-"""`python -m orchestrator.bench.push`: a weight push by size of model, against copying the same bytes in memory.
+"""A weight push by size of model, against copying the same bytes in memory.
 
-Each round measures the copy right before and right after the push, so that a machine with other work to do slows both.
-Only the load into an engine needs a model; the rest moves random tensors that are named like one's.
+`python -m orchestrator.bench.push`. Each round measures the copy right before and right after the push, so that a machine
+with other work to do slows both. Only the load into an engine needs a model; the rest moves random tensors that are named
+like one's.
 """
 
 import argparse
 import asyncio
-import contextlib
 import json
 import tempfile
 import time
@@ -25,17 +25,16 @@ from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
-from learner.publisher import WeightPublisher
 from learner.worker import TrainerWorker
-from orchestrator.bench.push_buckets import HERE, ROUNDS, bench_buckets, copy_seconds
+from orchestrator.bench.push.buckets import HERE, ROUNDS, bench_buckets, copy_seconds
+from orchestrator.bench.push.segments import bench_segments, publisher
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.engines.config import EngineConfig
 from rollout.engines.vllm_engine import VllmEngine
 from rollout.token_arrays import as_floats
 from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import WeightManifest, WireDtype
-from rollout.weights.receiver import WeightReceiver
-from rollout.weights.transports.catalog import TRANSPORTS, carries_buckets, open_transport
+from rollout.weights.manifest import WireDtype
+from rollout.weights.transports.catalog import TRANSPORTS, carries_buckets
 from rollout.weights.transports.transport import Transport
 
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
@@ -78,46 +77,6 @@ def named_tensors(width: int, layers: int) -> Weights:
     return found
 
 
-def bench_transport(weights: Weights, *, transport: str, wire_dtype: str) -> dict[str, float]:
-    """Measure the seconds to publish and to receive (read and verify), and their ratio to a copy of the bytes in memory.
-
-    What Ray takes to hand the bytes over comes on top for transport ray.
-    """
-    publishing, receiving, copying, rounds = [], [], [], []
-    nbytes = 0
-    with (
-        _publisher(weights, transport=transport, wire_dtype=wire_dtype) as sender,
-        contextlib.closing(WeightReceiver()) as receiver,
-    ):
-
-        def receive(manifest: WeightManifest) -> None:
-            receiver.accept(manifest, _offer(sender, manifest), number=0)
-
-        for version in range(1, 3):
-            receive(sender.push(version, gathered=[weights]))
-        for version in range(3, 3 + ROUNDS):
-            before = copy_seconds(sender.nbytes)
-            began = time.perf_counter()
-            manifest = sender.push(version, gathered=[weights])
-            published = time.perf_counter()
-            receive(manifest)
-            received = time.perf_counter()
-            copy = (before + copy_seconds(sender.nbytes)) / 2
-            publishing.append(published - began)
-            receiving.append(received - published)
-            copying.append(copy)
-            rounds.append((received - began) / copy)
-            nbytes = manifest.nbytes
-    return {
-        "bytes": float(nbytes),
-        "publish_s": min(publishing),
-        "receive_s": min(receiving),
-        "copy_s": min(copying),
-        "gb_per_s": nbytes / 1e9 / (min(publishing) + min(receiving)),
-        "times_memory_copy": median(rounds),
-    }
-
-
 async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
     """Measure the seconds that a running engine takes to load a push of a model in float32, verifying included."""
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
@@ -127,7 +86,7 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
     await engine.start()
     loading, rounds = [], []
     try:
-        with _publisher(weights, transport="shared_memory", wire_dtype="float32") as sender:
+        with publisher(weights, transport="shared_memory", wire_dtype="float32") as sender:
             for version in range(1, 1 + ROUNDS):
                 before = copy_seconds(sender.nbytes)
                 began = time.perf_counter()
@@ -185,39 +144,29 @@ def _answers(rank: TrainerWorker, *, seed: int) -> list[TrainingSample]:
     ]
 
 
-@contextlib.contextmanager
-def _publisher(weights: Weights, *, transport: str, wire_dtype: str) -> Iterator[WeightPublisher]:
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    opened = open_transport(transport)
-    with contextlib.closing(WeightPublisher(opened, shapes=shapes, dtype=wire_dtype)) as sender:
-        yield sender
-
-
-def _offer(sender: WeightPublisher, manifest: WeightManifest) -> object:
-    return sender.offer(manifest.version, whole=True, audience=HERE)
-
-
-def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str], sparse: bool) -> dict[str, float]:
-    """Return all figures, by `<size>/<transport>/`, `<size>/engine/` and `sparse/<learning rate>/`."""
-    found: dict[str, dict[str, float]] = {}
+def bench_push(
+    sizes: list[str], *, wire_dtype: str, engines: list[str], sparse: bool
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield figures as they come, under `<size>/<transport>`, `<size>/engine` and `sparse/<learning rate>`."""
     for size in sizes:
         weights = named_tensors(*SHAPES[size])
-        for transport, kind in TRANSPORTS.items():
-            if usable(kind):
-                found[f"{size}/{transport}"] = (
-                    bench_buckets(weights, wire_dtype=wire_dtype)
-                    if carries_buckets(transport)
-                    else bench_transport(weights, transport=transport, wire_dtype=wire_dtype)
-                )
+        for transport in usable_transports():
+            if carries_buckets(transport):
+                yield f"{size}/{transport}", bench_buckets(weights, wire_dtype=wire_dtype)
+            else:
+                yield f"{size}/{transport}", bench_segments(weights, transport=transport, wire_dtype=wire_dtype)
     for size in engines:
-        found[f"{size}/engine"] = asyncio.run(bench_engine(MODELS[size]))
+        yield f"{size}/engine", asyncio.run(bench_engine(MODELS[size]))
     for rate in RATES if sparse else ():
-        found[f"sparse/{rate}"] = bench_sparse(learning_rate=rate)
-    return {f"{group}/{name}": value for group, figures in found.items() for name, value in figures.items()}
+        yield f"sparse/{rate}", bench_sparse(learning_rate=rate)
 
 
-def usable(kind: type[Transport]) -> bool:
-    """Return whether this machine can use a transport."""
+def usable_transports() -> list[str]:
+    """Return the transports that this machine can use."""
+    return [name for name, kind in TRANSPORTS.items() if _usable(kind)]
+
+
+def _usable(kind: type[Transport]) -> bool:
     try:
         kind.require()
     except ValueError:
@@ -235,13 +184,10 @@ def main() -> None:
     parser.add_argument("--sparse", action="store_true", help="measure how much less travels in steps of reinforcement")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    figures = bench_push(given.sizes, wire_dtype=given.wire_dtype, engines=given.engines, sparse=given.sparse)
+    found = bench_push(given.sizes, wire_dtype=given.wire_dtype, engines=given.engines, sparse=given.sparse)
+    figures = {f"{group}/{name}": value for group, part in found for name, value in part.items()}
     table = Table("figure", "value", title=f"weight push, {given.wire_dtype}, {given.threads} threads")
     for name, value in figures.items():
         table.add_row(name, f"{value:,.4g}")
     Console(stderr=True).print(table)
     print(json.dumps(figures))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Weight pushes by size of model and by transport."""
