@@ -2,10 +2,10 @@
 
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,12 +19,9 @@ from learner.trainer_group import TrainerGroup
 from orchestrator.bench.accounts import bench_accounts
 from orchestrator.bench.envs import bench_steps
 from orchestrator.bench.loop import bench_loop
+from orchestrator.bench.processes import started
 from orchestrator.bench.rollout import bench_rollout, same_length
 from orchestrator.bench.training import bench_training
-from orchestrator.cluster.bundles import reserve, wanted_by
-from orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from orchestrator.cluster.rollout_actors import make_rollout_pool
-from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import RlConfig
@@ -41,42 +38,31 @@ STEPPED = 64
 
 async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
     """Measure on the configuration's fresh model; returns the figures that `print_bench` shows."""
-    folder, rl = Path(tempfile.mkdtemp(prefix="temper-bench-")), config.section(RlConfig)
-    try:
-        model = folder / "model"
+    rl = config.section(RlConfig)
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        model = Path(folder) / "model"
         parameters = make_model(model, config.model.fresh, seed=config.seed)
-        start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
+        tokenizer = load_tokenizer(model)
+        alike = replace(config, rollout=same_length(config, len(ThoughtTags(tokenizer).cut(()))))
         began, stolen = time.monotonic(), _stolen_s()
-        closing = len(ThoughtTags(load_tokenizer(model)).cut(()))
-        rollout = same_length(config, closing)
-        bundles = await reserve(wanted_by(config))
-        pool = make_rollout_pool(
-            rollout, bundles=bundles, model_dir=model, version=WeightVersion(step=0), seed=config.seed
-        )
-        await pool.start()
-        engine_start = time.monotonic() - began
-        learner = await start_trainer_group(config.learner, bundles=bundles)
-        await learner.load(model, optim=rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
-        figures = {"model/parameters": float(parameters), "engine/start_s": engine_start}
-        sampling, groups = await bench_rollout(pool, mixture, config)
-        pad = pad_id(load_tokenizer(model))
-        sequences = samples_from_groups(groups, advantage=rl.loss.advantage)
-        figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
-        tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
-        figures |= bench_steps(tasks, config.environments, threads=config.rollout.programs)
-        figures |= await _pushing(pool, learner)
-        await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
-        await learner.use_threads(config.learner.threads_beside)
-        figures |= await bench_loop(pool, learner, mixture, config, pad_id=pad, version=REPEATS)
-        step_s = rl.answers_per_step / figures["loop/samples_per_s_lag_1"]
-        figures |= await bench_accounts(pool, learner, mixture, config, groups, folder=folder, step_s=step_s)
-        await learner.close()
-        await pool.close()
+        async with started(alike, model) as made:
+            pool, learner = made.pool, made.learner
+            figures = {"model/parameters": float(parameters), "engine/start_s": made.start_s}
+            await learner.load(model, optim=rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
+            sampling, groups = await bench_rollout(pool, mixture, config)
+            pad = pad_id(tokenizer)
+            sequences = samples_from_groups(groups, advantage=rl.loss.advantage)
+            figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
+            tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
+            figures |= bench_steps(tasks, config.environments, threads=config.rollout.programs)
+            figures |= await _pushing(pool, learner)
+            await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
+            await learner.use_threads(config.learner.threads_beside)
+            figures |= await bench_loop(pool, learner, mixture, config, pad_id=pad, version=REPEATS)
+            step_s = rl.answers_per_step / figures["loop/samples_per_s_lag_1"]
+            figures |= await bench_accounts(pool, learner, mixture, config, groups, folder=Path(folder), step_s=step_s)
         cores = (time.monotonic() - began) * (os.cpu_count() or 1)
         return figures | {"machine/stolen_share": (_stolen_s() - stolen) / cores}
-    finally:
-        stop_ray()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _pushing(pool: RolloutPool, learner: TrainerGroup) -> dict[str, float]:

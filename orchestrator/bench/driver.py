@@ -20,8 +20,6 @@ from pathlib import Path
 from statistics import fmean
 
 from learner.batches.builder import BatchBuilder
-from learner.batches.micro_batches import TrainBatch
-from learner.batches.samples import samples_from_groups
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.accounts import NoTracker
@@ -51,7 +49,7 @@ from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.step_metrics import step_metrics
 from rollout.pool.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.trajectory import Group, WeightVersion
+from rollout.trajectory import WeightVersion
 
 PROCESSES, RANKS = 2, 2
 SKIPPED = 2
@@ -137,9 +135,6 @@ async def _steps(
     mixture = open_mixture(config.environments, {}, split="train", seed=config.seed)
     builder = BatchBuilder(config=config.learner, pad_id=pad)
 
-    def batch(groups: list[Group]) -> TrainBatch:
-        return builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
-
     async def log(report: StepReport) -> None:
         run.log(STAGE, report.step, step_metrics(report))
         if report.step % TRAJECTORIES_EVERY == 0:
@@ -158,7 +153,7 @@ async def _steps(
             learner,
             mixture,
             rl,
-            batch,
+            builder,
             buffer=buffer,
             version=version,
             steps=steps,

@@ -18,17 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 from learner.batches.builder import BatchBuilder
-from learner.batches.samples import TrainingSample, samples_from_groups
+from learner.batches.samples import TrainingSample
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import FreshModelConfig, make_model
 from learner.trainer_group import TrainerGroup
+from orchestrator.bench.loop import batch_of
+from orchestrator.bench.processes import started
 from orchestrator.bench.rollout import sample_groups
-from orchestrator.cluster.bundles import reserve
-from orchestrator.cluster.placement import Wanted
-from orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from orchestrator.cluster.rollout_actors import make_rollout_pool
-from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
@@ -69,14 +66,8 @@ class Growth:
     costs: list[Cost]
 
 
-def most_actors(config: Config) -> int:
-    """Return how many actors there are at most."""
-    return replace(config.rollout, workers=max(WORKERS)).processes + config.learner.ranks
-
-
 async def bench_growth(config: Config, mixture: Mixture, say: Callable[[str], None]) -> list[Growth]:
     """Measure all four. `say` is told what comes next; engines start seven times."""
-    start_ray(slots=most_actors(config), min_sandbox_level=config.sandbox.min_level)
     folder = Path(tempfile.mkdtemp(prefix="temper-bench-"))
     try:
         bench = _Bench(config, mixture, folder)
@@ -90,7 +81,6 @@ async def bench_growth(config: Config, mixture: Mixture, say: Callable[[str], No
         contexts = await bench.contexts()
         return [answers, workers, sizes, contexts]
     finally:
-        stop_ray()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -105,7 +95,7 @@ class _Bench:
     async def answers(self) -> Growth:
         model, _ = self._model(self._config.model.fresh)
         size = self._rl.group_size
-        async with self._pool(self._config.rollout, model) as pool, self._learner(model) as learner:
+        async with self._started(self._config.rollout, model) as (pool, learner):
             costs = [await self._cost(pool, learner, model, x=n * size, groups=n) for n in PROMPTS]
         return Growth(name="answers in a step", unit=f"prompts x {size}", costs=costs)
 
@@ -114,7 +104,7 @@ class _Bench:
         costs = []
         for count in WORKERS:
             rollout = replace(self._config.rollout, workers=count)
-            async with self._pool(rollout, model) as pool, self._learner(model) as learner:
+            async with self._started(rollout, model) as (pool, learner):
                 costs.append(await self._cost(pool, learner, model, x=count, groups=PROMPTS[-1]))
         return Growth(
             name="rollout workers",
@@ -134,7 +124,7 @@ class _Bench:
                 mamba_heads=2 * width // 32,
             )
             model, parameters = self._model(shape)
-            async with self._pool(self._config.rollout, model) as pool, self._learner(model) as learner:
+            async with self._started(self._config.rollout, model) as (pool, learner):
                 costs.append(await self._cost(pool, learner, model, x=parameters, groups=PROMPTS[0]))
         return Growth(name="model size", unit="parameters", costs=costs)
 
@@ -143,7 +133,7 @@ class _Bench:
         model, _ = self._model(replace(self._config.model.fresh, max_positions=longest))
         rollout = replace(self._config.rollout, engine=replace(self._config.rollout.engine, max_model_len=longest))
         builder, costs = self._builder(model), []
-        async with self._pool(rollout, model) as pool, self._learner(model) as learner:
+        async with self._started(rollout, model) as (pool, learner):
             for length in CONTEXTS:
                 sequences = _random_sequences(length)
                 prompts = [tokens_of(sequence.ids[:length]) for sequence in sequences]
@@ -165,8 +155,7 @@ class _Bench:
             began = time.monotonic()
             sampled = await sample_groups(pool, tasks, answers=self._rl.group_size, first=self._tickets)
             generated = time.monotonic()
-            sequences = samples_from_groups(sampled, advantage=self._rl.loss.advantage)
-            await learner.step(builder.of_samples(sequences))
+            await learner.step(batch_of(sampled, self._rl, builder))
             times.append((generated - began, time.monotonic() - generated, await _push(pool, learner)))
         return _best(x, times)
 
@@ -178,29 +167,12 @@ class _Bench:
         return model, make_model(model, shape, seed=self._config.seed)
 
     @asynccontextmanager
-    async def _pool(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[RolloutPool]:
-        version, seed = WeightVersion(step=0), self._config.seed
-        bundles = await reserve(Wanted(engines=rollout.workers, processes=rollout.engine.processes))
-        pool = make_rollout_pool(rollout, bundles=bundles, model_dir=model, version=version, seed=seed)
-        await pool.start()
-        try:
-            yield pool
-        finally:
-            await pool.close()
-            bundles.free()
-
-    @asynccontextmanager
-    async def _learner(self, model: Path) -> AsyncIterator[TrainerGroup]:
-        bundles = await reserve(Wanted(ranks=self._config.learner.ranks))
-        learner = await start_trainer_group(self._config.learner, bundles=bundles)
-        try:
-            loss = LossConfig(objective="nll")
-            await learner.load(model, optim=OptimConfig(), loss=loss, total_steps=1000)
-            await learner.use_threads(self._config.learner.threads)
-            yield learner
-        finally:
-            await learner.close()
-            bundles.free()
+    async def _started(self, rollout: RolloutConfig, model: Path) -> AsyncIterator[tuple[RolloutPool, TrainerGroup]]:
+        config, loss = replace(self._config, rollout=rollout), LossConfig(objective="nll")
+        async with started(config, model) as made:
+            await made.learner.load(model, optim=OptimConfig(), loss=loss, total_steps=1000)
+            await made.learner.use_threads(config.learner.threads)
+            yield made.pool, made.learner
 
 
 async def _push(pool: RolloutPool, learner: TrainerGroup) -> float:

@@ -8,7 +8,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +19,9 @@ from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import samples_from_groups
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
+from orchestrator.bench.processes import started
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.cluster.bundles import reserve, wanted_by
-from orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from orchestrator.cluster.rollout_actors import make_rollout_pool
-from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.loop import Loop, StepReport
 from orchestrator.loop_sides import Rollouts
@@ -70,9 +67,6 @@ async def bench_loop(
     rl, builder = config.section(RlConfig), BatchBuilder(config=config.learner, pad_id=pad_id)
     serving = VersionCell(WeightVersion(step=version))
 
-    def batch(groups: list[Group]) -> TrainBatch:
-        return builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
-
     async def token_s(lag: int) -> float:
         reports: list[StepReport] = []
 
@@ -80,14 +74,14 @@ async def bench_loop(
             reports.append(report)
 
         buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0)
-        await run_steps(pool, learner, mixture, rl, batch, buffer=buffer, version=serving, steps=STEPS, on_step=keep)
+        await run_steps(pool, learner, mixture, rl, builder, buffer=buffer, version=serving, steps=STEPS, on_step=keep)
         counted = reports[SKIPPED:]
         return sum(report.times.total for report in counted) / sum(_tokens(report.groups) for report in counted)
 
-    alone, steps = [await _alone(pool, learner, mixture, rl, batch, number=0)], []
+    alone, steps = [await _alone(pool, learner, mixture, rl, builder, number=0)], []
     for number in range(1, ROUNDS + 1):
         steps.append(await token_s(lag=1))
-        alone.append(await _alone(pool, learner, mixture, rl, batch, number=number))
+        alone.append(await _alone(pool, learner, mixture, rl, builder, number=number))
     overlaps = [
         step / fmean((before.longer_s, after.longer_s))
         for step, (before, after) in zip(steps, pairwise(alone), strict=True)
@@ -108,7 +102,7 @@ async def run_steps(
     learner: TrainerGroup,
     mixture: Mixture,
     rl: RlConfig,
-    batch: Callable[[list[Group]], TrainBatch],
+    builder: BatchBuilder,
     *,
     buffer: Buffer,
     version: VersionCell,
@@ -130,7 +124,7 @@ async def run_steps(
         buffer=buffer,
         version=version,
         group_size=rl.group_size,
-        make_batches=lambda groups: [batch(groups)],
+        make_batches=lambda groups: [batch_of(groups, rl, builder)],
         on_group=on_group,
         on_step=on_step,
         save=nothing,
@@ -142,12 +136,17 @@ async def run_steps(
     await loop.run(1, steps)
 
 
+def batch_of(groups: Sequence[Group], rl: RlConfig, builder: BatchBuilder) -> TrainBatch:
+    """Return the batch of a step's groups."""
+    return builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
+
+
 async def _alone(
     pool: RolloutPool,
     learner: TrainerGroup,
     mixture: Mixture,
     rl: RlConfig,
-    batch: Callable[[list[Group]], TrainBatch],
+    builder: BatchBuilder,
     *,
     number: int,
 ) -> Alone:
@@ -156,7 +155,7 @@ async def _alone(
     began = time.monotonic()
     groups = await sample_groups(pool, tasks, answers=rl.group_size, first=10**6 + number * rl.groups_per_step)
     generated, tokens = time.monotonic(), _tokens(groups)
-    await learner.step(batch(groups))
+    await learner.step(batch_of(groups, rl, builder))
     learnt = time.monotonic()
     return Alone(generate_s=(generated - began) / tokens, learn_s=(learnt - generated) / tokens, tokens=tokens)
 
@@ -169,21 +168,13 @@ async def bench_fresh(config: Config) -> dict[str, float]:
     """Measure the loop on the configuration's fresh model, with processes of its own."""
     rl, mixture = config.section(RlConfig), open_mixture(config.environments, {}, split="train", seed=config.seed)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
-        try:
-            model = Path(folder) / "model"
-            make_model(model, config.model.fresh, seed=config.seed)
-            start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
-            version, bundles = WeightVersion(step=0), await reserve(wanted_by(config))
-            pool = make_rollout_pool(
-                config.rollout, bundles=bundles, model_dir=model, version=version, seed=config.seed
-            )
-            await pool.start()
-            learner = await start_trainer_group(config.learner, bundles=bundles)
-            await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
-            await learner.use_threads(config.learner.threads_beside)
-            return await bench_loop(pool, learner, mixture, config, pad_id=pad_id(load_tokenizer(model)), version=0)
-        finally:
-            stop_ray()
+        model = Path(folder) / "model"
+        make_model(model, config.model.fresh, seed=config.seed)
+        async with started(config, model) as made:
+            await made.learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
+            await made.learner.use_threads(config.learner.threads_beside)
+            pad = pad_id(load_tokenizer(model))
+            return await bench_loop(made.pool, made.learner, mixture, config, pad_id=pad, version=0)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import asyncio
 import json
 import math
 import random
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,16 +15,11 @@ from pathlib import Path
 from statistics import fmean
 
 from learner.batches.builder import BatchBuilder
-from learner.batches.micro_batches import TrainBatch
-from learner.batches.samples import samples_from_groups
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.loop import run_steps
+from orchestrator.bench.processes import started
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.cluster.bundles import reserve, wanted_by
-from orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from orchestrator.cluster.rollout_actors import make_rollout_pool
-from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.loop import StepReport
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, settled_config
@@ -107,41 +101,27 @@ class _Bench:
         async def keep(report: StepReport) -> None:
             reports.append(report)
 
-        def batch(groups: list[Group]) -> TrainBatch:
-            return self.builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
-
         workers, version = LongTailed(self.pool), self.version
         await run_steps(
-            workers, self.learner, mixture, rl, batch, buffer=buffer, version=version, steps=STEPS, on_step=keep
+            workers, self.learner, mixture, rl, self.builder, buffer=buffer, version=version, steps=STEPS, on_step=keep
         )
         return reports
 
 
 async def bench_tails(config: Config) -> dict[str, float]:
     """Return for each way its tokens a second over those at lag 0, how far it lagged, and how long its answers were."""
-    folder = Path(tempfile.mkdtemp(prefix="temper-bench-"))
-    try:
-        model, rl = folder / "model", config.section(RlConfig)
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        model, rl = Path(folder) / "model", config.section(RlConfig)
         make_model(model, config.model.fresh, seed=config.seed)
-        start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
-        served = WeightVersion(step=0)
-        bundles = await reserve(wanted_by(config))
-        pool = make_rollout_pool(config.rollout, bundles=bundles, model_dir=model, version=served, seed=config.seed)
-        await pool.start()
-        learner = await start_trainer_group(config.learner, bundles=bundles)
-        await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=len(WAYS) * STEPS)
-        await learner.use_threads(config.learner.threads_beside)
-        builder = BatchBuilder(config=config.learner, pad_id=pad_id(load_tokenizer(model)))
-        shared = _Bench(
-            config=config, pool=pool, learner=learner, builder=builder, version=VersionCell(WeightVersion(step=0))
-        )
-        made = {name: await shared.reports(max_lag=lag, over_sampling=beyond) for name, (lag, beyond) in WAYS.items()}
-        await learner.close()
-        await pool.close()
-        return _figures(made)
-    finally:
-        stop_ray()
-        shutil.rmtree(folder, ignore_errors=True)
+        async with started(config, model) as made:
+            await made.learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=len(WAYS) * STEPS)
+            await made.learner.use_threads(config.learner.threads_beside)
+            builder = BatchBuilder(config=config.learner, pad_id=pad_id(load_tokenizer(model)))
+            version = VersionCell(WeightVersion(step=0))
+            bench = _Bench(config=config, pool=made.pool, learner=made.learner, builder=builder, version=version)
+            return _figures(
+                {name: await bench.reports(max_lag=lag, over_sampling=beyond) for name, (lag, beyond) in WAYS.items()}
+            )
 
 
 def _figures(made: Mapping[str, list[StepReport]]) -> dict[str, float]:

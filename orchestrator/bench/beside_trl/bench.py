@@ -28,7 +28,6 @@ from envs.core.task import Task
 from envs.source import GeneratedSource
 from learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
 from orchestrator.bench.beside_trl.loop_side import (
-    ACTORS,
     ANSWER_TOKENS,
     ANSWERS,
     LEARNING_RATE,
@@ -37,7 +36,6 @@ from orchestrator.bench.beside_trl.loop_side import (
     Work,
 )
 from orchestrator.bench.beside_trl.trl_side import Part, TrlSide, TrlWork, trl_is_there
-from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.mixture import Mixture
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
@@ -149,13 +147,7 @@ async def bench_all(
             else:
                 fresh_qwen3(model, width=256, layers=4)
             for work in works:
-                start_ray(slots=ACTORS, min_sandbox_level=0)
-                try:
-                    measured = await bench_beside_trl(
-                        model, work, repeats=repeats, threads=threads, recompute=recompute
-                    )
-                finally:
-                    stop_ray()
+                measured = await bench_beside_trl(model, work, repeats=repeats, threads=threads, recompute=recompute)
                 figures |= {key.replace("trl/", f"trl/{name}/", 1): values for key, values in measured.items()}
     return figures
 

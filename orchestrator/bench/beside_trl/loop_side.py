@@ -9,21 +9,19 @@ from pathlib import Path
 
 import psutil
 
+from envs.binding import EnvConfig
+from envs.sandbox.sandbox import SandboxConfig
 from learner.batches.builder import BatchBuilder
-from learner.batches.micro_batches import TrainBatch
-from learner.batches.samples import samples_from_groups
 from learner.config import LearnerConfig, OptimConfig
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.beside_trl.trl_side import Part
 from orchestrator.bench.loop import run_steps
+from orchestrator.bench.processes import started
 from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.cluster.bundles import reserve
-from orchestrator.cluster.placement import Wanted
-from orchestrator.cluster.rollout_actors import make_rollout_pool
-from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.settings.loop import RlConfig
+from orchestrator.settings.run_config import RunConfig
 from rollout.engines.config import EngineConfig
 from rollout.engines.engine_process import cpu_s
 from rollout.episodes.episode import EpisodeLimits
@@ -38,7 +36,6 @@ LENGTH = 1024
 LEARNING_RATE = 1e-4
 SKIPPED = 2
 """Steps at the start of a part that are not counted: the pipeline fills."""
-ACTORS = 2
 ROLLOUT = RolloutConfig(
     engine=EngineConfig(max_model_len=LENGTH),
     limits=EpisodeLimits(turn_tokens=ANSWER_TOKENS, total_tokens=LENGTH, turns=1),
@@ -85,23 +82,23 @@ class LoopSide:
             group_size=work.group_size,
             optim=OptimConfig(learning_rate=LEARNING_RATE, warmup_steps=0),
         )
-        config = LearnerConfig(
+        learner = LearnerConfig(
             threads=threads,
             threads_beside=max(1, threads - 1),
             micro_batch_tokens=8192,
             transport="shared_memory",
         )
-        version, bundles = WeightVersion(step=0), await reserve(Wanted(ranks=1, engines=1))
-        pool = make_rollout_pool(ROLLOUT, model_dir=model, version=version, seed=1, bundles=bundles)
-        await pool.start()
-        learner = await start_trainer_group(config, bundles=bundles)
-        await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=10**6)
-        try:
-            builder = BatchBuilder(config=config, pad_id=pad_id(load_tokenizer(model)))
-            yield cls(pool, learner, mixture, rl, builder, steps=work.steps)
-        finally:
-            await learner.close()
-            await pool.close()
+        config = RunConfig(
+            name="bench",
+            envs={"math": EnvConfig()},
+            rollout=ROLLOUT,
+            learner=learner,
+            sandbox=SandboxConfig(min_level=0),  # nothing is run there
+        )
+        async with started(config, model) as made:
+            await made.learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=10**6)
+            builder = BatchBuilder(config=learner, pad_id=pad_id(load_tokenizer(model)))
+            yield cls(made.pool, made.learner, mixture, rl, builder, steps=work.steps)
 
     async def steps(self, lag: int) -> Part:
         """Make the steps of a part, and those before it while the pipeline fills."""
@@ -120,7 +117,7 @@ class LoopSide:
             self._learner,
             self._mixture,
             self._rl,
-            self._batch,
+            self._builder,
             buffer=Buffer(groups_per_step=self._rl.groups_per_step, max_lag=lag, max_drops=0),
             version=self._version,
             steps=SKIPPED + self._steps,
@@ -135,9 +132,6 @@ class LoopSide:
             answers=len(answers),
             tokens=sum(answer.sampled_tokens for answer in answers),
         )
-
-    def _batch(self, groups: list[Group]) -> TrainBatch:
-        return self._builder.of_samples(samples_from_groups(groups, advantage=self._rl.loss.advantage))
 
     def _with_rewards(self, group: Group) -> Group:
         """Return the group with rewards at random, as TRL's have: a fresh model's answers are all wrong."""
