@@ -6,6 +6,7 @@ import sys
 
 from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
+from orchestrator.cli.completion_command import add_completion_command
 from orchestrator.cli.config_command import add_config_command
 from orchestrator.cli.env_commands import add_env_commands
 from orchestrator.cli.eval_command import is_override
@@ -65,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add_compare_command(commands)
     add_serve_command(commands)
     add_status_commands(commands)
+    add_completion_command(commands)
     return root
 
 

@@ -12,6 +12,7 @@ dev=requirements/dev.txt
 puzzles=requirements/puzzles.txt # its pycosat needs a C compiler; one environment goes without where there is none
 mamba=requirements/mamba.txt     # of the GPU stack
 fused=requirements/fused.txt
+log=$venv/setup.log # what uv, pip and compilers say
 # Built from source against the installed torch, so it comes after everything else and without build isolation.
 built_last='^deepspeed=='
 cuda=13    # what the GPU stack's torch is built with
@@ -21,6 +22,15 @@ fail() {
     echo "setup: $*" >&2
     exit 1
 }
+
+say_log() {
+    local status=$?
+    if [ $status != 0 ] && [ -s "$log" ]; then
+        echo "setup: failed; the end of $log:" >&2
+        tail -n 20 "$log" >&2
+    fi
+}
+trap say_log EXIT
 
 # Said before anything is downloaded. STACK=gpu goes on: a data centre's compatibility package may stand for the driver.
 check_driver() {
@@ -103,12 +113,12 @@ make_venv() {
 # All versions are pinned and the locks are complete, so no installer resolves anything. uv takes a tenth of pip's time
 # but does not read pip's configuration: where it finds no packages, pip does.
 install() {
-    UV_HTTP_RETRIES=1 "$venv/bin/uv" pip install --quiet --python "$python" --no-deps --no-build-isolation "$@" ||
+    UV_HTTP_RETRIES=1 "$venv/bin/uv" pip install --quiet --python "$python" --no-deps --no-build-isolation "$@" 2>>"$log" ||
         { echo "setup: uv could not install these; pip tries" >&2 && pip_install --no-build-isolation "$@"; }
 }
 
 pip_install() {
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile "$@"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile "$@" 2>>"$log"
 }
 
 # torch's CPU build: pip's own configuration first (a local copy), asked once and not waited for; then PyTorch's index.
@@ -166,6 +176,7 @@ fi
 
 [ "$stack" = cpu ] || check_driver
 [ $fuse = no ] || check_nvcc
+rm -f "$log"
 if [ $base = yes ]; then
     echo "setup: installing the $stack stack into $venv"
     rm -f "$venv/installed-fused"
@@ -180,6 +191,7 @@ if [ $base = yes ]; then
     [ "$stack" = cpu ] || install_mamba
     compile_bytecode
     ln -sf ../../requirements/temper "$venv/bin/temper"
+    [ ! -s "$log" ] || echo "setup: what the installers warned of is in $log"
     echo "setup: the command is $venv/bin/temper; '. $venv/bin/activate' makes that 'temper'"
     echo "$wanted" >"$stamp"
 fi

@@ -14,7 +14,22 @@ from pathlib import Path
 import pytest
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
-TOOLS = ("bash", "cat", "chmod", "cmp", "cp", "dirname", "grep", "head", "ln", "mkdir", "rm", "sed", "sha256sum")
+TOOLS = (
+    "bash",
+    "cat",
+    "chmod",
+    "cmp",
+    "cp",
+    "dirname",
+    "grep",
+    "head",
+    "ln",
+    "mkdir",
+    "rm",
+    "sed",
+    "sha256sum",
+    "tail",
+)
 OLD, NEW = "550.54.15", "580.65.06"
 
 PYTHON = """
@@ -142,6 +157,22 @@ def test_kernels_of_mamba_that_can_t_be_had_are_told_and_the_rest_is_installed(m
     assert done.returncode == 0
     assert "no model with Mamba layers is trained on a GPU" in " ".join(done.stderr.split())
     assert (machine.root / ".venv" / "installed").exists()
+
+
+def test_warnings_of_installers_go_to_a_file_and_are_shown_where_they_fail(machine: Machine) -> None:
+    warn = 'echo "warning: deprecated" >&2'
+    machine.program("uv-of-venv", warn)
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "what the installers warned of is in .venv/setup.log" in done.stdout
+    assert "deprecated" in (machine.root / ".venv" / "setup.log").read_text()
+    (machine.root / ".venv" / "installed").unlink()
+    machine.program("broken", f'[ "$1" = -c ] || {{ {warn}; exit 1; }}')
+    for name in ("uv", "python"):
+        shutil.copy(machine.root / "bin" / "broken", machine.root / ".venv" / "bin" / name)
+    broken = machine.setup()
+    assert broken.returncode == 1
+    assert "pip tries\nsetup: failed; the end of .venv/setup.log:\nwarning: deprecated" in broken.stderr
 
 
 def test_what_is_compiled_is_asked_for_and_told_with_how_long_it_takes(machine: Machine) -> None:

@@ -166,6 +166,7 @@ LATE_IMPORTS = {
         "orchestrator.reference.resolved_file.resolved_yaml",
         "orchestrator.reference.settings_page.settings_page",
     ],
+    "orchestrator/cli/completion_command.py": ["orchestrator.pipeline.config.KINDS"],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
     "orchestrator/cli/run_arguments.py": ["orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/serve_command.py": [

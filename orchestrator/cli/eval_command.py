@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from orchestrator.cli.env_lines import env_lines
+from orchestrator.cli.screen_options import add_screen_options, set_log_level
 from orchestrator.settings.data_option import DATA_OPTION
 from orchestrator.settings.text import is_file
 
@@ -122,6 +123,7 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         metavar="NAME",
         help=f"environment variable with the server's key (default: {KEY_VARIABLE})",
     )
+    add_screen_options(command)
     command.set_defaults(execute=_execute)
 
 
@@ -219,6 +221,7 @@ def _execute(given: argparse.Namespace) -> int:
     if given.what is None and given.url is None:
         raise ValueError("name what is to be evaluated: a YAML file, a model or a run; or a server with --url")
     require_read(given)
+    set_log_level(given.log_level)
     # Imported here: Ray, MLflow and transformers take 10 s to import, and --help needs none of them.
     from orchestrator.cli.run_eval import run_eval
 

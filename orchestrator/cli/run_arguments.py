@@ -5,6 +5,7 @@ from pathlib import Path
 
 from orchestrator.cli.eval_command import add_eval_command
 from orchestrator.cli.named_model import path_of_run
+from orchestrator.cli.screen_options import add_screen_options
 from orchestrator.stages.registry import HELP
 
 RUN_EPILOG = """examples:
@@ -63,7 +64,7 @@ def add_run_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         command = _add(
             commands, name, text, epilog=(SUBMIT_EPILOG if name == "submit" else BENCH_EPILOG.format(name=name))
         )
-        command.set_defaults(dry_run=False)
+        command.set_defaults(dry_run=False, quiet=False, log_level=None)
         if name == "submit":
             command.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
     _add_fork(commands)
@@ -93,6 +94,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         help="check all that a start checks, say what would run and go on, and start and write nothing",
     )
     command.add_argument("--json", action="store_true", help="with --dry-run: as one JSON object")
+    add_screen_options(command)
 
 
 def _add_fork(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -115,6 +117,7 @@ def _add_fork(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         metavar="FILE|key=value",
         help="the new run's name=, and settings that shall be others",
     )
+    add_screen_options(fork)
     fork.set_defaults(execute=_execute, dry_run=False)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.bench.all import bench, print_bench
 from orchestrator.bench.growth import bench_growth, write_growth
+from orchestrator.cli.screen_options import set_log_level
 from orchestrator.cli.submit import submit
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
@@ -29,6 +30,7 @@ GAVE_UP = 3
 
 def execute(given: argparse.Namespace) -> int:
     """Run one command; returns its exit status. Raise `ValueError` or `FileNotFoundError` for a mistake in the input."""
+    set_log_level(given.log_level)
     return reported(partial(_executed, given))
 
 
@@ -36,7 +38,7 @@ def _executed(given: argparse.Namespace) -> int:
     if given.command == "fork":
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
-        return asyncio.run(run_pipeline(config))
+        return asyncio.run(run_pipeline(config, quiet=given.quiet))
     if given.command == "submit":
         load_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
         return submit(given.config, given.overrides, given.address)
@@ -49,7 +51,7 @@ def _executed(given: argparse.Namespace) -> int:
     if given.command in ("bench", "bench-growth"):
         _measure(config, growth=given.command == "bench-growth")
         return 0
-    return asyncio.run(run_pipeline(config, only=only))
+    return asyncio.run(run_pipeline(config, only=only, quiet=given.quiet))
 
 
 def reported(work: Callable[[], int]) -> int:

@@ -52,7 +52,7 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
             given, PATIENT if file is None else read_text(file, []), told=told, envs=envs, presets=presets
         )
     if file is None:
-        return _through_pipeline(config_of(given, told=told, envs=envs, presets=presets))
+        return _through_pipeline(config_of(given, told=told, envs=envs, presets=presets), quiet=given.quiet)
     if envs or presets:
         raise ValueError(
             f"--{'env' if envs else 'preset'} beside {file}: a run is evaluated in its own environments; name the run itself "
@@ -60,7 +60,7 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
         )
     named = {} if given.name is None else {"name": given.name}
     found = merged(read_text(file, []), told) | named
-    return _through_pipeline(make_config(settled(overridden(found, given.overrides))), only="eval")
+    return _through_pipeline(make_config(settled(overridden(found, given.overrides))), only="eval", quiet=given.quiet)
 
 
 def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Config:
@@ -82,9 +82,9 @@ def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs,
     return make_config(settled(overridden(found, given.overrides)))
 
 
-def _through_pipeline(config: Config, *, only: str | None = None) -> int:
+def _through_pipeline(config: Config, *, only: str | None = None, quiet: bool) -> int:
     """Run the stages, and show the newest result."""
-    status = reported(lambda: asyncio.run(run_pipeline(config, only=only)))
+    status = reported(lambda: asyncio.run(run_pipeline(config, only=only, quiet=quiet)))
     results = RunDir(Path(config.runs_dir) / config.name).evals.glob("*.json")
     if status == 0 and (newest := max(results, key=lambda path: path.stat().st_mtime, default=None)):
         show(newest)
@@ -108,7 +108,8 @@ def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any
     settings = config.settings(config.instances[-1])
 
     def evaluate() -> int:
-        show(asyncio.run(evaluate_server(config, settings, server, model=given.model, label=label)))
+        asked = evaluate_server(config, settings, server, model=given.model, label=label, quiet=given.quiet)
+        show(asyncio.run(asked))
         return 0
 
     return reported(evaluate)

@@ -1,6 +1,7 @@
 """Ray itself: joining a cluster or starting one on this machine, and leaving it."""
 
 import os
+from pathlib import Path
 
 import ray
 from ray.job_config import JobConfig
@@ -10,15 +11,17 @@ from orchestrator.cluster.module_search import HOOK, FirstOnes, worker_variables
 from orchestrator.cluster.this_machine import ROOT
 
 
-def start_ray(*, slots: int, min_sandbox_level: int) -> None:
+def start_ray(*, slots: int, min_sandbox_level: int) -> Path | None:
     """Join the cluster that RAY_ADDRESS names, or start a private one on this machine.
 
     `slots` is how many actors the run needs. They ask for no CPU of Ray's own accounting, so that a laptop's two cores
     hold them all; their threads are set in the configuration instead. A cluster that is started here asks for a token,
     which Ray makes by default: some of its ports listen on every interface.
+
+    Returns the folder of what its workers on this machine print; None where this process was a member before.
     """
     if ray.is_initialized():
-        return
+        return None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray would run its workers at low priority: whatever else the machine does would starve the engines.
@@ -27,7 +30,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> None:
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)}
-    ray.init(
+    joined = ray.init(
         address=address,
         namespace="temper",
         log_to_driver=False,
@@ -36,6 +39,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> None:
         runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
         **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )
+    return Path(joined.address_info["session_dir"]) / "logs"
 
 
 def stop_ray() -> None:

@@ -1,5 +1,6 @@
 """Evaluation of a model behind an OpenAI-compatible server: no engine, no cluster and no run, but the same files."""
 
+import io
 import json
 import os
 import time
@@ -34,9 +35,11 @@ NO_VERSION = WeightVersion(step=0)
 
 
 async def evaluate_server(
-    config: RunConfig, settings: EvalConfig, server: ChatServer, *, model: str | None, label: str
+    config: RunConfig, settings: EvalConfig, server: ChatServer, *, model: str | None, label: str, quiet: bool = False
 ) -> Path:
     """Put held-out tasks to a model of a server; writes `eval/<label>.json` and its trajectories, returns the former.
+
+    Where it is `quiet` no progress is shown.
 
     Without `model` the server must have one alone. Raise `ValueError` where the server has no such model or can't be asked,
     where the folder has such a result or answers that were asked otherwise, and for what only an engine of ours can measure.
@@ -56,7 +59,7 @@ async def evaluate_server(
         name = await _model(client, model)
         folder.open()
         try:
-            with Progress(config.name) as progress:
+            with Progress(config.name, stream=io.StringIO() if quiet else None) as progress:
                 kept = KeptAnswers(folder.evals / f"{label}.answers.jsonl", _asked(config, settings, server, name))
                 goes_on = f"{len(kept)} of them answered before" if kept else f"--name {config.name} goes on with it"
                 progress.note(f"{len(tasks)} tasks for {name} at {server.url}, into {folder.root}; {goes_on}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from orchestrator.pipeline.start_checks import check_before, check_model
 from orchestrator.profiles.settled import told
 from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir, RunState
+from orchestrator.run.noise import noise_to, warnings_to
 from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Ended, MlflowTracker
 from orchestrator.session.run import Run
@@ -54,11 +56,12 @@ def prepared(config: Config, *, only: str | None = None) -> Prepared:
     return Prepared(folder=folder, ahead=ahead, notes=notes, reads=reads)
 
 
-async def run_pipeline(config: Config, *, only: str | None = None) -> int:
+async def run_pipeline(config: Config, *, only: str | None = None, quiet: bool = False) -> int:
     """Run the declared stages, or only the one of this name; returns the exit status.
 
     0 where all is done, 130 where a signal asked to stop (the same command continues). Faults are raised; what can be
-    known at the start is found before a file is written.
+    known at the start is found before a file is written. What libraries print goes into the run's log, where it is `quiet`
+    progress too.
     """
     ready = prepared(config, only=only)
     folder, notes = ready.folder, ready.notes
@@ -68,8 +71,12 @@ async def run_pipeline(config: Config, *, only: str | None = None) -> int:
         if ready.reads:
             notes += [overlap.note for overlap in overlaps_of(config, folder)]
         planned = _planned(config, folder, folder.state(), only)
-        with Progress(config.name) as progress:
-            for note in [*notes, *planned.notes]:
+        with (
+            noise_to(folder.log) as screen,
+            Progress(config.name, stream=sys.stdout if quiet else screen) as progress,
+            warnings_to(progress.note),
+        ):
+            for note in [*notes, *planned.notes, f"what libraries print: {folder.log}"]:
                 progress.note(note)
             return await _tracked(config, folder, progress, planned.ahead)
     finally:
@@ -137,7 +144,9 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
 async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -> None:
     """Start Ray where a stage needs it, and reserve what its processes take. Raise `NoRoomError` where there is not as much."""
     if wanted := placed(config, ahead):
-        start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
+        logs = start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
+        if logs is not None:
+            run.progress.note(f"what engines and ranks print: {logs}")
         run.bundles = await reserve(wanted)
         seen = run.bundles.require_folder(run.folder.root)
         await within(

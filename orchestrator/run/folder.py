@@ -69,6 +69,11 @@ class RunDir:
         return self.root / "faults"
 
     @property
+    def log(self) -> Path:
+        """What libraries printed in the driver."""
+        return self.root / "logs" / "driver.log"
+
+    @property
     def trajectories(self) -> Path:
         return self.root / "trajectories"
 

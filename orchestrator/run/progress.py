@@ -81,7 +81,12 @@ class Progress:
         self._stage: StageView | None = None
         self._began = clock()
         self._printed_at = float("-inf")
-        self._live = Live(get_renderable=self._panel, console=self._console) if self._console.is_terminal else None
+        self._live = self._panel_of(alone=stream is None) if self._console.is_terminal else None
+
+    def _panel_of(self, *, alone: bool) -> Live:
+        """Return the panel; where it is `alone` with what else is printed, that is shown above it."""
+        console = self._console
+        return Live(get_renderable=self._panel, console=console, redirect_stdout=alone, redirect_stderr=alone)
 
     def __enter__(self) -> "Progress":
         if self._live is not None:

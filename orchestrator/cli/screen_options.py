@@ -1,0 +1,27 @@
+"""What commands that run something show: `--quiet` and `--log-level`."""
+
+import argparse
+import logging
+import os
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_screen_options(command: argparse.ArgumentParser) -> None:
+    """Add the options to a command that runs stages."""
+    screen = command.add_argument_group("what is shown")
+    screen.add_argument(
+        "--quiet", action="store_true", help="write progress to runs/NAME/logs/driver.log too, and show faults alone"
+    )
+    screen.add_argument(
+        "--log-level",
+        choices=LEVELS,
+        help="what Python's loggers write to runs/NAME/logs/driver.log and vLLM to its own log (default: warning, error)",
+    )
+
+
+def set_log_level(level: str | None) -> None:
+    """Let the loggers of this process, and vLLM in its workers, write what is of this level or above it."""
+    if level is not None:
+        logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        os.environ["VLLM_LOGGING_LEVEL"] = level.upper()

@@ -1,0 +1,63 @@
+"""What libraries print while a run works, Ray, vLLM and others, goes into a file; the screen is for the run itself."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+OURS = ("rewards", "envs", "rollout", "learner", "orchestrator")
+"""The packages whose warnings are for people."""
+
+
+@contextmanager
+def noise_to(path: Path) -> Iterator[TextIO]:
+    """Append to a file what this process and its children write to standard output and error; give the screen itself.
+
+    It goes by file descriptors, so that it holds for libraries of whatever language.
+    """
+    path.parent.mkdir(exist_ok=True)
+    _flush()
+    kept = os.dup(1), os.dup(2)
+    screen = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8", errors="replace")
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        yield screen
+    finally:
+        _flush()
+        for number, descriptor in zip((1, 2), kept, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        screen.close()
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+@contextmanager
+def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
+    """Say what our own modules warn of by `logging`, instead of printing it."""
+    handler = _Saying(say)
+    for package in OURS:
+        logging.getLogger(package).addHandler(handler)
+    try:
+        yield
+    finally:
+        for package in OURS:
+            logging.getLogger(package).removeHandler(handler)
+
+
+class _Saying(logging.Handler):
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        self._say(record.getMessage())
