@@ -21,5 +21,5 @@ From the bottom up; each room imports itself and those above it in this list:
     grading       grading without a model
     bench         benchmarks
     gpu_check     what a machine with a GPU must do right, and how fast: a part a file, a page of what was found
-    cli           the commands of `python -m orchestrator`
+    cli           the commands of `temper`
 """

@@ -1,4 +1,4 @@
-"""The command line: `temper COMMAND ...`, or `python -m orchestrator COMMAND ...` in the repository."""
+"""The command line: `temper COMMAND ...`, or `temper COMMAND ...` in the repository."""
 
 import argparse
 import os
@@ -18,23 +18,23 @@ from orchestrator.cluster.module_search import FOLDER, search_last
 from orchestrator.run.redaction import blanked
 
 EPILOG = """examples:
-  python -m orchestrator run configs/demo.yaml
-  python -m orchestrator run configs/demo.yaml name=mine seed=2 rl.steps=50
-  python -m orchestrator run configs/demo.yaml --dry-run
-  python -m orchestrator run configs/recipes/one_gpu.yaml profile=gpu80
-  python -m orchestrator run configs/demo.yaml longer.yaml seed=2     (files lie over one another, the last one wins)
-  python -m orchestrator eval configs/demo.yaml eval.tasks=256
-  python -m orchestrator eval models/mine --preset gsm8k --greedy
-  python -m orchestrator eval models/mine --env math --data gsm8k_test.jsonl --greedy
-  python -m orchestrator fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
-  python -m orchestrator config configs/demo.yaml --explain rl.max_lag
-  python -m orchestrator status runs/demo --watch
-  python -m orchestrator scale runs/demo --rollout-workers 3
-  python -m orchestrator audit runs/demo
-  python -m orchestrator submit configs/demo.yaml --address http://127.0.0.1:8265
-  python -m orchestrator grade --env math --data gsm8k.jsonl --responses said.jsonl --out graded.jsonl
-  python -m orchestrator serve runs/demo
-  python -m orchestrator envcheck --env code --data humaneval.jsonl
+  temper run configs/demo.yaml
+  temper run configs/demo.yaml name=mine seed=2 rl.steps=50
+  temper run configs/demo.yaml --dry-run
+  temper run configs/recipes/one_gpu.yaml profile=gpu80
+  temper run configs/demo.yaml longer.yaml seed=2     (files lie over one another, the last one wins)
+  temper eval configs/demo.yaml eval.tasks=256
+  temper eval models/mine --preset gsm8k --greedy
+  temper eval models/mine --env math --data gsm8k_test.jsonl --greedy
+  temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
+  temper config configs/demo.yaml --explain rl.max_lag
+  temper status runs/demo --watch
+  temper scale runs/demo --rollout-workers 3
+  temper audit runs/demo
+  temper submit configs/demo.yaml --address http://127.0.0.1:8265
+  temper grade --env math --data gsm8k.jsonl --responses said.jsonl --out graded.jsonl
+  temper serve runs/demo
+  temper envcheck --env code --data humaneval.jsonl
 
 A run lives in runs/<name>/. The same command continues a run that was interrupted and skips what is done.
 

@@ -69,6 +69,8 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     output = before_stop
     assert status == 130, output
     assert "the same command continues" in output
+    assert "Writing model shards" in (run / "logs" / "driver.log").read_text()
+    assert "Writing model shards" not in output
     reached = len(rows(run, "rl"))
     assert reached < 12
 

@@ -1,1 +1,1 @@
-"""The commands of `python -m orchestrator`."""
+"""The commands of `temper`."""

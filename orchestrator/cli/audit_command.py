@@ -17,8 +17,8 @@ COLUMNS = (
 SHOWN = 50
 """How many findings are printed; --json has all."""
 EPILOG = """examples:
-  python -m orchestrator audit runs/demo
-  python -m orchestrator audit runs/demo --json | jq '.findings[]'
+  temper audit runs/demo
+  temper audit runs/demo --json | jq '.findings[]'
 
 Reads the folder alone: ledger.jsonl (the life of every ticket), metrics.jsonl, checkpoints and trajectories. The sums of the
 ledger balance at every step; no ticket is trained twice, and none is lost; every step has one row of metrics; the groups

@@ -6,22 +6,22 @@ from pathlib import Path
 from orchestrator.cli.named_model import path_of_run
 
 EPILOG = """example: two models on the tasks that both have answered; a run stands for its last evaluation
-  python -m orchestrator compare runs/demo/eval/sft.json runs/demo/eval/rl.json
-  python -m orchestrator compare runs/plain-1 runs/mixed-1 --out compare.json
+  temper compare runs/demo/eval/sft.json runs/demo/eval/rl.json
+  temper compare runs/plain-1 runs/mixed-1 --out compare.json
 
 The difference of accuracy has an interval by a bootstrap over tasks and a p value by the sign-flip test of pairs; beside it
 stands how many tasks would show a difference of so much.
 
 example: a curve of each seed, then the page
-  python -m orchestrator run configs/demo.yaml name=plain-1 seed=1 'eval.budget_shares=[0.25,0.5,1]'
-  python -m orchestrator run configs/demo.yaml name=mixed-1 seed=1 'eval.budget_shares=[0.25,0.5,1]' \\
+  temper run configs/demo.yaml name=plain-1 seed=1 'eval.budget_shares=[0.25,0.5,1]'
+  temper run configs/demo.yaml name=mixed-1 seed=1 'eval.budget_shares=[0.25,0.5,1]' \\
       rl.thinking.budget=0.5 'rl.thinking.budgets=[8,16,32]'
   ... the same with seed=2 and seed=3
-  python -m orchestrator compare --runs plain=runs/plain-1,runs/plain-2,runs/plain-3 \\
+  temper compare --runs plain=runs/plain-1,runs/plain-2,runs/plain-3 \\
       --runs mixed=runs/mixed-1,runs/mixed-2,runs/mixed-3 --out compare.html
 
 Points of different runs are the same where their share of the median free thought is, else where their budget is.
-A run that has no curve gets one afterwards: python -m orchestrator eval CONFIG name=NAME 'eval.budget_shares=[0.5]'.
+A run that has no curve gets one afterwards: temper eval CONFIG name=NAME 'eval.budget_shares=[0.5]'.
 """
 
 

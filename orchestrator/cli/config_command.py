@@ -8,12 +8,12 @@ from orchestrator.cli.named_model import path_of_run
 
 TEXT = "explain the settings, show what a configuration comes to, compare two"
 EPILOG = """examples:
-  python -m orchestrator config --explain rl.loss.error_guard
-  python -m orchestrator config --explain rl.loss
-  python -m orchestrator config configs/demo.yaml --explain rl.groups_per_step
-  python -m orchestrator config configs/demo.yaml --resolved rl.steps=50 > mine.yaml
-  python -m orchestrator config --diff configs/demo.yaml runs/demo
-  python -m orchestrator config --schema > settings.schema.json
+  temper config --explain rl.loss.error_guard
+  temper config --explain rl.loss
+  temper config configs/demo.yaml --explain rl.groups_per_step
+  temper config configs/demo.yaml --resolved rl.steps=50 > mine.yaml
+  temper config --diff configs/demo.yaml runs/demo
+  temper config --schema > settings.schema.json
 
 A setting is explained by its key: type, default, unit, meaning, what a change means to a run that goes on, and which stages
 read it; with FILE also by its value there and where that comes from. A section lists its settings. docs/settings.md has all.

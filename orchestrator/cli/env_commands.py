@@ -29,10 +29,10 @@ or type and message: then there is no reward) and seconds. Exit status 1 where a
 
 """
 ENVCHECK_EPILOG = """examples:
-  python -m orchestrator envcheck --env math --limit 200
-  python -m orchestrator envcheck --env code --data humaneval.jsonl
-  python -m orchestrator envcheck --env reasoning_gym --options '{dataset: mini_sudoku}'
-  python -m orchestrator envcheck --env math --data '{path: mine.csv, columns: {question: problem, answer: solution}}'
+  temper envcheck --env math --limit 200
+  temper envcheck --env code --data humaneval.jsonl
+  temper envcheck --env reasoning_gym --options '{dataset: mini_sudoku}'
+  temper envcheck --env math --data '{path: mine.csv, columns: {question: problem, answer: solution}}'
 
 It fails where a gold answer is not worth all, or a corrupted one is, and where no gold answer was tried.
 

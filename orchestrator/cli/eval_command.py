@@ -17,20 +17,20 @@ WHAT is one of
   a run            its folder or its name, such as runs/demo: its newest model, in its environments unless --env names others
 With --url it is left out, or a YAML file whose environments are asked.
 
-What is asked is environments, with --env, and standard sets, with --preset: `python -m orchestrator presets` lists them."""
+What is asked is environments, with --env, and standard sets, with --preset: `temper presets` lists them."""
 EPILOG = """examples:
-  python -m orchestrator eval configs/demo.yaml eval.tasks=256
-  python -m orchestrator eval models/mine --preset gsm8k --preset math500 --greedy
-  python -m orchestrator eval models/mine --preset gsm8k=gsm8k_test.jsonl --greedy
-  python -m orchestrator eval models/mine --env math --data gsm8k_test.jsonl --greedy
-  python -m orchestrator eval models/mine --env math --greedy \\
+  temper eval configs/demo.yaml eval.tasks=256
+  temper eval models/mine --preset gsm8k --preset math500 --greedy
+  temper eval models/mine --preset gsm8k=gsm8k_test.jsonl --greedy
+  temper eval models/mine --env math --data gsm8k_test.jsonl --greedy
+  temper eval models/mine --env math --greedy \\
       --data '{path: openai/gsm8k, config: main, split: test, columns: {question: question}}'
-  python -m orchestrator eval demo --samples 4 --temperature 0.6 --top-p 0.95
-  python -m orchestrator eval models/mine --env math=gsm8k_test.jsonl --env code=humaneval.jsonl --samples 8
-  python -m orchestrator eval --url http://127.0.0.1:8000/v1 --env math --data gsm8k_test.jsonl --greedy
+  temper eval demo --samples 4 --temperature 0.6 --top-p 0.95
+  temper eval models/mine --env math=gsm8k_test.jsonl --env code=humaneval.jsonl --samples 8
+  temper eval --url http://127.0.0.1:8000/v1 --env math --data gsm8k_test.jsonl --greedy
 
 Without a YAML file the results lie in a folder of their own, runs/NAME: eval/LABEL.json with every task, and trajectories.
-`python -m orchestrator compare A.json B.json` compares two of them task by task. A data file is used whole, each row once, in
+`temper compare A.json B.json` compares two of them task by task. A data file is used whole, each row once, in
 order; generated tasks are 64 unless --limit says otherwise. Settings of a configuration may be given beside the options, for
 example rollout.limits.total_tokens=16384 rollout.workers=4 rollout.engine.dtype=bfloat16 envs.math.format=gsm8k.
 

@@ -8,9 +8,9 @@ from envs.presets.preset import Preset
 
 TEXT = "list the standard sets for evaluation, or describe some of them"
 EPILOG = """examples:
-  python -m orchestrator presets
-  python -m orchestrator presets gsm8k
-  python -m orchestrator eval models/mine --preset gsm8k --greedy
+  temper presets
+  temper presets gsm8k
+  temper eval models/mine --preset gsm8k --greedy
 
 In a configuration a set is an environment, which rl evaluates between its steps but never trains on:
 
@@ -42,7 +42,7 @@ def table() -> list[str]:
     rows = [(one.name, one.title, str(one.rows), one.env, one.samples, one.data.name) for one in PRESETS.values()]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
-    return [*lines, "", "`python -m orchestrator presets NAME` says prompt, rule and source of one."]
+    return [*lines, "", "`temper presets NAME` says prompt, rule and source of one."]
 
 
 def description(preset: Preset) -> list[str]:

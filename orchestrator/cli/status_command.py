@@ -20,15 +20,15 @@ ANSWER_S = 20.0
 """How long `scale` waits for the run to take the request, in seconds."""
 SHOWN_TICKETS = 12
 STATUS_EPILOG = """examples:
-  python -m orchestrator status runs/demo --watch
-  python -m orchestrator status runs/demo --json | jq .members
+  temper status runs/demo --watch
+  temper status runs/demo --json | jq .members
 
 The driver writes status.json every supervision.pulse_s seconds. "answered" is how long ago a process answered last, "progress"
 counts what it got done, "quiet" is how long it has been at work without getting anything done. One that is silent or stalled
 too long (supervision.silent_s, supervision.stalled_s) is looked at, ended and replaced; what was found lies in RUN/faults.
 """
 SCALE_EPILOG = """example:
-  python -m orchestrator scale runs/demo --rollout-workers 3
+  temper scale runs/demo --rollout-workers 3
 
 Workers that are added are given groups once they serve the current weights; those that are too many finish theirs and leave.
 The next start of the run has rollout.workers of its configuration again.
@@ -149,7 +149,5 @@ def _scale(given: argparse.Namespace) -> int:
                 f"{given.run} did not take the request within {ANSWER_S:.0f} s: it has not started or is ending"
             )
         time.sleep(0.1)
-    print(
-        f"{given.rollout_workers} rollout workers are asked for; python -m orchestrator status {given.run} shows them"
-    )
+    print(f"{given.rollout_workers} rollout workers are asked for; temper status {given.run} shows them")
     return 0

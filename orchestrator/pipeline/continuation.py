@@ -66,7 +66,7 @@ def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> di
     if fixed:
         raise ValueError(
             f"{folder.root} was trained with {_listed(fixed)}; {_remedy(fixed)}, or begin another run: with name=, or at "
-            f"a checkpoint of this one with `python -m orchestrator fork`"
+            f"a checkpoint of this one with `temper fork`"
         )
     return found
 

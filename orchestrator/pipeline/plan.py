@@ -12,9 +12,7 @@ from orchestrator.pipeline.stage_list import free_name, single_instance
 from orchestrator.run.folder import RunState
 from orchestrator.stages.stage import Role, Stage, StageInstance
 
-REMEDY = (
-    "put it behind, take it out, or begin a run of its own from an older checkpoint with `python -m orchestrator fork`"
-)
+REMEDY = "put it behind, take it out, or begin a run of its own from an older checkpoint with `temper fork`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

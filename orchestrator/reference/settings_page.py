@@ -14,11 +14,11 @@ HEAD = """# All settings
 A configuration is a YAML file of these settings, and `key=value` on the command line goes over what it gives. Only `name` and
 one environment under `envs` must be given. This page is made from the classes that declare the settings (`make settings`).
 
-    python -m orchestrator config --explain rl.loss.error_guard                 # one setting, or a section
-    python -m orchestrator config configs/demo.yaml --explain rl.max_lag        # its value there too, and why
-    python -m orchestrator config configs/demo.yaml --resolved                  # all that a run would have
-    python -m orchestrator config --diff configs/demo.yaml runs/demo            # what differs
-    python -m orchestrator config --schema > settings.schema.json               # for editors
+    temper config --explain rl.loss.error_guard                 # one setting, or a section
+    temper config configs/demo.yaml --explain rl.max_lag        # its value there too, and why
+    temper config configs/demo.yaml --resolved                  # all that a run would have
+    temper config --diff configs/demo.yaml runs/demo            # what differs
+    temper config --schema > settings.schema.json               # for editors
 
 An editor with `yaml-language-server` completes and checks a file whose first line names the schema, as the shipped ones do:
 `# yaml-language-server: $schema=../docs/settings.schema.json`.

@@ -142,7 +142,7 @@ def read_curve(run_dir: Path, *, label: str | None) -> RunBudgetCurve:
     if not curves:
         raise ValueError(
             f"{run_dir} has no curve; evaluate it with eval.budgets or eval.budget_shares, for example "
-            f"`python -m orchestrator eval {run_dir / 'config.yaml'} 'eval.budget_shares=[0.25,0.5,1]'`"
+            f"`temper eval {run_dir / 'config.yaml'} 'eval.budget_shares=[0.25,0.5,1]'`"
         )
     if label is not None and label not in curves:
         raise ValueError(f"{run_dir} has no curve after {label!r}; it has one after {', '.join(curves)}")

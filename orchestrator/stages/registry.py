@@ -1,4 +1,4 @@
-"""The one list of stages. It is light: `python -m orchestrator --help` reads it, and importing the stages takes 10 s.
+"""The one list of stages. It is light: `temper --help` reads it, and importing the stages takes 10 s.
 
 To add a stage, write `orchestrator/stages/NAME.py` with a value `STAGE` (`orchestrator/stages/stage.py` says what it
 holds), and add a line here. Its command, `make NAME`, its section of the configuration, its checks and its figures follow.
