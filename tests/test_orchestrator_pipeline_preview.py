@@ -26,6 +26,8 @@ def test_a_new_run_is_told_of_and_leaves_nothing(tmp_path: Path, capsys: pytest.
     assert "  init       begins\n  eval-init  begins\n  sft        begins: 540 steps\n" in said
     assert "  rl         begins: 7 steps\n" in said
     assert "processes: 1 rank(s), 1 engine(s)\nnothing was started or written" in said
+    assert main([*given[:-1], "--json"]) == 2
+    assert "--json is for --dry-run" in capsys.readouterr().err
     assert main([*given, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in found["stages"]] == [

@@ -64,7 +64,7 @@ def add_run_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         command = _add(
             commands, name, text, epilog=(SUBMIT_EPILOG if name == "submit" else BENCH_EPILOG.format(name=name))
         )
-        command.set_defaults(dry_run=False, quiet=False, log_level=None)
+        command.set_defaults(dry_run=False, json=False, quiet=False, log_level=None)
         if name == "submit":
             command.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
     _add_fork(commands)
@@ -118,7 +118,7 @@ def _add_fork(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         help="the new run's name=, and settings that shall be others",
     )
     add_screen_options(fork)
-    fork.set_defaults(execute=_execute, dry_run=False)
+    fork.set_defaults(execute=_execute, dry_run=False, json=False)
 
 
 def _execute(given: argparse.Namespace) -> int:

@@ -30,6 +30,8 @@ GAVE_UP = 3
 
 def execute(given: argparse.Namespace) -> int:
     """Run one command; returns its exit status. Raise `ValueError` or `FileNotFoundError` for a mistake in the input."""
+    if given.json and not given.dry_run:
+        raise ValueError("--json is for --dry-run; `temper status RUN --json` tells of a run at work")
     set_log_level(given.log_level)
     return reported(partial(_executed, given))
 

@@ -11,7 +11,7 @@ def add_screen_options(command: argparse.ArgumentParser) -> None:
     """Add the options to a command that runs stages."""
     screen = command.add_argument_group("what is shown")
     screen.add_argument(
-        "--quiet", action="store_true", help="write progress to runs/NAME/logs/driver.log too, and show faults alone"
+        "--quiet", action="store_true", help="show faults alone; progress goes into runs/NAME/logs/driver.log"
     )
     screen.add_argument(
         "--log-level",
