@@ -27,7 +27,7 @@ FILES = "files"
 """Likewise, for calls that write files."""
 
 
-async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine_processes: int = 1) -> TrainerGroup:
+async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine_processes: int) -> TrainerGroup:
     """Start one actor per rank in its bundle, and wait until they have joined each other at the first one's address.
 
     `engine_processes` is how many an engine has. Where a machine was lost they wait until all bundles have one again.
