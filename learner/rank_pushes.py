@@ -22,7 +22,10 @@ class RankPushes:
         self._config, self._rank, self._heart = config, rank, heart
         self._transport: SegmentTransport[Any] | None = None  # kept from model to model, as its ways to the engines are
         self._publisher: WeightPublisher | BucketPublisher | AdapterPublisher | None = None
-        self._has_base = False  # whether what adapters stand beside was published
+        self._alone: bool | None = (
+            None  # whether this model's adapters are pushed without what they stand beside, once asked
+        )
+        self._has_base = False  # whether that was published
 
     def publish(self, version: int, engine: DeepSpeedEngine) -> WeightManifest | None:
         """Have the weights ready, written where the transport has room, or to be sent as they are; rank 0 returns which."""
@@ -30,7 +33,9 @@ class RankPushes:
             manifest = self._buckets(engine).push(version)
             return manifest if self._rank == 0 else None
         with self._heart.busy("publish"):
-            if engine.has_adapters and not self.why_merged(engine):
+            if self._alone is None:
+                self._alone = engine.has_adapters and not self.why_merged(engine)
+            if self._alone:
                 return self._push_adapters(version, engine)
             gathered = self._heart.for_each(engine.checkpoint_parameters())
             if self._rank == 0:
@@ -94,7 +99,7 @@ class RankPushes:
         if self._publisher is not None:
             self._publisher.close()
             self._publisher = None
-        self._has_base = False
+        self._alone, self._has_base = None, False
 
     def _way(self, engine: DeepSpeedEngine) -> SegmentTransport[Any]:
         if self._transport is None:

@@ -64,14 +64,14 @@ def adapter_names(model: PreTrainedModel) -> dict[str, str]:
     Raises `ValueError` where a checkpoint does not hold a weight in the layout in which it is trained: there its adapter
     is none to it.
     """
+    weights = {f"{name}.weight": torch.empty(_shape(layer), device="meta") for name, layer in _adapters(model)}
+    saved = {id(tensor): name for name, tensor in revert_weight_conversion(model, dict(weights)).items()}
     names: dict[str, str] = {}
-    for name, layer in _adapters(model):
-        weight = torch.empty(_shape(layer), device="meta")
-        saved = revert_weight_conversion(model, {f"{name}.weight": weight})
-        if len(saved) != 1 or next(iter(saved.values())) is not weight:
-            raise ValueError(f"a checkpoint of this model has {name}.weight in another layout")
-        (target,) = saved
-        names |= {f"{name}.lora_{part}.{ADAPTER}.weight": f"{target}{end}" for part, end in (("A", DOWN), ("B", UP))}
+    for name, weight in weights.items():
+        if id(weight) not in saved:
+            raise ValueError(f"a checkpoint of this model has {name} in another layout")
+        for part, end in (("A", DOWN), ("B", UP)):
+            names[f"{name.removesuffix('.weight')}.lora_{part}.{ADAPTER}.weight"] = f"{saved[id(weight)]}{end}"
     return names
 
 
