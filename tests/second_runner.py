@@ -1,4 +1,4 @@
-"""Limits of thoughts and a push in vLLM's second model runner without a GPU: `python tests/second_runner.py MODEL [ngram]`.
+"""Limits of thoughts and a push in vLLM's second model runner without a GPU: `python tests/second_runner.py MODEL`.
 
 Its kernels are run by Triton's interpreter (`TRITON_INTERPRET=1`), which vLLM's CPU build takes for a compiler where it is
 registered as one. That is as slow as can be, and the same Python, the same order of calls and the same numbers.
@@ -29,5 +29,5 @@ backends["cpu"] = Backend(compiler=None, driver=Interpreter)
 from test_rollout_engines_thought import CONFIG, story
 
 if __name__ == "__main__":
-    config = replace(CONFIG, runner="v2", speculation="ngram" if "ngram" in sys.argv else "off")
+    config = replace(CONFIG, runner="v2")
     asyncio.run(story(Path(sys.argv[1]), config, forced=12))

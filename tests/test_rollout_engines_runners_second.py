@@ -1,4 +1,4 @@
-"""Limits of thoughts, drafts and a push in vLLM's second model runner, its kernels interpreted: no GPU is needed for that."""
+"""Limits of thoughts and a push in vLLM's second model runner, its kernels interpreted: no GPU is needed for that."""
 
 import os
 import subprocess
@@ -13,14 +13,11 @@ LIMIT_S = 900.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("speculation", ["off", "ngram"])
-def test_the_second_runner_closes_thoughts_where_the_rule_does_and_agrees_with_the_trainer(
-    speculation: str, tmp_path: Path
-) -> None:
+def test_the_second_runner_closes_thoughts_where_the_rule_does_and_agrees_with_the_trainer(tmp_path: Path) -> None:
     model = tiny_models.qwen3(tmp_path / "model")
     paths = os.pathsep.join([str(SCRIPT.parent.parent), str(SCRIPT.parent)])
     ran = subprocess.run(
-        [sys.executable, str(SCRIPT), str(model), speculation],
+        [sys.executable, str(SCRIPT), str(model)],
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,

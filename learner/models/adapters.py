@@ -22,10 +22,12 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: int) -> None:
 
     W x becomes W x + (alpha / rank) B A x with B = 0 at first. Hu et al., "LoRA: Low-Rank Adaptation of Large Language
     Models", section 4.1, 2021. The output layer has none, and neither do output projections of Mamba layers, whose fused
-    kernel reads the weight without calling the layer.
+    kernel reads the weight without calling the layer. A is drawn, the same each time.
     """
     targets = [name for name, module in model.named_modules() if _takes_adapter(model, name, module)]
-    peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets), model, ADAPTER)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets), model, ADAPTER)
 
 
 def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -> bool:
