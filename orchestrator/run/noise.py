@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -28,7 +28,8 @@ def noise_to(path: Path) -> Iterator[TextIO]:
             os.dup2(file.fileno(), 2)
         yield screen
     finally:
-        _flush()
+        with suppress(OSError):  # where the file's disk is full, what is left goes to the screen
+            _flush()
         for number, descriptor in zip((1, 2), kept, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
