@@ -71,6 +71,13 @@ def test_a_local_run_keeps_its_results_in_the_callers_folder(tmp_path: Path, mon
     assert command[8:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
 
 
+@pytest.mark.parametrize("recipe", sorted((ROOT / "configs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_whose_limits_a_profile_is_to_make_room_for_are_submitted(recipe: Path) -> None:
+    assert str(recipe.relative_to(ROOT)) in run_command(recipe, ["runs_dir=/shared/runs"], local=False)
+    with pytest.raises(ValueError, match="total_tokens=99999999 is more than the engine takes"):
+        run_command(recipe, ["rollout.limits.total_tokens=99999999", "rollout.engine.max_model_len=8"], local=False)
+
+
 def test_files_that_settings_name_are_found_from_the_jobs_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from orchestrator.cli.screen_options import set_log_level
 from orchestrator.cli.submit import submit
 from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
-from orchestrator.pipeline.config import Config, load_config, settled_config
+from orchestrator.pipeline.config import Config, settled_config, unsettled_config
 from orchestrator.pipeline.fork import fork
 from orchestrator.pipeline.preview import lines, preview
 from orchestrator.pipeline.runner import run_pipeline
@@ -42,7 +42,7 @@ def _executed(given: argparse.Namespace) -> int:
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
         return asyncio.run(run_pipeline(config, quiet=given.quiet))
     if given.command == "submit":
-        load_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
+        unsettled_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
         return submit(given.config, given.overrides, given.address)
     config = settled_config(given.config, given.overrides)
     only = given.command if given.command in HELP else None

@@ -17,7 +17,7 @@ from orchestrator.cluster.module_search import FOLDER
 from orchestrator.cluster.ray_jobs import Job, JobServer, local_head
 from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.deadline import STOPPED
-from orchestrator.pipeline.config import Config, load_config
+from orchestrator.pipeline.config import Config, unsettled_config
 from orchestrator.pipeline.data_files import named_paths
 from orchestrator.settings.text import is_file
 
@@ -88,7 +88,7 @@ def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]
     On this machine `runs_dir` and what settings name become absolute, and modules of the user's own are found where they
     are. Raise `ValueError` where another machine could not know one of them.
     """
-    made = load_config(config, overrides)
+    made = unsettled_config(config, overrides)
     runs_dir = Path(made.runs_dir)
     if not local and not runs_dir.is_absolute():
         raise ValueError(f"runs_dir={runs_dir} must be absolute, on storage that all machines of the cluster share")

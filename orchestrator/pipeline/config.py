@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from envs.core.setting import kinds
 from envs.presets.catalog import with_preset
 from orchestrator.pipeline.stage_list import instances, with_settings
+from orchestrator.profiles.asked import found, placed
 from orchestrator.profiles.settled import settled
 from orchestrator.settings.fitting import require_shifts
 from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
@@ -112,6 +113,18 @@ def load_config(path: Path, overrides: list[str]) -> Config:
 def settled_config(path: Path, overrides: list[str]) -> Config:
     """Return the same with what its profile chooses for the hardware and the model: what is to be run. Raises likewise."""
     return make_config(settled(given_text(path, overrides)))
+
+
+def unsettled_config(path: Path, overrides: list[str]) -> Config:
+    """Return the configuration as far as it is known without the cluster, whose profile chooses what is not given.
+
+    The longest sequence counts as long as the limits that are given, since it will be. Raises as `load_config`.
+    """
+    given, longest = given_text(path, overrides), "rollout.engine.max_model_len"
+    limit = found(given, "rollout.limits.total_tokens")
+    if limit is not None and found(given, longest) is None:
+        given = placed(given, longest, limit)
+    return make_config(given)
 
 
 def given_text(path: Path, overrides: list[str]) -> dict[str, Any]:
