@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from learner.publisher import WeightPublisher
-from rollout.weights.adapted import WithBase
+from rollout.weights.adapted import DOWN, UP, WithBase
 from rollout.weights.manifest import Adapted, WeightManifest, require_held
 from rollout.weights.transports.transport import Audience, SegmentTransport
 
@@ -29,6 +29,9 @@ class AdapterPublisher:
         """`shapes` are those of the adapters by the names that they travel by, `base_shapes` those of the weights; an adapter
         counts `scale` times.
         """
+        assert {name.removesuffix(DOWN).removesuffix(UP) for name in shapes} <= base_shapes.keys(), (
+            "each is beside a weight"
+        )
         self.transport = transport
         self.scale = scale
         self._adapters = WeightPublisher(transport, shapes=shapes, dtype=dtype, room="adapters ")

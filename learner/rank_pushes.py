@@ -52,7 +52,7 @@ class RankPushes:
             return "learner.sparse_push=true sends what changed in the weights"
         trained = {parameter.dtype for parameter in engine.model.parameters()}
         if trained != {wire_dtype(config.wire_dtype)}:
-            return f"learner.wire_dtype={config.wire_dtype} would round weights and adapters before they are added"
+            return f"learner.wire_dtype={config.wire_dtype} is not the type that the learner computes in"
         try:
             adapter_shapes(engine.model)
         except ValueError as error:

@@ -1,7 +1,6 @@
-"""The command line: `temper COMMAND ...`, or `temper COMMAND ...` in the repository."""
+"""The command line: `temper COMMAND ...`, or `python -m orchestrator COMMAND ...` in the repository."""
 
 import argparse
-import os
 import sys
 
 from orchestrator.cli.audit_command import add_audit_command
@@ -14,7 +13,7 @@ from orchestrator.cli.presets_command import add_presets_command
 from orchestrator.cli.run_arguments import add_run_commands
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.status_command import add_status_commands
-from orchestrator.cluster.module_search import FOLDER, search_last
+from orchestrator.cluster.module_search import module_folder, search_last
 from orchestrator.run.redaction import blanked
 
 EPILOG = """examples:
@@ -73,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a fault, 2 a mistake in the input, 3 given up because
     something hung or died too often, 130 stopped as asked."""
-    search_last(os.environ.get(FOLDER, os.getcwd()))
+    search_last(module_folder())
     commands = parser()
     given, later = commands.parse_known_args(arguments)
     if later and not ("overrides" in given and all(map(is_override, later))):

@@ -13,7 +13,7 @@ from rollout.trajectory import Group, WeightVersion
 from rollout.trajectory_json import group_from_json, group_to_json
 
 Held = Literal["ready", "undecided", "dropped"]
-"""Whether a finished group waits for a step, for the decision on earlier ones, or was dropped since the last release."""
+"""Whether a finished group waits for a step, for the decision on earlier ones, or was dropped since the last step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferState:
-    """A buffer between two steps. `no_signal` and `failed` count what was dropped since the last release."""
+    """A buffer between two steps. `no_signal` and `failed` count what was dropped since the last step."""
 
     next_ticket: int
     totals: Totals

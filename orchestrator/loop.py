@@ -135,11 +135,10 @@ class Loop:
             producer.cancel()
             if self._loading is not None:
                 await asyncio.wait({self._loading})  # which has a deadline: whoever comes next finds engines at rest
-                self._loading.exception()
+                _told(self._loading)
             await self.evaluations.give_up()
             await asyncio.wait({producer}, timeout=END_S)
-            if producer.done() and not producer.cancelled():
-                producer.exception()  # of groups that nobody waits for any more: asyncio would tell it as forgotten
+            _told(producer)
 
     async def _produce(self) -> None:
         async with asyncio.TaskGroup() as groups:
@@ -285,6 +284,12 @@ class _Later:
             raise
         except Exception as error:
             self.fault = self.fault or error
+
+
+def _told(task: asyncio.Task[Any]) -> None:
+    """Count the fault of a task that nobody waits for any more as told: asyncio would tell it as forgotten."""
+    if task.done() and not task.cancelled():
+        task.exception()
 
 
 def _first_error(error: BaseException) -> BaseException:

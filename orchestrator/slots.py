@@ -52,7 +52,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """How many slots were in each state, in the mean over the time since the last release; the rest were free."""
+    """How many slots were in each state, in the mean over the time since it was asked last; the rest were free."""
 
     slots: int
     held: dict[SlotState, float]

@@ -174,9 +174,9 @@ elif [ $fuse = no ] || cmp -s "$fused" "$venv/installed-fused"; then
     exit 0
 fi
 
+rm -f "$log"
 [ "$stack" = cpu ] || check_driver
 [ $fuse = no ] || check_nvcc
-rm -f "$log"
 if [ $base = yes ]; then
     echo "setup: installing the $stack stack into $venv"
     rm -f "$venv/installed-fused"

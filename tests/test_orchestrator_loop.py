@@ -45,7 +45,7 @@ from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from rollout.weights.delivery import Push
 
-SLOW_S = 0.4
+SLOW_S = 0.8
 LIMIT = Deadline(seconds=20, setting="rl.timeout_s")
 TURN = Turn(
     context_ids=as_ids((1, 2)),

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from test_system_readme_env import block
 
+from orchestrator.cluster.module_search import FOLDER, worker_variables
+
 ROOT = Path(__file__).resolve().parent.parent
 TEMPER = str(ROOT / "requirements" / "temper")
 HOSTILE = ("envs", "rewards", "rollout", "learner", "orchestrator", "random", "yaml", "types", "ray")
@@ -85,3 +87,10 @@ def test_workers_of_ray_find_modules_as_the_driver_does(folder: Path) -> None:
     assert ours == str(ROOT / "envs" / "__init__.py")
     assert not standard.startswith(str(folder))
     assert not library.startswith(str(folder))
+
+
+def test_workers_of_a_job_find_the_modules_of_whoever_submitted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))  # the job itself runs in a copy of the repository
+    assert worker_variables()[FOLDER] == str(tmp_path)

@@ -150,9 +150,14 @@ def _gpu_sizes() -> list[float]:
 
 
 def told_by_torch() -> list[float]:
-    """Return the memory in GiB of each GPU that this process may use; none where torch finds none."""
-    command = (sys.executable, "-c", TORCH)
-    told = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True)
+    """Return the memory in GiB of each GPU that this process may use; none where torch finds none.
+
+    Raise `RuntimeError` with what torch says where it fails.
+    """
+    command = (sys.executable, "-P", "-c", TORCH)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
+    if told.returncode:
+        raise RuntimeError(f"torch can't say how much memory GPUs have, nor nvidia-smi: {told.stderr}")
     return visible(told.stdout, None)
 
 

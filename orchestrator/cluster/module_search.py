@@ -16,6 +16,11 @@ HOOK = f"{__name__}.search_as_driver"
 """What Ray calls first in each worker."""
 
 
+def module_folder() -> str:
+    """Return this folder: the current one, or in a job that of whoever submitted it."""
+    return os.environ.get(FOLDER, os.getcwd())
+
+
 def search_last(folder: str) -> None:
     """Find the modules of a folder in this process, where none of the same name lies elsewhere."""
     if folder not in sys.path:
@@ -30,7 +35,7 @@ def search_as_driver() -> None:
 def worker_variables() -> dict[str, str]:
     """Return the variables of the environment by which workers of Ray find modules as this process does."""
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return {"PYTHONPATH": python_path, FOLDER: os.getcwd()}
+    return {"PYTHONPATH": python_path, FOLDER: module_folder()}
 
 
 class FirstOnes(list[str]):

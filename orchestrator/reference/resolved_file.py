@@ -77,12 +77,12 @@ def resolve(path: Path, overrides: list[str]) -> ResolvedFile:
 
 
 def resolved_yaml(file: ResolvedFile) -> str:
-    """Return all that a run would have as YAML without secrets, which can be run; a comment says what it would have beside it.
+    """Return all that a run would have as YAML without secrets, which can be run.
 
-    Raise `ValueError` where a run would refuse it, as far as that is known.
+    Raise `ValueError` where a run would refuse it, and where what it would have is not known without the model.
     """
     if file.note:
-        return f"# {file.note}\n{yaml_text(values(SCHEMA, file.whole))}"
+        raise ValueError(file.note)
     return yaml_text(as_file(make_config(file.whole)))
 
 

@@ -15,7 +15,7 @@ FORMAT = 1
 STATE_FILE = "loop.json"
 """Format, mixture, tickets, and how many rows the ledger had."""
 GROUPS_FILE = "groups.jsonl"
-"""The groups that were finished and waited, or were dropped since the last release."""
+"""The groups that were finished and waited, or were dropped since the last step."""
 EPISODES_FILE = "episodes.jsonl"
 """Of the groups in flight the finished episodes, and of the others what they had sampled."""
 

@@ -76,6 +76,7 @@ def read_weights(
     is read, no longer.
     """
     adapted, base = weights.manifest.adapted, weights.base
+    assert (adapted is None) == (base is None), "adapters come beside weights"
     segment = weights.map(mapped)
     if adapted is None or base is None:
         yield from tensors(segment, weights.manifest)
