@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_models
 import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from safetensors.torch import load_file
@@ -177,6 +178,12 @@ def test_a_pattern_that_freezes_nothing_or_everything_is_refused():
         freeze(tiny_nemotron(), ["rooter"])
     with pytest.raises(ValueError, match="leaves no parameter to train"):
         freeze(tiny_nemotron(), ["."])
+
+
+def test_adapters_that_no_checkpoint_would_hold_are_refused(tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_models.qwen3_moe(tmp_path), dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"peft has put adapters beside model.layers.1.mlp.experts.* of a qwen3_moe"):
+        add_adapters(model, rank=2, alpha=4)
 
 
 def test_only_adapters_are_trained_and_begin_alike():

@@ -22,12 +22,20 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: int) -> None:
 
     W x becomes W x + (alpha / rank) B A x with B = 0 at first. Hu et al., "LoRA: Low-Rank Adaptation of Large Language
     Models", section 4.1, 2021. The output layer has none, and neither do output projections of Mamba layers, whose fused
-    kernel reads the weight without calling the layer. A is drawn, the same each time.
+    kernel reads the weight without calling the layer. A is drawn, the same each time. Raises `ValueError` where peft puts
+    adapters elsewhere: it takes dense layers of some models for the experts that have the same name.
     """
     targets = [name for name, module in model.named_modules() if _takes_adapter(model, name, module)]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets), model, ADAPTER)
+    ours = {name for name, _ in _adapters(model)}
+    lost = [name for name, _ in model.named_parameters() if is_adapter(name) and _layer(name) not in ours]
+    if lost:
+        raise ValueError(
+            f"learner.lora.rank={rank}: peft has put adapters beside {_layer(lost[0])} of a {model.config.model_type}, which "
+            "no checkpoint and no push would hold; set it to 0"
+        )
 
 
 def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -> bool:
@@ -110,6 +118,11 @@ def _adapters(model: PreTrainedModel) -> Iterator[tuple[str, LoraLinear]]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLinear):
             yield name, module
+
+
+def _layer(name: str) -> str:
+    """Return the name of the layer that an adapter's parameter belongs to."""
+    return name.partition(".lora_")[0]
 
 
 def _shape(layer: LoraLinear) -> tuple[int, int]:
