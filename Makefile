@@ -47,13 +47,13 @@ ui: setup  ## open MLflow's pages on http://127.0.0.1:5000
 submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
 	@$(PY) -m orchestrator submit $(CONFIG) $(ARGS)
 
-test: setup  ## set up, run the tests, two files at a time: a quarter of an hour
+test: setup  ## set up, run the tests, two files at a time: 20 minutes
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: setup  ## run the tests that take long: every row, every generator, every attack
 	@$(PY) -m pytest -m slow $(ARGS)
 
-test-faults: setup  ## kill, stop and starve real runs, two at a time, write docs/faults.md: 20 minutes
+test-faults: setup  ## kill, stop and starve real runs, two at a time, write docs/faults.md: half an hour
 	@rm -rf $(SEEN) && mkdir -p $(SEEN)
 	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults -n 2 --dist worksteal $(ARGS)
 	@$(if $(ARGS),,$(PY) tests/fault_table.py $(SEEN) docs/faults.md)

@@ -310,6 +310,7 @@ async def what_has_no_room_is_said_at_once() -> None:
     ray.kill(holder)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_be_placed_ends_there():
     for module in MODULES:
