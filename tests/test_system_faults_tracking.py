@@ -22,7 +22,7 @@ from orchestrator.run.metrics_log import MetricsRow
 
 MANY = 2000
 """Steps, more than are made."""
-SAVED_EVERY = 7
+SAVED_EVERY = 25
 SLOW_S = 12.0
 METRICS = (
     *(("sft", "train/loss"), ("rl", "train/loss"), ("rl", "rollout/answers")),
