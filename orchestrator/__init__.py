@@ -19,6 +19,7 @@ From the bottom up; each room imports itself and those above it in this list:
     pipeline      the configuration composed of their settings; the plan, the checks and the runner of a run
     reference     the settings told to people and editors: one explained, all on a page, two files beside each other
     grading       grading without a model
+    new_env       an environment of one's own, written to begin with
     bench         benchmarks
     gpu_check     what a machine with a GPU must do right, and how fast: a part a file, a page of what was found
     cli           the commands of `temper`

@@ -7,9 +7,10 @@ from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.completion_command import add_completion_command
 from orchestrator.cli.config_command import add_config_command
-from orchestrator.cli.env_commands import add_env_commands
+from orchestrator.cli.environments.env_commands import add_env_commands
+from orchestrator.cli.environments.new_env_command import add_new_env_command
+from orchestrator.cli.environments.presets_command import add_presets_command
 from orchestrator.cli.eval_command import is_override
-from orchestrator.cli.presets_command import add_presets_command
 from orchestrator.cli.run_arguments import add_run_commands
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.status_command import add_status_commands
@@ -34,6 +35,7 @@ EPILOG = """examples:
   temper grade --env math --data gsm8k.jsonl --responses said.jsonl --out graded.jsonl
   temper serve runs/demo
   temper envcheck --env code --data humaneval.jsonl
+  temper new-env my_env --tools
 
 A run lives in runs/<name>/. The same command continues a run that was interrupted and skips what is done.
 
@@ -61,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     add_config_command(commands)
     add_audit_command(commands)
     add_env_commands(commands)
+    add_new_env_command(commands)
     add_presets_command(commands)
     add_compare_command(commands)
     add_serve_command(commands)

@@ -92,6 +92,7 @@ ROOMS = {
         "pipeline",
         "reference",
         "grading",
+        "new_env",
         "bench",
         "gpu_check",
         "cli",

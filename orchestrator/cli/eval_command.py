@@ -4,7 +4,7 @@ import argparse
 import re
 from typing import Any
 
-from orchestrator.cli.env_lines import env_lines
+from orchestrator.cli.environments.env_lines import env_lines
 from orchestrator.cli.screen_options import add_screen_options, set_log_level
 from orchestrator.settings.data_option import DATA_OPTION
 from orchestrator.settings.text import is_file

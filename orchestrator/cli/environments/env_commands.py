@@ -13,7 +13,7 @@ from rich.console import Console
 from envs.catalog import ENVIRONMENTS, configured, environment
 from envs.core.bounds import positive
 from orchestrator.bench.envs import bench_envs
-from orchestrator.cli.env_lines import env_lines
+from orchestrator.cli.environments.env_lines import env_lines
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.grade import grade
 from orchestrator.grading.tasks import generated_tasks, read_tasks
