@@ -11,6 +11,7 @@ from orchestrator.cli.environments.env_commands import add_env_commands
 from orchestrator.cli.environments.new_env_command import add_new_env_command
 from orchestrator.cli.environments.presets_command import add_presets_command
 from orchestrator.cli.eval_command import is_override
+from orchestrator.cli.plan_command import add_plan_command
 from orchestrator.cli.run_arguments import add_run_commands
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.status_command import add_status_commands
@@ -28,6 +29,7 @@ EPILOG = """examples:
   temper eval models/mine --env math --data gsm8k_test.jsonl --greedy
   temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   temper config configs/demo.yaml --explain rl.max_lag
+  temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
   temper status runs/demo --watch
   temper scale runs/demo --rollout-workers 3
   temper audit runs/demo
@@ -61,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_run_commands(commands)
     add_config_command(commands)
+    add_plan_command(commands)
     add_audit_command(commands)
     add_env_commands(commands)
     add_new_env_command(commands)

@@ -94,6 +94,7 @@ ROOMS = {
         "grading",
         "new_env",
         "bench",
+        "planning",
         "gpu_check",
         "cli",
         "__main__",
@@ -169,6 +170,11 @@ LATE_IMPORTS = {
     ],
     "orchestrator/cli/completion_command.py": ["orchestrator.pipeline.config.KINDS"],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
+    "orchestrator/cli/plan_command.py": [
+        "orchestrator.planning.assumptions.Assumptions",
+        "orchestrator.planning.page.page",
+        "orchestrator.planning.plan.plan_of",
+    ],
     "orchestrator/cli/run_arguments.py": ["orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/serve_command.py": [
         "rollout.budget.config.ThoughtConfig",

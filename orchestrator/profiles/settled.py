@@ -32,8 +32,15 @@ CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
 """In this order: each goes by what those before it came to."""
 
 
-def settled(given: Given, *, ask: Callable[[], Hardware] = ask_hardware) -> Given:
+def settled(
+    given: Given,
+    *,
+    ask: Callable[[], Hardware] = ask_hardware,
+    shape: Callable[[Given], ModelShape] | None = None,
+) -> Given:
     """Return a configuration, as a YAML file would have it, with what its profile chooses and with the record of that.
+
+    The model's shape is that of its files unless `shape` says it.
 
     Raise `ValueError` or `FileNotFoundError` where the profile or the model is none.
     """
@@ -49,7 +56,7 @@ def settled(given: Given, *, ask: Callable[[], Hardware] = ask_hardware) -> Give
     seen = resolved(plain)
     if Asked(seen).gives_all():
         return given
-    return completed(plain, choice(seen, name, ask(), model_shape(seen)))
+    return completed(plain, choice(seen, name, ask(), (shape or model_shape)(seen)))
 
 
 def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ChosenConfig:

@@ -1,0 +1,44 @@
+"""The command `plan`: what a run would take, before it is run."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+TEXT = "say what a run would take of memory, disk and time, and which limits it would meet"
+EPILOG = """examples:
+  temper plan configs/demo.yaml
+  temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
+  temper plan configs/recipes/eight_gpus.yaml --gpus 2x8xH200-141G rl.max_lag=0 --json
+  temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G --assume answer_tokens=3000
+
+Of the model only config.json is read, in a folder (model.path=DIR) or by its name on the hub. Without --gpus it is planned for
+the cluster there is, or this machine. What is assumed stands at the end of a plan; docs/planning.md says how a figure is made.
+The exit status is 1 where a limit would be hit.
+"""
+
+
+def add_plan_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
+    raw = argparse.RawDescriptionHelpFormatter
+    command = commands.add_parser("plan", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
+    command.add_argument("config", type=Path, metavar="FILE", help="a YAML file; see configs/")
+    command.add_argument("overrides", nargs="*", metavar="FILE|key=value", help="what lies over it, the last one wins")
+    command.add_argument("--gpus", metavar="8xH100-80G", help="GPUs by number and name; 2x8xH100-80G are two machines")
+    command.add_argument(
+        "--assume", action="append", default=[], metavar="NAME=VALUE", help="another value of what is assumed"
+    )
+    command.add_argument("--json", action="store_true", help="as one JSON object")
+    command.set_defaults(execute=_execute)
+
+
+def _execute(given: argparse.Namespace) -> int:
+    # Imported here: what it plans with takes 10 s to import.
+    from orchestrator.planning.assumptions import Assumptions
+    from orchestrator.planning.page import page
+    from orchestrator.planning.plan import plan_of
+
+    assumptions = Assumptions().given(given.assume)
+    plan = plan_of(given.config, given.overrides, gpus=given.gpus, assumptions=assumptions)
+    print(json.dumps(asdict(plan), indent=1) if given.json else "\n".join(page(plan)))
+    return 0 if all(limit.holds for limit in plan.limits) else 1

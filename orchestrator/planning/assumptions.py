@@ -1,0 +1,61 @@
+"""What a plan takes for granted where nothing says it: shares of what the hardware could do, and what the answers are like.
+
+None of it is known before a run. A plan prints what it took, and each may be given (`--assume answer_tokens=2000`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What is assumed of machines, kernels and answers."""
+
+    host_gib_per_gpu: float = 128.0
+    """Main memory of a machine for each of its GPUs, in GiB, where the hardware is one by name (`--gpus`)."""
+    shm_gib: float = 0.0625
+    """Size of /dev/shm there, in GiB: what a container has that nobody told otherwise."""
+    engine_overhead_gib: float = 2.0
+    """What a process of an engine has beside weights and cache, in GiB: graphs, and what a pass computes."""
+    rank_overhead_gib: float = 3.0
+    """What a rank has beside all that is counted, in GiB: the context of CUDA, NCCL's buffers, fragments."""
+    prompt_tokens: float = 512.0
+    """Tokens of a prompt, in the mean."""
+    answer_share: float = 0.5
+    """Sampled tokens of an answer, in the mean, as a share of what its limits allow."""
+    answer_tokens: float = 0.0
+    """The same in tokens; 0 takes the share."""
+    kept_groups: float = 1.0
+    """Share of the groups that are trained on; those without signal are sampled for nothing."""
+    flops_learning: float = 0.4
+    """Share of a GPU's peak in bfloat16 that the learner's passes reach."""
+    flops_prefill: float = 0.5
+    """The same of engines over prompts."""
+    bandwidth_decoding: float = 0.7
+    """Share of a GPU's memory bandwidth that decoding reaches."""
+    pass_ms: float = 3.0
+    """What a decoding pass takes beside reading memory, in milliseconds: kernels that are launched, sampling, scheduling."""
+    link_share: float = 0.7
+    """Share of the bandwidth between GPUs, and between machines, that collectives reach."""
+    network_gbs: float = 50.0
+    """Bandwidth between two machines for each GPU, in GB/s: a 400 Gb/s adapter each."""
+    host_copy_gbs: float = 6.0
+    """Copies between main memory and a GPU, or in main memory, in GB/s for a process, with their checksums."""
+    disk_gbs: float = 1.0
+    """What a checkpoint's files are written with, in GB/s."""
+
+    def given(self, pairs: Sequence[str]) -> "Assumptions":
+        """Return them with `name=value` pairs over them. Raise `ValueError` for a name that is none, or no number."""
+        known = {each.name for each in fields(self)}
+        told: dict[str, float] = {}
+        for pair in pairs:
+            name, _, text = pair.partition("=")
+            if name not in known:
+                raise ValueError(f"--assume {pair}: nothing is called {name}; there are {', '.join(sorted(known))}")
+            try:
+                told[name] = float(text)
+            except ValueError:
+                raise ValueError(f"--assume {pair}: give a number, such as {name}={getattr(self, name):g}") from None
+            if told[name] < 0:
+                raise ValueError(f"--assume {pair}: must be 0 or more")
+        return replace(self, **told)

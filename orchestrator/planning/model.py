@@ -1,0 +1,155 @@
+"""The model of a plan: its own class, built without memory, so that what is counted is what would be trained and pushed.
+
+transformers builds it on torch's meta device from `config.json` alone, which takes tenths of a second at any size. A model
+whose configuration names code of its own is built by the class that transformers has for its `model_type`; where there is none
+it can't be trained here either.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from envs.data.hub import snapshot
+from learner.config import LearnerConfig
+from learner.engine.optimizer import freeze
+from learner.models.adapters import add_adapters, merged_names
+from learner.models.fresh import byte_tokenizer, hybrid_config
+from learner.models.loading import checkpoint_bytes
+from learner.models.shape import ModelShape, read_shape
+from orchestrator.planning.layers import Layer, layers_of
+from orchestrator.settings.run_config import ModelConfig
+from rollout.weights.manifest import WireDtype, layout
+
+CONFIG = "config.json"
+PARTS = (
+    ("routed experts", r"\.experts\."),
+    ("embedding", r"embed"),
+    ("output layer", r"^lm_head|output"),
+    ("Mamba", r"conv1d|in_proj|out_proj|A_log|dt_bias|\.D$"),
+    ("attention", r"[qkvo]_proj|qkv|q_norm|k_norm"),
+    ("MLP", r"up_proj|down_proj|gate_proj|gate_up"),
+)
+"""Parts of a model, each with what the names of its parameters contain; the first that fits is taken, and all else is
+`norms and routers`."""
+REST = "norms and routers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """A model that is not there yet, counted."""
+
+    name: str
+    """Its path or name; "a fresh hybrid" for one that `init` makes."""
+    kind: str
+    """Its `model_type`."""
+    parameters: int
+    """Tied ones once, adapters not included."""
+    trained: int
+    """Those that the optimiser has, adapters among them."""
+    active: int
+    """Those that a token goes through: of the routed experts as many as it is given to; the embedding is only looked up."""
+    largest_layer: int
+    """Those of the largest layer, which ZeRO-3 gathers whole; the embedding and the output layer count as layers."""
+    parts: dict[str, int]
+    """Parameters by part, as `PARTS` names them."""
+    layers: tuple[Layer, ...]
+    shape: ModelShape
+    push_bytes: dict[str, int]
+    """Bytes of a push of the whole weights, by the type in which they travel."""
+    checkpoint_bytes: int
+    """Bytes of a whole checkpoint at the most: the model, and what the optimiser needs to go on."""
+
+
+def planned_model(model: ModelConfig, learner: LearnerConfig) -> PlannedModel:
+    """Count the model of a run as its learner would have it.
+
+    Raise `FileNotFoundError` or `ValueError` where its configuration can't be had, or describes no model that can be trained.
+    """
+    name = "a fresh hybrid" if model.path is None else model.path
+    return counted(model_config(model), learner, name=name)
+
+
+def model_config(model: ModelConfig) -> PretrainedConfig:
+    """Return the configuration of a model, read of a folder that need not have more, downloaded alone where it is a name.
+
+    Raise as `planned_model`.
+    """
+    source = model.source
+    if source is None:
+        return hybrid_config(model.fresh, byte_tokenizer())
+    if source.on_hub:
+        return read_config(snapshot(source.path, kind="model", revision=source.revision, patterns=(CONFIG,)).folder)
+    return read_config(source.folder)
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """Return the configuration in a folder. Raise `FileNotFoundError` or `ValueError` where it has none that is known."""
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(f"{folder} has no {CONFIG}; a plan needs no more of a model than that file")
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder / CONFIG} describes a model that transformers has no class for, and code that a model brings is not "
+            f"run: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> PlannedModel:
+    """Count the model that a configuration describes, trained as a learner would. Raise as `planned_model`."""
+    model = skeleton(config)
+    text = config.get_text_config(decoder=True)
+    layers = layers_of(model, text)
+    sizes = {each: parameter.numel() for each, parameter in model.named_parameters()}
+    whole = sum(sizes.values())
+    ends = [
+        end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None
+    ]
+    looked_up = 0 if text.tie_word_embeddings else ends[0]
+    if learner.lora.rank:
+        add_adapters(model, rank=learner.lora.rank, alpha=learner.lora.alpha)
+    elif learner.frozen:
+        freeze(model, learner.frozen)
+    return PlannedModel(
+        name=name,
+        kind=config.model_type,
+        parameters=whole,
+        trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        active=whole - looked_up - sum(layer.parameters - layer.active for layer in layers),
+        largest_layer=max([*ends, *(layer.parameters for layer in layers)]),
+        parts=_parts(sizes),
+        layers=layers,
+        shape=read_shape(config, parameters=whole),
+        push_bytes={dtype: layout(push_shapes(model), dtype=dtype)[1] for dtype in get_args(WireDtype)},
+        checkpoint_bytes=checkpoint_bytes(model, bf16=learner.bf16),
+    )
+
+
+def skeleton(config: PretrainedConfig) -> PreTrainedModel:
+    """Build the model of a configuration on the meta device. Raise `ValueError` where transformers has no class for it."""
+    try:
+        with torch.device("meta"):
+            built: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except ValueError as error:
+        raise ValueError(f"a model of type {config.model_type} is no causal language model: {error}") from error
+    return built
+
+
+def push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that a push of the whole weights carries, by their names in a checkpoint."""
+    meta = {name: torch.empty(parameter.shape, device="meta") for name, parameter in merged_names(model)}
+    return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, meta).items()}
+
+
+def _parts(sizes: Mapping[str, int]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name, count in sizes.items():
+        part = next((part for part, pattern in PARTS if re.search(pattern, name)), REST)
+        counts[part] = counts.get(part, 0) + count
+    return counts

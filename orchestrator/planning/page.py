@@ -1,0 +1,127 @@
+"""A plan for people: a table of memory, lines for what is shared, the limits."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from textwrap import wrap
+
+from orchestrator.planning.engine_memory import EngineMemory
+from orchestrator.planning.limits import Limit, size
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.rank_memory import RankMemory
+
+WIDTHS = (14, 36)
+
+
+def page(plan: Plan) -> list[str]:
+    """Return the lines of a plan."""
+    said = [f"{plan.run} on {plan.hardware}, {plan.placement}: {_processes(plan)}", *_model(plan), ""]
+    said += _memory(plan)
+    said += ["", *_shared(plan), ""]
+    said += [_limit(one) for one in plan.limits]
+    said += ["", *_assumed(plan), ""]
+    failing = sum(not one.holds for one in plan.limits)
+    said.append(f"{failing} of {len(plan.limits)} limits would be hit" if failing else "no limit would be hit")
+    return said
+
+
+def _processes(plan: Plan) -> str:
+    parts = [f"{plan.ranks} rank{'s' * (plan.ranks != 1)}"] * bool(plan.ranks)
+    parts += [f"{plan.engines} engine{'s' * (plan.engines != 1)}"] * bool(plan.engines)
+    if plan.engine is not None and plan.engine.processes > 1:
+        parts[-1] += f" of {plan.engine.processes} processes"
+    return ", ".join(parts) + (f" on {plan.gpus} GPU{'s' * (plan.gpus != 1)}" if plan.gpus else "")
+
+
+def _model(plan: Plan) -> Iterator[str]:
+    model = plan.model
+    trained = "" if model.trained == model.parameters else f", {model.trained:,} trained"
+    active = "" if "routed experts" not in model.parts else f", {model.active:,} for a token"
+    yield f"model           {model.name} ({model.kind}): {model.parameters:,} parameters{active}{trained}"
+    yield "                " + ", ".join(f"{name} {count:,}" for name, count in model.parts.items())
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    rank, engine = _rank_rows(plan), _engine_rows(plan)
+    heads = (
+        f"a rank of {plan.ranks}" if plan.rank is not None else "",
+        f"an engine's process of {plan.engines * plan.engine.processes}" if plan.engine is not None else "",
+    )
+    yield _columns("memory", heads)
+    names = [*rank, *(name for name in engine if name not in rank and name != "peak")]
+    names = [name for name in names if name != "peak" and (rank.get(name) or engine.get(name))] + ["peak"]
+    for name in names:
+        yield _columns(name, (rank.get(name, ""), engine.get(name, "")))
+
+
+def _columns(name: str, cells: tuple[str, str]) -> str:
+    return f"{name:{WIDTHS[0]}}  {cells[0]:{WIDTHS[1]}}  {cells[1]}".rstrip()
+
+
+def _rank_rows(plan: Plan) -> dict[str, str]:
+    rank = plan.rank
+    if rank is None:
+        return {}
+    return {name: text for name, text in _told(rank).items() if text} | {"peak": _peak(rank.peak, plan.rank_room)}
+
+
+def _told(rank: RankMemory) -> dict[str, str]:
+    named: dict[str, int] = {
+        "weights": rank.weights,
+        "gradients": rank.gradients,
+        "optimiser": rank.optimiser,
+        "buckets": rank.buckets,
+        "reference": rank.reference,
+        "activations": rank.activations,
+        "logits": rank.logits,
+        "push": rank.push,
+        "overhead": rank.overhead,
+    }
+    told = {name: size(nbytes) if nbytes else "" for name, nbytes in named.items()}
+    told["activations"] += f" of {rank.pass_tokens:,} tokens"
+    return told
+
+
+def _engine_rows(plan: Plan) -> dict[str, str]:
+    engine = plan.engine
+    if engine is None:
+        return {}
+    longest, mean = plan.sequences
+    rows = {"weights": size(engine.weights), "overhead": size(engine.overhead) if engine.overhead else ""}
+    rows["cache"] = f"{size(engine.cache)} for keys, values and states"
+    rows["sequences"] = f"{longest:,} of {plan.longest:,} tokens, {mean:,} of {plan.mean_length:,}"
+    rows["of one"] = _of_one(engine)
+    return rows | {"peak": _peak(engine.peak, engine.allowed)}
+
+
+def _of_one(engine: EngineMemory) -> str:
+    state = f"{size(engine.state_bytes)} of states, " if engine.state_bytes else ""
+    return f"{state}{size(engine.token_bytes)} a token"
+
+
+def _peak(nbytes: int, room: int) -> str:
+    return f"{size(nbytes)} of {size(room)}" if room else size(nbytes)
+
+
+def _shared(plan: Plan) -> Iterator[str]:
+    host = plan.host
+    parts = {"reading": host.reading, "held": host.held, "passes": host.passes, "push": host.push}
+    told = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in parts.items() if nbytes)
+    yield f"main memory     {size(host.peak)} of {size(plan.host_room)} a machine: {told}"
+    if plan.rank is not None and plan.engine is not None:
+        shm = "" if plan.shm_bytes is None else f"; /dev/shm has {size(plan.shm_bytes)}"
+        kept = f", {plan.push.copies} copies in main memory" if plan.push.copies else ""
+        yield f"push            {plan.push.nbytes:,} bytes by {plan.push.transport} ({plan.push.why}){kept}{shm}"
+    if plan.rank is not None:
+        copy = plan.model.checkpoint_bytes
+        yield f"checkpoint      {copy:,} bytes at most, {plan.checkpoint_s:,.0f} s to write; copied to main memory before"
+
+
+def _assumed(plan: Plan) -> Iterator[str]:
+    pairs = [f"{name}={value:g}" for name, value in asdict(plan.assumptions).items()]
+    yield from wrap(f"assumed: {' '.join(pairs)}", width=110, subsequent_indent=" " * 9, break_on_hyphens=False)
+
+
+def _limit(limit: Limit) -> str:
+    has = f" of {limit.has}" if limit.has else ""
+    told = f"{'ok  ' if limit.holds else 'FAIL'}  {limit.what}: {limit.needed}{has}"
+    return told if limit.holds else f"{told}: {limit.remedy}"
