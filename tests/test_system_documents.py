@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md"),
     *("docs/architecture.md", "docs/clusters.md", "docs/data.md", "docs/evaluation.md", "docs/models.md"),
-    *("docs/operations.md", "docs/performance.md", "docs/settings.md"),
+    *("docs/operations.md", "docs/performance.md", "docs/planning.md", "docs/settings.md"),
 )
 CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")
 FOLDERS = (*CODE, "configs", "docs", "requirements", ".ci")

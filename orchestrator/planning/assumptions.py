@@ -25,6 +25,8 @@ class Assumptions:
     """Sampled tokens of an answer, in the mean, as a share of what its limits allow."""
     answer_tokens: float = 0.0
     """The same in tokens; 0 takes the share."""
+    longest_times: float = 2.0
+    """The longest answer of a step as a multiple of the mean, as far as the limit of a turn allows."""
     kept_groups: float = 1.0
     """Share of the groups that are trained on; those without signal are sampled for nothing."""
     flops_learning: float = 0.4
@@ -41,6 +43,8 @@ class Assumptions:
     """Bandwidth between two machines for each GPU, in GB/s: a 400 Gb/s adapter each."""
     host_copy_gbs: float = 6.0
     """Copies between main memory and a GPU, or in main memory, in GB/s for a process, with their checksums."""
+    ray_gbs: float = 2.0
+    """What Ray brings an object to another machine with, in GB/s."""
     disk_gbs: float = 1.0
     """What a checkpoint's files are written with, in GB/s."""
 

@@ -5,6 +5,7 @@ whose configuration names code of its own is built by the class that transformer
 it can't be trained here either.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from learner.config import LearnerConfig
 from learner.engine.optimizer import freeze
 from learner.models.adapters import add_adapters, merged_names
 from learner.models.fresh import byte_tokenizer, hybrid_config
-from learner.models.loading import checkpoint_bytes
 from learner.models.shape import ModelShape, read_shape
 from orchestrator.planning.layers import Layer, layers_of
 from orchestrator.settings.run_config import ModelConfig
@@ -59,11 +59,19 @@ class PlannedModel:
     parts: dict[str, int]
     """Parameters by part, as `PARTS` names them."""
     layers: tuple[Layer, ...]
+    """From the first to the last."""
     shape: ModelShape
     push_bytes: dict[str, int]
     """Bytes of a push of the whole weights, by the type in which they travel."""
-    checkpoint_bytes: int
-    """Bytes of a whole checkpoint at the most: the model, and what the optimiser needs to go on."""
+    saved_bytes: int
+    """Bytes of the tensors that a checkpoint has of the model itself."""
+    state_bytes: int
+    """Bytes of those that it has of the optimiser, at the most: AdamW's moments, in bfloat16 the float32 weights too."""
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of a checkpoint without the heads of its files and its few small ones."""
+        return self.saved_bytes + self.state_bytes
 
 
 def planned_model(model: ModelConfig, learner: LearnerConfig) -> PlannedModel:
@@ -116,18 +124,20 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         add_adapters(model, rank=learner.lora.rank, alpha=learner.lora.alpha)
     elif learner.frozen:
         freeze(model, learner.frozen)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return PlannedModel(
         name=name,
         kind=config.model_type,
         parameters=whole,
-        trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        trained=trained,
         active=whole - looked_up - sum(layer.parameters - layer.active for layer in layers),
         largest_layer=max([*ends, *(layer.parameters for layer in layers)]),
         parts=_parts(sizes),
         layers=layers,
         shape=read_shape(config, parameters=whole),
         push_bytes={dtype: layout(push_shapes(model), dtype=dtype)[1] for dtype in get_args(WireDtype)},
-        checkpoint_bytes=checkpoint_bytes(model, bf16=learner.bf16),
+        saved_bytes=_saved_bytes(model, width=2 if learner.bf16 else 4),
+        state_bytes=trained * (12 if learner.bf16 else 8),
     )
 
 
@@ -145,6 +155,13 @@ def push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors that a push of the whole weights carries, by their names in a checkpoint."""
     meta = {name: torch.empty(parameter.shape, device="meta") for name, parameter in merged_names(model)}
     return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, meta).items()}
+
+
+def _saved_bytes(model: PreTrainedModel, *, width: int) -> int:
+    """Return the bytes of what is saved of a model: its weights, and in float32 its buffers, such as a router's bias."""
+    buffers = dict(model.named_buffers())
+    kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
+    return width * sum(math.prod(shape) for shape in push_shapes(model).values()) + 4 * kept
 
 
 def _parts(sizes: Mapping[str, int]) -> dict[str, int]:

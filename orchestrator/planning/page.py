@@ -10,6 +10,10 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.rank_memory import RankMemory
 
 WIDTHS = (14, 36)
+ROWS = (
+    *("weights", "gradients", "optimiser", "buckets", "reference", "activations", "logits", "push", "overhead"),
+    *("cache", "sequences", "of one", "peak"),
+)
 
 
 def page(plan: Plan) -> list[str]:
@@ -47,9 +51,7 @@ def _memory(plan: Plan) -> Iterator[str]:
         f"an engine's process of {plan.engines * plan.engine.processes}" if plan.engine is not None else "",
     )
     yield _columns("memory", heads)
-    names = [*rank, *(name for name in engine if name not in rank and name != "peak")]
-    names = [name for name in names if name != "peak" and (rank.get(name) or engine.get(name))] + ["peak"]
-    for name in names:
+    for name in (name for name in ROWS if rank.get(name) or engine.get(name)):
         yield _columns(name, (rank.get(name, ""), engine.get(name, "")))
 
 
@@ -61,7 +63,7 @@ def _rank_rows(plan: Plan) -> dict[str, str]:
     rank = plan.rank
     if rank is None:
         return {}
-    return {name: text for name, text in _told(rank).items() if text} | {"peak": _peak(rank.peak, plan.rank_room)}
+    return _told(rank) | {"peak": _peak(rank.peak, plan.rank_room)}
 
 
 def _told(rank: RankMemory) -> dict[str, str]:
@@ -87,7 +89,7 @@ def _engine_rows(plan: Plan) -> dict[str, str]:
         return {}
     longest, mean = plan.sequences
     rows = {"weights": size(engine.weights), "overhead": size(engine.overhead) if engine.overhead else ""}
-    rows["cache"] = f"{size(engine.cache)} for keys, values and states"
+    rows["cache"] = f"{size(max(0, engine.cache))} for keys, values and states"
     rows["sequences"] = f"{longest:,} of {plan.longest:,} tokens, {mean:,} of {plan.mean_length:,}"
     rows["of one"] = _of_one(engine)
     return rows | {"peak": _peak(engine.peak, engine.allowed)}
@@ -113,7 +115,8 @@ def _shared(plan: Plan) -> Iterator[str]:
         yield f"push            {plan.push.nbytes:,} bytes by {plan.push.transport} ({plan.push.why}){kept}{shm}"
     if plan.rank is not None:
         copy = plan.model.checkpoint_bytes
-        yield f"checkpoint      {copy:,} bytes at most, {plan.checkpoint_s:,.0f} s to write; copied to main memory before"
+        of_it = f"{plan.model.saved_bytes:,} of the model, {plan.model.state_bytes:,} of the optimiser at most"
+        yield f"checkpoint      {copy:,} bytes ({of_it}), {plan.checkpoint_s:,.0f} s to write"
 
 
 def _assumed(plan: Plan) -> Iterator[str]:

@@ -25,6 +25,7 @@ from orchestrator.profiles.settled import choice, completed, settled, without_ch
 from orchestrator.settings.chosen import ChosenConfig
 from orchestrator.settings.run_config import ModelConfig
 from orchestrator.settings.text import resolved, typed
+from rollout.weights.transports.catalog import AUTO
 
 SHM = Path("/dev/shm")
 
@@ -257,12 +258,17 @@ class _Planner:
             )
         found.append(self._main_memory(host))
         if self.trains and self.plays:
-            where = "room for a push" if not push.lacks else push.lacks.partition(";")[0]
-            remedy = push.lacks.partition("; ")[2]
-            found.append(
-                Limit(what=where, needed=size(push.copies * push.nbytes), has="", holds=not push.lacks, remedy=remedy)
-            )
+            found.append(self._way_of_pushes(push))
         return found
+
+    def _way_of_pushes(self, push: PushPlan) -> Limit:
+        """Return whether pushes reach the engines and find room."""
+        what, needed = f"a push by {push.transport}", size(push.copies * push.nbytes) if push.copies else "no copy"
+        if not push.lacks:
+            return Limit(what=what, needed=f"{needed} of the weights in main memory", has="", holds=True)
+        why, _, remedy = push.lacks.partition("; ")
+        by_choice = "" if self.config.learner.transport == AUTO else f", or learner.transport={AUTO}"
+        return Limit(what=what, needed=why, has="", holds=False, remedy=f"{remedy}{by_choice}")
 
     def _processes(self) -> Limit:
         nodes = _nodes(self.site)

@@ -72,13 +72,13 @@ def rank_memory(
     share = ranks if stage else 1
     master = FLOAT32 * trained // share if stage else 0
     states = master + _moments(model, optim, trained) // share
-    gradients = FLOAT32 * trained // (ranks if stage >= 2 else 1)
-    weights = width * held // (ranks if stage == 3 else 1)
     away = learner.offload != "none"
-    offloaded = (states + (weights if stage == 3 else 0)) if away else 0
+    gradients = FLOAT32 * trained // (ranks if stage >= 2 or away else 1)
+    weights = width * held // (ranks if stage == 3 else 1)
+    offloaded = (states + gradients + (weights if stage == 3 else 0)) if away else 0
     return RankMemory(
         weights=0 if away and stage == 3 else weights,
-        gradients=gradients,
+        gradients=0 if away else gradients,
         optimiser=0 if away else states,
         buckets=_buckets(model, held, width, stage=stage, ranks=ranks),
         reference=(width * model.parameters // (ranks if stage == 3 else 1)) if reference else 0,

@@ -1,0 +1,194 @@
+"""`temper plan`: counts against real classes and published figures, and limits whose remedies mend them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from public_models import NANO_9B, NANO_30B, PUBLIC, qwen3
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
+
+from learner.config import LearnerConfig, LoraConfig
+from learner.models import mamba_scan
+from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model
+from learner.models.loading import read_model
+from orchestrator.__main__ import main
+from orchestrator.planning.assumptions import Assumptions
+from orchestrator.planning.cards import named_site
+from orchestrator.planning.layers import layers_of
+from orchestrator.planning.model import counted, read_config
+from orchestrator.planning.plan import Plan, plan_of
+
+EIGHT = Path("configs/recipes/eight_gpus.yaml")
+BF16 = LearnerConfig(zero_stage=1, bf16=True)
+
+
+def write_config(folder: Path, config: object) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def nano(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"model.path={write_config(tmp_path_factory.mktemp('models') / 'nano', NANO_9B)}"
+
+
+def plan(*overrides: str, gpus: str, path: Path = EIGHT) -> Plan:
+    return plan_of(path, overrides, gpus=gpus, assumptions=Assumptions())
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_parameters_and_bytes_are_those_that_the_publishers_count(name: str, tmp_path: Path) -> None:
+    config, published = PUBLIC[name]
+    model = counted(read_config(write_config(tmp_path / "model", config)), BF16, name=name)
+    assert model.parameters == model.trained == published
+    assert sum(model.parts.values()) == published
+    assert (
+        model.push_bytes["bfloat16"] - 64 == 2 * published
+    )  # every tensor is a multiple of 64 bytes, and there is a footer
+    biases = 23 * 128 * 4 if config is NANO_30B else 0  # of its routers: the published size of the files has them too
+    assert model.saved_bytes == 2 * published + biases
+
+
+def test_a_checkpoint_of_the_demo_is_as_large_as_its_files(tmp_path: Path) -> None:
+    fresh = FreshModelConfig()
+    make_model(tmp_path, fresh, seed=1)
+    learner = LearnerConfig(lora=LoraConfig(rank=4))
+    model = counted(read_config(tmp_path), learner, name="fresh")
+    whole = read_model(tmp_path, device="cpu")
+    assert model.parameters == sum(p.numel() for p in whole.parameters())
+    assert 0 <= (tmp_path / "model.safetensors").stat().st_size - model.saved_bytes < 10_000  # the head of the file
+    matrices = [p.shape for name, p in whole.named_parameters() if p.ndim == 2 and "out_proj" not in name]
+    inside = matrices[1:-1]  # between the embedding and the output layer
+    assert model.trained == sum(4 * (rows + columns) for rows, columns in inside)
+
+
+def kept_by_autograd(config: PretrainedConfig, dtype: torch.dtype, tokens: int) -> float:
+    """Bytes that one token leaves for the backward pass, counted by the memory of what autograd saves."""
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    saved: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage
+        return tensor
+
+    ids = torch.randint(0, config.vocab_size, (1, tokens))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        _ = model.base_model(input_ids=ids, use_cache=False)[0]
+    return sum(storage.nbytes() for storage in saved.values()) / tokens
+
+
+SHAPE = {
+    "hidden_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen3Config(intermediate_size=768, head_dim=32, **SHAPE),
+        LlamaConfig(intermediate_size=768, **SHAPE),
+        Qwen3MoeConfig(moe_intermediate_size=96, num_experts=16, num_experts_per_tok=4, head_dim=32, **SHAPE),
+        hybrid_config(FreshModelConfig(), byte_tokenizer()),
+        hybrid_config(FreshModelConfig(pattern="ME*E"), byte_tokenizer()),
+    ],
+    ids=["qwen3", "llama", "qwen3_moe", "demo", "experts"],
+)
+def test_activations_are_what_autograd_keeps(config: PretrainedConfig, dtype: torch.dtype) -> None:
+    mamba_scan.install(device="cpu")
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    layers = layers_of(model, config)
+    planned = sum(layer.kept_bytes(width=dtype.itemsize, gpu=False) for layer in layers)
+    assert planned == pytest.approx(kept_by_autograd(config, dtype, 256), rel=0.15)
+
+
+def test_the_host_of_a_hybrid_is_planned_by_part(nano: str) -> None:
+    found = plan(nano, gpus="8xH100-80G")
+    rank, engine, count = found.rank, found.engine, 8_888_227_328
+    assert rank is not None
+    assert engine is not None
+    assert (found.ranks, found.engines, found.gpus) == (4, 4, 8)
+    assert (rank.weights, rank.gradients, rank.optimiser) == (2 * count // 4, 4 * count // 4, 12 * count // 4)
+    assert engine.weights == 2 * count
+    assert engine.token_bytes == 4 * 2 * 8 * 128 * 2  # four layers with keys and values of eight heads
+    assert engine.state_bytes == 27 * (128 * 80 * 128 * 4 + (10240 + 2 * 8 * 128) * 3 * 2)
+    assert found.push.transport == "broadcast"
+    assert found.push.nbytes == 2 * count + 64
+    assert all(limit.holds for limit in found.limits)
+    assert rank.peak < found.rank_room
+
+
+def test_a_rank_that_does_not_fit_is_mended_by_what_is_said(nano: str) -> None:
+    greedy = ("learner.zero_stage=1", "learner.recompute=none", "learner.shared_prompts=true")
+    (failed,) = [limit for limit in plan(nano, *greedy, gpus="8xH100-80G").limits if not limit.holds]
+    assert failed.what == "a rank's memory"
+    mended = plan(nano, *greedy, *failed.remedy.split(), gpus="8xH100-80G")
+    assert all(limit.holds for limit in mended.limits)
+
+
+def test_an_engine_too_small_for_its_weights_is_mended_by_more_gpus(tmp_path: Path) -> None:
+    large = f"model.path={write_config(tmp_path / 'large', qwen3(5120, 25600, 64, 64, tied=False))}"
+    narrow = (large, "rollout.engine.tensor_parallel=1", "rollout.workers=4", "learner.lora.rank=16")
+    failed = [limit for limit in plan(*narrow, gpus="8xA100-40G").limits if not limit.holds]
+    (engine,) = [limit for limit in failed if limit.what.startswith("an engine's cache")]
+    assert engine.remedy == "rollout.engine.tensor_parallel=2"
+    wider = plan(*narrow, engine.remedy, "rollout.workers=1", gpus="8xA100-40G")
+    assert all(limit.holds for limit in wider.limits if limit.what.startswith("an engine's cache"))
+
+
+def test_a_push_without_room_in_the_object_store_is_said_with_what_helps(nano: str) -> None:
+    (failed,) = [one for one in plan(nano, "learner.transport=ray", gpus="8xH100-80G").limits if not one.holds]
+    assert "do not fit into Ray's object store of 67,108,864 bytes" in failed.needed
+    assert "/dev/shm" in failed.remedy
+    assert failed.remedy.endswith("or learner.transport=auto")
+    roomy = Assumptions().given(["shm_gib=64"])
+    found = plan_of(EIGHT, [nano, "learner.transport=ray"], gpus="8xH100-80G", assumptions=roomy)
+    assert all(limit.holds for limit in found.limits)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [("8xH101", "H101 is not known here"), ("H100-80G", "say how many"), ("0xH100-80G", "there are none of it")],
+)
+def test_hardware_that_is_none_is_refused_with_what_there_is(gpus: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        named_site(gpus, host_gib_per_gpu=1.0, shm_gib=1.0)
+
+
+def test_an_assumption_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing is called speed; there are answer_share"):
+        Assumptions().given(["speed=2"])
+    with pytest.raises(ValueError, match="give a number, such as disk_gbs=1"):
+        Assumptions().given(["disk_gbs=fast"])
+
+
+def test_a_model_of_no_known_class_is_refused_and_its_code_is_not_run(tmp_path: Path) -> None:
+    strange = {"model_type": "strange", "auto_map": {"AutoConfig": "configuration_strange.StrangeConfig"}}
+    with pytest.raises(ValueError, match="no class for, and code that a model brings is not run"):
+        read_config(write_config(tmp_path / "model", strange))
+
+
+def test_the_command_prints_a_page_or_json_and_fails_where_a_limit_would_be_hit(
+    nano: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["plan", str(EIGHT), nano, "--gpus", "8xH100-80G"]
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert "8,888,227,328 parameters" in said
+    assert "no limit would be hit" in said
+    assert main([*given, "--json", "rollout.engine.gpu_memory_utilization=0.2"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"]["parameters"] == 8_888_227_328
+    assert [one["remedy"] for one in found["limits"] if not one["holds"]] == [
+        "rollout.engine.gpu_memory_utilization=0.9"
+    ]
