@@ -40,6 +40,7 @@ from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import StepReport
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, make_config
+from orchestrator.run.driver_memory import keep_driver_small
 from orchestrator.run.folder import TRAJECTORIES_EVERY, RunDir
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.progress import Progress
@@ -97,6 +98,7 @@ def bench_config(engines: int) -> Config:
 
 async def bench_driver(engines: int, steps: int, *, model: Path | None, recordings: Sequence[Path]) -> list[Sample]:
     """Return the driver after each step of a run of its own; `model` has the tokenizer of recorded answers."""
+    keep_driver_small()
     config = bench_config(engines)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         try:

@@ -19,6 +19,7 @@ from orchestrator.pipeline.plan import Plan, plan, single
 from orchestrator.pipeline.start_checks import check_before, check_model
 from orchestrator.profiles.settled import told
 from orchestrator.run.checkpoint import steps as steps_in
+from orchestrator.run.driver_memory import keep_driver_small
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.noise import noise_to, warnings_to
 from orchestrator.run.progress import Progress
@@ -63,6 +64,7 @@ async def run_pipeline(config: Config, *, only: str | None = None, quiet: bool =
     known at the start is found before a file is written. What libraries print goes into the run's log, where it is `quiet`
     progress too.
     """
+    keep_driver_small()
     ready = prepared(config, only=only)
     folder, notes = ready.folder, ready.notes
     folder.open()

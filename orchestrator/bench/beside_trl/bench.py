@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import random
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -86,7 +87,9 @@ async def bench_beside_trl(
                 for _ in range(repeats):
                     ours = {lag: await loop.steps(lag) for lag in LAGS}
                     after = await trl.steps(work.steps)
-                    for name, value in figures_of(before, after, ours).items():
+                    measured = figures_of(before, after, ours)
+                    print(f"{work.name}: {line_of(measured)}", file=sys.stderr)
+                    for name, value in measured.items():
                         figures.setdefault(f"trl/{work.name}/{name}", []).append(value)
                     before = after
         finally:
@@ -108,6 +111,12 @@ def figures_of(before: Part, after: Part, ours: dict[int, Part]) -> dict[str, fl
             f"lag_{lag}_trl_cpu_over_ours": trl_cpu_s * part.answers / part.cpu_s,
         }
     return figures
+
+
+def line_of(figures: dict[str, float]) -> str:
+    """Return the ratios of a repeat on a line for people who wait."""
+    lags = (f"{figures[f'lag_{lag}_times_trl']:.2f} times at lag {lag}" for lag in LAGS)
+    return f"TRL {figures['trl_samples_per_s']:.1f} samples/s, the loop {' and '.join(lags)}"
 
 
 def mixture_of(work: Work) -> Mixture:
@@ -147,6 +156,7 @@ async def bench_all(
             else:
                 fresh_qwen3(model, width=256, layers=4)
             for work in works:
+                print(f"{name} model, {work.name} prompts: {repeats} repeats", file=sys.stderr)
                 measured = await bench_beside_trl(model, work, repeats=repeats, threads=threads, recompute=recompute)
                 figures |= {key.replace("trl/", f"trl/{name}/", 1): values for key, values in measured.items()}
     return figures
