@@ -35,7 +35,7 @@ MODEL = {
 }
 REPOS = {"datasets/openai/gsm8k": GSM, "models/Qwen/Tiny": MODEL}
 ASK = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from envs.binding import EnvConfig, bind
 from envs.presets.catalog import with_preset
@@ -55,6 +55,11 @@ def answer(kind, said):
             settings = typed(EnvConfig, with_preset("it", said))
             tasks = distinct(open_source(bind("it", settings), split="heldout", seed=1), None)
             return [task.messages[-1]["content"] for task in tasks]
+        if kind == "dry run":
+            from orchestrator.pipeline.preview import lines, preview_of  # takes long
+
+            said = lines(preview_of(Path("configs/demo.yaml"), said))
+            return said, [path.name for path in Path(os.environ["HF_HOME"]).rglob("snapshots/*/*")]
         from orchestrator.pipeline.config import load_config  # takes long
         from orchestrator.pipeline.data_files import content
 
@@ -85,9 +90,11 @@ TINY = {"path": "Qwen/Tiny"}
 def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path: Path) -> None:
     commit = PRESETS["gsm8k"].data.revision  # so that the standard set finds its own
     assert commit is not None
+    settings = ["model.path=Qwen/Tiny", "envs.math.data={path: openai/gsm8k, config: main, split: train}"]
     with served(REPOS, commit=commit) as hub:
-        rows, preset, folder, wrong, nobody = answers(
+        dry, rows, preset, folder, wrong, nobody = answers(
             [
+                ("dry run", [*settings, f"runs_dir={tmp_path}"]),
                 ("rows", GSM_TEST),
                 ("preset", {"preset": "gsm8k", "eval_data": {"columns": COLUMNS}}),
                 ("model", TINY),
@@ -97,6 +104,13 @@ def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path:
             tmp_path,
             hub.endpoint,
         )
+    assert dry[0][1:5] == [
+        "would be downloaded: model Qwen/Tiny",
+        "would be downloaded: data set openai/gsm8k",
+        "not known here: what the profile chooses goes by the model Qwen/Tiny",
+        "not known here: what a start finds in models and data, which are not all here",
+    ]
+    assert dry[1] == []
     assert rows == [{"question": "7+1?", "answer": "#### 8"}]
     assert preset == ["7+1?\nPlease reason step by step, and put your final answer within \\boxed{}."]
     assert "Qwen/Tiny has no revision 'v9' on the hub" in wrong
@@ -111,7 +125,6 @@ def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path:
     (laid / "refs" / "main").write_text(hub.commit)
     (laid / "snapshots" / hub.commit).mkdir(parents=True)
     (laid / "snapshots" / hub.commit / "config.json").write_text("{}")
-    settings = ["model.path=Qwen/Tiny", "envs.math.data={path: openai/gsm8k, config: main, split: train}"]
     train, again, pinned, brought, other, absent, found = answers(
         [
             ("rows", GSM_TEST | {"split": "train"}),

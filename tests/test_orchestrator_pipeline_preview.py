@@ -12,7 +12,7 @@ from orchestrator.__main__ import main
 from orchestrator.cluster.ray_cluster import ray
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.continuation import check_continuation
-from orchestrator.pipeline.preview import lines, preview
+from orchestrator.pipeline.preview import lines, preview, preview_of
 from orchestrator.run.folder import RunDir
 
 DEMO = Path("configs/demo.yaml")
@@ -25,7 +25,7 @@ def test_a_new_run_is_told_of_and_leaves_nothing(tmp_path: Path, capsys: pytest.
     assert f"{tmp_path}/runs/new: a new run\nprofile cpu" in said
     assert "  init       begins\n  eval-init  begins\n  sft        begins: 540 steps\n" in said
     assert "  rl         begins: 7 steps\n" in said
-    assert "processes: 1 rank(s), 1 engine(s)\nnothing was started or written" in said
+    assert "processes: 1 rank(s), 1 engine(s)\nnothing was started, written or downloaded" in said
     assert main([*given[:-1], "--json"]) == 2
     assert "--json is for --dry-run" in capsys.readouterr().err
     assert main([*given, "--json"]) == 0
@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_is_told_with_what_is_done_and_what_changed(tmp_path:
         "  rl      goes on after step 4 of 9",
         "  report  begins",
         "processes: 1 rank(s), 1 engine(s)",
-        "nothing was started or written (--dry-run)",
+        "nothing was started, written or downloaded (--dry-run)",
     ]
     assert list(found.changed) == ["rl.optim.learning_rate"]
     assert sorted((path, path.stat().st_mtime_ns) for path in folder.root.rglob("*")) == before
@@ -72,3 +72,29 @@ def test_what_a_start_refuses_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["rl", str(DEMO), f"runs_dir={tmp_path}/runs", "--dry-run"]) == 2
     assert "has no model yet" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_no_cluster_is_joined_and_what_it_would_decide_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    found = preview_of(DEMO, [f"runs_dir={tmp_path}"])
+    assert found.unknown == ("what the profile chooses goes by the cluster of RAY_ADDRESS, which is not joined",)
+    assert (found.ranks, found.engines, found.gpus_each) == (None, None, None)
+    assert not any(line.startswith(("profile", "processes")) for line in lines(found))
+
+
+def test_overlaps_with_evaluation_data_and_notes_of_the_plan_are_told(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"problem": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(4)))
+    given = [f"runs_dir={tmp_path}", "name=old", "stages=[init,sft]", "sft.steps=3", "sft.shares.math=0"]
+    given += [f"envs.math.data={rows}", f"envs.math.eval_data={rows}"]
+    folder = RunDir(tmp_path / "old")
+    folder.open()
+    check_continuation(load_config(DEMO, given), folder)
+    first = preview(load_config(DEMO, given))
+    assert any(note.startswith("evaluation of math: 4 of 4 prompts are among") for note in first.notes)
+    assert not (folder.root / "overlap.json").exists()
+    folder.store(replace(folder.state(), done={"init": 0, "sft": 3}, model="checkpoints/sft/000003", label="sft"))
+    with_checkpoint(folder, "sft", 3, done=True)
+    tiny_models.nemotron_h(folder.root / "checkpoints" / "sft" / "000003")
+    (note,) = preview(load_config(DEMO, given), only="sft").notes
+    assert note.startswith("done already, and the model stays as it is: sft; raise sft.steps")

@@ -1,5 +1,8 @@
 """The home of `huggingface_hub`: models and data sets by their names there, through its cache on this machine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +20,8 @@ from huggingface_hub.errors import (
 
 Kind = Literal["model", "dataset"]
 CARD = "README.md"
+CACHE_ALONE: ContextVar[bool] = ContextVar("CACHE_ALONE", default=False)
+"""Whether the hub is not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,16 @@ class Snapshot:
     commit: str
 
 
-@cache
+@contextmanager
+def cache_alone() -> Iterator[None]:
+    """Download nothing and ask nobody in here: what the cache lacks can't be had, and a branch is where it was."""
+    before = CACHE_ALONE.set(True)
+    try:
+        yield
+    finally:
+        CACHE_ALONE.reset(before)
+
+
 def snapshot(
     name: str, *, kind: Kind, revision: str | None, patterns: tuple[str, ...], without: tuple[str, ...] = ()
 ) -> Snapshot:
@@ -36,10 +50,27 @@ def snapshot(
     A commit that the cache holds needs no network, and neither does a branch that was downloaded before where the hub can't be
     reached. Raise `FileNotFoundError` or `ValueError`, with what would help, where the files can't be had.
     """
+    return _snapshot(name, kind, revision, patterns, without, CACHE_ALONE.get())
+
+
+@cache
+def _snapshot(
+    name: str,
+    kind: Kind,
+    revision: str | None,
+    patterns: tuple[str, ...],
+    without: tuple[str, ...],
+    cached: bool,
+) -> Snapshot:
     at = f" at revision {revision}" if revision else ""
     try:
         folder = snapshot_download(
-            name, repo_type=kind, revision=revision, allow_patterns=[*patterns], ignore_patterns=[*without]
+            name,
+            repo_type=kind,
+            revision=revision,
+            allow_patterns=[*patterns],
+            ignore_patterns=[*without],
+            local_files_only=cached,
         )
     except LocalEntryNotFoundError as error:
         raise FileNotFoundError(

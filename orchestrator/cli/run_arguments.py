@@ -91,7 +91,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dry-run",
         action="store_true",
-        help="check all that a start checks, say what would run and go on, and start and write nothing",
+        help="check all that a start checks, say what would run and go on; nothing is started, written or downloaded",
     )
     command.add_argument("--json", action="store_true", help="with --dry-run: as one JSON object")
     add_screen_options(command)

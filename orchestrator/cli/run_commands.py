@@ -17,7 +17,7 @@ from orchestrator.deadline import StuckError
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, settled_config, unsettled_config
 from orchestrator.pipeline.fork import fork
-from orchestrator.pipeline.preview import lines, preview
+from orchestrator.pipeline.preview import lines, preview_of
 from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.redaction import blanked
@@ -44,12 +44,12 @@ def _executed(given: argparse.Namespace) -> int:
     if given.command == "submit":
         unsettled_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
         return submit(given.config, given.overrides, given.address)
-    config = settled_config(given.config, given.overrides)
     only = given.command if given.command in HELP else None
     if given.dry_run:
-        found = preview(config, only=only)
+        found = preview_of(given.config, given.overrides, only=only)
         print(json.dumps(asdict(found), default=str, indent=1) if given.json else "\n".join(lines(found)))
         return 0
+    config = settled_config(given.config, given.overrides)
     if given.command in ("bench", "bench-growth"):
         _measure(config, growth=given.command == "bench-growth")
         return 0

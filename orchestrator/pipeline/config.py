@@ -3,7 +3,7 @@
 Each part is declared beside the code it configures; those that several stages share stand in `orchestrator/settings/`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 from envs.core.setting import kinds
 from envs.presets.catalog import with_preset
+from orchestrator.cluster.hardware import Hardware, ask_hardware
 from orchestrator.pipeline.stage_list import instances, with_settings
 from orchestrator.profiles.asked import found, placed
 from orchestrator.profiles.settled import settled
 from orchestrator.settings.fitting import require_shifts
 from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
-from orchestrator.settings.text import flat_text, read_text, typed, write_text
+from orchestrator.settings.text import flat_text, layered, read_text, typed, write_text
 from orchestrator.stages.stage import Stage, StageInstance, all_stages
 
 S = TypeVar("S")
@@ -110,9 +111,9 @@ def load_config(path: Path, overrides: list[str]) -> Config:
     return make_config(read_text(path, overrides))
 
 
-def settled_config(path: Path, overrides: list[str]) -> Config:
+def settled_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = ask_hardware) -> Config:
     """Return the same with what its profile chooses for the hardware and the model: what is to be run. Raises likewise."""
-    return make_config(settled(given_text(path, overrides)))
+    return make_config(settled(given_text(path, overrides), ask=ask))
 
 
 def unsettled_config(path: Path, overrides: list[str]) -> Config:
@@ -133,6 +134,12 @@ def given_text(path: Path, overrides: list[str]) -> dict[str, Any]:
     Raise as `read_text`.
     """
     given: dict[str, Any] = _by_instance(read_text(path, overrides))
+    return given
+
+
+def shown_text(path: Path, overrides: list[str]) -> dict[str, Any]:
+    """Return the same of a file whose secrets may be blanked. Raise as `layered`."""
+    given: dict[str, Any] = _by_instance(layered(path, overrides))
     return given
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from envs.data.config import DataConfig
-from envs.data.hub import card_of
-from envs.data.rows import is_on_hub
+from envs.data.hub import cache_alone, card_of
+from envs.data.rows import data_files, is_on_hub
 from orchestrator.pipeline.config import Config
 from orchestrator.run.checkpoint import file_sha256
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.stages.stage import Stage, all_stages
+from rollout.weights.weight_files import require_whole
 
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")
@@ -40,6 +41,30 @@ def named_paths(config: Config) -> dict[str, Path]:
     if config.model.chat_template is not None:
         found["model.chat_template"] = Path(config.model.chat_template)
     return found
+
+
+def to_download(config: Config) -> list[str]:
+    """Return the models and data sets of the hub that are not whole on this machine, as `model Qwen/Qwen3-0.6B`."""
+    with cache_alone():
+        models = [model for _, model in _models(config) if model.on_hub and not _is_whole(model)]
+        data = [data for _, data, _ in _data(config) if is_on_hub(data) and not _has_files(data)]
+    return [*dict.fromkeys((*(f"model {one.path}" for one in models), *(f"data set {one.path}" for one in data)))]
+
+
+def _is_whole(model: ModelSource) -> bool:
+    try:
+        require_whole(model.folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _has_files(data: DataConfig) -> bool:
+    try:
+        data_files(data)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _models(config: Config) -> Iterator[tuple[str, ModelSource]]:

@@ -29,14 +29,18 @@ class _Training:
 
 
 def overlaps_of(config: Config, folder: RunDir) -> list[EvaluationOverlap]:
-    """Return what `find_overlaps` does: from a run's folder where settings and files are what they were, else into it."""
-    of = digest(folder.state().fingerprint)
-    known = read_overlaps(folder.root)
-    if known and all(one.of == of for one in known):
-        return known
-    found = [replace(one, of=of) for one in find_overlaps(config)]
+    """Return what `known_overlaps` does of what a run goes on with, and write it into its folder."""
+    found = known_overlaps(config, folder, folder.state().fingerprint)
     write_overlaps(folder.root, found)
     return found
+
+
+def known_overlaps(config: Config, folder: RunDir, fingerprint: Mapping[str, str]) -> list[EvaluationOverlap]:
+    """Return what `find_overlaps` does, from a run's folder where it was found for these settings and files."""
+    of, known = digest(fingerprint), read_overlaps(folder.root)
+    if known and all(one.of == of for one in known):
+        return known
+    return [replace(one, of=of) for one in find_overlaps(config)]
 
 
 def find_overlaps(config: Config) -> list[EvaluationOverlap]:

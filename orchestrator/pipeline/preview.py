@@ -1,19 +1,28 @@
-"""What a command would do to a run, found without starting or writing anything."""
+"""What a command would do to a run, found without starting, writing or downloading anything, and without joining a cluster."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from envs.core.setting import Kind
-from orchestrator.pipeline.config import Config
-from orchestrator.pipeline.continuation import Changes, allowed_changes
-from orchestrator.pipeline.runner import placed, prepared
+from envs.data.hub import cache_alone
+from orchestrator.cluster.hardware import Hardware, ask_hardware
+from orchestrator.pipeline.config import Config, settled_config, unsettled_config
+from orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
+from orchestrator.pipeline.data_files import to_download
+from orchestrator.pipeline.overlap_check import known_overlaps
+from orchestrator.pipeline.runner import Prepared, placed, prepared
+from orchestrator.pipeline.start_checks import check_before, check_stages
+from orchestrator.profiles.settled import told
 from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.folder import RunDir
 from orchestrator.run.redaction import blanked
 from orchestrator.stages.stage import StageInstance
 
 Would = Literal["is done", "begins", "goes on"]
+UNREAD = "what a start finds in models and data, which are not all here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +47,56 @@ class Preview:
     exists: bool
     stages: tuple[StagePreview, ...]
     """In order: those that are done, then those ahead."""
-    ranks: int
-    engines: int
-    gpus_each: int
-    """GPUs of an engine, where there are any."""
+    ranks: int | None
+    engines: int | None
+    gpus_each: int | None
+    """GPUs of an engine, where there are any. All three are None where the profile can't choose them here."""
     changed: dict[str, tuple[str | None, str | None]]
-    """Settings that differ from those that the run went on with last: what they were, what they would be."""
+    """Settings that differ from those that the run went on with last: what they were, what they would be. None are told where
+    the profile can't choose here."""
+    downloads: tuple[str, ...]
+    """Models and data sets of the hub that the run would download."""
+    unknown: tuple[str, ...]
+    """What can't be known here, and so was not checked."""
     notes: tuple[str, ...]
-    """What the start would say: what the profile chooses, limits that may be met."""
+    """What the start would say: what the profile chooses, limits that may be met, overlaps with evaluation data."""
 
 
-def preview(config: Config, *, only: str | None = None) -> Preview:
-    """Return what a run of all stages, or of the one of this name, would do. Raise as the run itself would at its start."""
-    ready = prepared(config, only=only)
-    changes = allowed_changes(config, ready.folder, reads=ready.reads)
-    changed: Changes = changes[Kind.IDENTITY] | changes[Kind.SCHEDULE] | changes[Kind.RUNNING]
+class NotKnownHereError(Exception):
+    """What the profile chooses by can't be looked at."""
+
+
+def preview_of(path: Path, overrides: list[str], *, only: str | None = None) -> Preview:
+    """Return what a run of a YAML file with overrides would do. Raise as the run itself would at its start."""
+    with cache_alone():
+        unsettled = unsettled_config(path, overrides)
+        downloads = to_download(unsettled)
+        try:
+            config = settled_config(path, overrides, ask=lambda: _hardware_here(unsettled, downloads))
+        except NotKnownHereError as error:
+            return preview(unsettled, only=only, downloads=downloads, unknown=str(error))
+        return preview(config, only=only, downloads=downloads)
+
+
+def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
+    """Return what this machine has. Raise `NotKnownHereError` where the run would have a cluster, or a model to download."""
+    goes_by = [f"the model {config.model.path}"] if f"model {config.model.path}" in downloads else []
+    goes_by += ["the cluster of RAY_ADDRESS, which is not joined"] if "RAY_ADDRESS" in os.environ else []
+    if goes_by:
+        raise NotKnownHereError(f"what the profile chooses goes by {' and by '.join(goes_by)}")
+    return ask_hardware()
+
+
+def preview(config: Config, *, only: str | None = None, downloads: Sequence[str] = (), unknown: str = "") -> Preview:
+    """Return what a run of all stages, or of the one of this name, would do, with `downloads` and what is `unknown` before it.
+
+    Raise as the run itself would at its start.
+    """
+    ready = prepared(config, only=only, here=not downloads)
+    changed: Changes = {}
+    if not unknown:  # else all that the profile chose then would differ
+        changes = allowed_changes(config, ready.folder, reads=ready.reads)
+        changed = changes[Kind.IDENTITY] | changes[Kind.SCHEDULE] | changes[Kind.RUNNING]
     names = {one.name for one in ready.ahead}
     done = [one for one in config.instances if one.name not in names and one.name in ready.folder.state().done]
     stages = [_stage(one, "is done", config, ready.folder) for one in done if only is None]
@@ -62,12 +106,28 @@ def preview(config: Config, *, only: str | None = None) -> Preview:
         run=ready.folder.root,
         exists=ready.folder.config.is_file(),
         stages=tuple(stages),
-        ranks=wanted.ranks,
-        engines=wanted.engines,
-        gpus_each=wanted.processes,
+        ranks=None if unknown else wanted.ranks,
+        engines=None if unknown else wanted.engines,
+        gpus_each=None if unknown else wanted.processes,
         changed=changed,
-        notes=tuple(map(blanked, ready.notes)),
+        downloads=tuple(downloads),
+        unknown=tuple(text for text in (unknown, UNREAD if downloads else "") if text),
+        notes=tuple(map(blanked, _notes(config, ready, here=not downloads, settled=not unknown))),
     )
+
+
+def _notes(config: Config, ready: Prepared, *, here: bool, settled: bool) -> list[str]:
+    """Return what the start would say, as far as it can be found with what is here. Raise as the start would."""
+    folder = ready.folder
+    notes = told(config, {one.stage.name for one in ready.ahead})
+    if not here:
+        check_stages(config, ready.ahead)
+        return [*notes, *ready.planned.notes]
+    notes += check_before(config, ready.ahead, folder.root, ready.model, settled=settled)
+    if ready.reads:
+        now = fingerprint_now(config, folder)
+        notes += [one.note for one in known_overlaps(config, folder, now)]
+    return [*notes, *ready.planned.notes]
 
 
 def _stage(one: StageInstance, would: Would, config: Config, folder: RunDir) -> StagePreview:
@@ -84,12 +144,14 @@ def _stage(one: StageInstance, would: Would, config: Config, folder: RunDir) -> 
 def lines(found: Preview) -> list[str]:
     """Return it for people."""
     said = [f"{found.run}: {'goes on' if found.exists else 'a new run'}", *found.notes]
+    said += [f"would be downloaded: {name}" for name in found.downloads]
+    said += [f"not known here: {text}" for text in found.unknown]
     said += [f"changed: {key}: {before} -> {now}" for key, (before, now) in found.changed.items()]
     wide = max((len(one.name) for one in found.stages), default=0)
     said += [f"  {one.name:{wide}}  {_in_words(one)}" for one in found.stages]
     counts = [f"{number} {noun}" for number, noun in ((found.ranks, "rank(s)"), (found.engines, "engine(s)")) if number]
     said += [f"processes: {', '.join(counts)}"] if counts else []
-    return [*said, "nothing was started or written (--dry-run)"]
+    return [*said, "nothing was started, written or downloaded (--dry-run)"]
 
 
 def _in_words(one: StagePreview) -> str:

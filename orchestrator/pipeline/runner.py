@@ -33,28 +33,31 @@ class Prepared:
     """What is known of a run before anything is started or written."""
 
     folder: RunDir
-    ahead: list[StageInstance]
-    """The instances of stages that are still to run, in order."""
-    notes: list[str]
-    """What people should know."""
+    planned: Plan
+    """The instances of stages that are still to run, in order, with notes."""
     reads: bool
     """Whether a stage ahead reads what the run was begun with."""
+    model: str | None
+    """The newest model of the run, in its folder, where it has one that holds."""
+
+    @property
+    def ahead(self) -> list[StageInstance]:
+        """The instances of stages that are still to run, in order."""
+        return self.planned.ahead
 
 
-def prepared(config: Config, *, only: str | None = None) -> Prepared:
-    """Return what is to be done, of all stages or the one of this name, where everything that can be known before holds.
+def prepared(config: Config, *, only: str | None = None, here: bool = True) -> Prepared:
+    """Return what is to be done, of all stages or the one of this name; where data and models are `here` to be looked at.
 
-    Raise as `check_before` does, and `ValueError` where the run can't go on so.
+    Raise `ValueError` where the run can't go on so.
     """
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     state = folder.state()
     planned = _planned(config, folder, state, only)
-    reads = any(one.stage.role is not Role.REPORT for one in planned.ahead)
+    reads = here and any(one.stage.role is not Role.REPORT for one in planned.ahead)
     if (holds := reached(config, folder, reads=reads)) != state:
         state, planned = holds, _planned(config, folder, holds, only)
-    ahead = planned.ahead
-    notes = [*told(config, {one.stage.name for one in ahead}), *check_before(config, ahead, folder.root, state.model)]
-    return Prepared(folder=folder, ahead=ahead, notes=notes, reads=reads)
+    return Prepared(folder=folder, planned=planned, reads=reads, model=state.model)
 
 
 async def run_pipeline(config: Config, *, only: str | None = None, quiet: bool = False) -> int:
@@ -66,7 +69,8 @@ async def run_pipeline(config: Config, *, only: str | None = None, quiet: bool =
     """
     keep_driver_small()
     ready = prepared(config, only=only)
-    folder, notes = ready.folder, ready.notes
+    folder, ahead = ready.folder, ready.ahead
+    notes = [*told(config, {one.stage.name for one in ahead}), *check_before(config, ahead, folder.root, ready.model)]
     folder.open()
     try:
         check_continuation(config, folder, reads=ready.reads)

@@ -18,28 +18,29 @@ TRAINED_BYTES, FROZEN_BYTES = 12, 4
 """What a checkpoint has of a parameter: the weight in float32, and AdamW's two moments where it is trained."""
 
 
-def check_before(config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None) -> list[str]:
+def check_before(
+    config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None, *, settled: bool = True
+) -> list[str]:
     """Find what would fail later, and return what is worth knowing as lines for people.
 
-    `reached` is the newest model of the run in the folder `root`, where it has one that holds.
+    `reached` is the newest model of the run in the folder `root`, where it has one that holds. Limits and deadlines, which the
+    profile chooses, are looked at where it has `settled` them.
 
     Raise `FileNotFoundError`, `ValueError`, and `OSError` where the disk is too small.
     """
-    for one in ahead:
-        config.require_stage(one)
+    check_stages(config, ahead)
     if all(one.stage.role is Role.REPORT for one in ahead):
         return []
     model = _model(config, ahead, root, reached)
     parameters = parameter_count(config.model.fresh) if model is None else require_whole(model)
     if model is not None:
         check_model(model, config)
-    _check_entry_points(config)
     tokenizer = byte_tokenizer() if model is None else load_tokenizer(model, config.model.declared())
     longest = config.model.fresh.max_positions if model is None else longest_sequence(model)
     notes = [
         *format_notes(config, ahead, tokenizer),
-        *limit_notes(config, ahead, tokenizer),
-        *hang_notes(config, ahead),
+        *(limit_notes(config, ahead, tokenizer) if settled else []),
+        *(hang_notes(config, ahead) if settled else []),
     ]
     for one in ahead:
         start = StartCheck(config=config, name=one.name, tokenizer=tokenizer, longest=longest)
@@ -47,6 +48,14 @@ def check_before(config: Config, ahead: list[StageInstance], root: Path, reached
     if any(one.stage.trains for one in ahead):
         _check_disk(config, root, parameters)
     return notes
+
+
+def check_stages(config: Config, ahead: list[StageInstance]) -> None:
+    """Raise `ValueError` where a stage could not run or an environment can't be imported, whatever model and data hold."""
+    for one in ahead:
+        config.require_stage(one)
+    if any(one.stage.role is not Role.REPORT for one in ahead):
+        _check_entry_points(config)
 
 
 def check_model(model: Path, config: Config) -> None:

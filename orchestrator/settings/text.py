@@ -28,13 +28,23 @@ def read_text(path: Path, overrides: list[str]) -> Any:
     Raise `FileNotFoundError` for a missing file and `ValueError` for what is not YAML, not an override, or a secret
     that was blanked.
     """
-    given = overridden(_loaded(path), overrides)
+    given = layered(path, overrides)
+    require_secrets(given, path)
+    return given
+
+
+def layered(path: Path, overrides: list[str]) -> Any:
+    """Return the same where secrets may be blanked, for what is looked at and not run. Raise as `read_text` for all else."""
+    return overridden(_loaded(path), overrides)
+
+
+def require_secrets(given: Any, path: Path) -> None:
+    """Raise `ValueError` where a secret of what the file of a run gives was blanked."""
     if missing := blanks(given):
         raise ValueError(
             f"{path} holds a run's configuration without its secrets: give {', '.join(missing)} again, best as "
             f"'{missing[0]}=${{oc.env:NAME}}' from the environment variable NAME"
         )
-    return given
 
 
 def overridden(given: Any, overrides: list[str]) -> Any:
@@ -107,7 +117,8 @@ def values(schema: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     Raise `ValueError` for a key or a type that is wrong.
     """
     try:
-        plain = redacted(OmegaConf.to_container(_merged(schema, given), resolve=True))
+        hidden = redacted(OmegaConf.to_container(_merged(schema, given)))  # a secret's variable need not be there
+        plain = redacted(OmegaConf.to_container(OmegaConf.create(hidden), resolve=True))
     except OmegaConfBaseException as error:
         raise ValueError(_explain(error, "")) from error
     assert isinstance(plain, dict)
