@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from run_folders import with_checkpoint
 
+from orchestrator.__main__ import main
 from orchestrator.pipeline.config import flat_config, load_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.reporting.report import write_report
@@ -76,6 +77,8 @@ def test_no_setting_of_a_shipped_configuration_is_taken_for_a_secret(path: Path)
         ("http://ann:word@host:5000/a", "http://[blanked]@host:5000/a"),
         ("sqlite:////data/a@b/mlflow.db", "sqlite:////data/a@b/mlflow.db"),
         ("https://host/a?token=abc&n=3", "https://host/a?token=[blanked]&n=3"),
+        ("give 'a.token=${oc.env:NAME}'", "give 'a.token=${oc.env:NAME}'"),
+        ("a.token=${oc.env:NAME}abc", "a.token=[blanked]"),
         ("learner.micro_batch_tokens=4096", "learner.micro_batch_tokens=4096"),
         (f"got {TOKEN}.", "got [blanked]."),
         ("key sk-proj-abcdefghijklmnop1234", "key [blanked]"),
@@ -123,7 +126,7 @@ def test_no_file_of_a_run_holds_its_secrets_and_the_run_can_be_continued(tmp_pat
 
 
 def test_a_secret_of_the_environment_stays_a_reference_to_it_and_any_other_is_asked_for(
-    tmp_path: Path, shop: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shop: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = tmp_path / "config.yaml"
     monkeypatch.setenv("SHOP_TOKEN", "word-of-the-shop")
@@ -138,5 +141,11 @@ def test_a_secret_of_the_environment_stays_a_reference_to_it_and_any_other_is_as
     save_config(config, saved)  # where nothing says any longer where it came from
     with pytest.raises(ValueError, match=r"without its secrets: give envs\.shop\.options\.api_key again"):
         load_config(saved, [])
+    assert main(["config", str(saved), "--resolved"]) == 2
+    assert "best as 'envs.shop.options.api_key=${oc.env:NAME}' from" in capsys.readouterr().err
+    other = tmp_path / "other.yaml"
+    other.write_text(saved.read_text(encoding="utf-8").replace("seed: 1\n", "seed: 2\n"), encoding="utf-8")
+    assert main(["config", "--diff", str(saved), str(other)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["setting", "seed", "another"]
     again = "envs.shop.options.api_key=word-of-the-shop"
     assert load_config(saved, [again]) == config

@@ -78,7 +78,9 @@ def parse_groups(given: list[str]) -> dict[str, list[Path]]:
 def _compare(given: argparse.Namespace) -> int:
     # Imported in here: numpy and matplotlib take half a second, which no other command has to wait for.
     if bool(given.evaluations) == bool(given.runs):
-        raise ValueError("give two evaluations, or groups of runs by --runs NAME=RUN[,RUN...]; see compare --help")
+        raise ValueError(
+            "give two evaluations, or groups of runs by --runs NAME=RUN[,RUN...]; see temper compare --help"
+        )
     return _compare_groups(given) if given.runs else _compare_tasks(given)
 
 

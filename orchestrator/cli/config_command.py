@@ -77,8 +77,8 @@ def _files(given: argparse.Namespace) -> tuple[Path | None, list[str]]:
         )
     if words and "=" in words[0] and not Path(words[0]).exists():
         raise ValueError(
-            f"{words[0]} without FILE, for example `config configs/demo.yaml --explain rl.steps {words[0]}`"
+            f"{words[0]} without FILE, for example `temper config configs/demo.yaml --explain rl.steps {words[0]}`"
         )
     if given.resolved and not words:
-        raise ValueError("--resolved needs FILE, for example `config configs/demo.yaml --resolved`")
+        raise ValueError("--resolved needs FILE, for example `temper config configs/demo.yaml --resolved`")
     return (Path(words[0]) if words else None), words[1:]

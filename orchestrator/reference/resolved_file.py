@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from orchestrator.pipeline.config import SCHEMA, as_file, given_text, make_config, with_presets
+from orchestrator.pipeline.config import SCHEMA, as_file, make_config, shown_text, with_presets
 from orchestrator.pipeline.eval_config import merged
 from orchestrator.pipeline.stage_list import instances
 from orchestrator.profiles.asked import Given
 from orchestrator.profiles.settled import settled
 from orchestrator.settings.chosen import ChosenConfig
 from orchestrator.settings.run_config import USUAL_STAGES, ModelConfig
-from orchestrator.settings.text import is_file, overridden, resolved, typed, values, yaml_text
+from orchestrator.settings.text import is_file, overridden, require_secrets, resolved, typed, values, yaml_text
 from orchestrator.stages.stage import StageInstance
 
 COMMAND_LINE = "the command line"
@@ -60,10 +60,11 @@ def resolve(path: Path, overrides: list[str]) -> ResolvedFile:
     """Return a file, or the `config.yaml` of a run's folder, with all that a run would have.
 
     The profile chooses for the model too: where that would have to be downloaded nothing is chosen, which `note` says.
+    Secrets that were blanked stay so.
     Raise `FileNotFoundError` or `ValueError` for a file that is none, or of which a key or a type is wrong.
     """
     file = path / "config.yaml" if path.is_dir() else path
-    given = given_text(file, overrides)
+    given = shown_text(file, overrides)
     missing = "" if "chosen" in given else _model_to_download(given)
     note = ""
     if missing:
@@ -81,6 +82,7 @@ def resolved_yaml(file: ResolvedFile) -> str:
 
     Raise `ValueError` where a run would refuse it, and where what it would have is not known without the model.
     """
+    require_secrets(file.given, file.path)
     if file.note:
         raise ValueError(file.note)
     return yaml_text(as_file(make_config(file.whole)))

@@ -24,9 +24,14 @@ TEXT_TOKEN = re.compile(
 )
 """The words of a key that speaks of a token of text instead: of one with a place in the vocabulary, or by its number there."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+REFERENCE = r"\$\{oc\.env:\w+\}['\"]?(?:[\s&;,]|\Z)"
+"""What says where a secret is, and is none: the name of an environment variable."""
 SHAPES = (
     (re.compile(r"(?<=://)[^/\s]+@"), f"{BLANK}@"),  # user and password of a URI
-    (re.compile(r"(?i)((?:token|password|passwd|pwd|secret|api[_-]?key|signature)=)[^\s&;,]+"), rf"\1{BLANK}"),
+    (
+        re.compile(rf"(?i)((?:token|password|passwd|pwd|secret|api[_-]?key|signature)=)(?!{REFERENCE})[^\s&;,]+"),
+        rf"\1{BLANK}",
+    ),
     (re.compile(r"(?i)\b(bearer|basic)\s+(?=\S*[\d=])[\w.~+/=-]{8,}"), rf"\1 {BLANK}"),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), BLANK),  # a JSON web token
     (re.compile(r"\b(?:hf|gh[oprsu]|github_pat|glpat|xox[abeprs]|nvapi)[_-][\w-]{16,}"), BLANK),
