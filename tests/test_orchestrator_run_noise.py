@@ -7,8 +7,10 @@ from pathlib import Path
 PROGRAM = """
 import logging, os, subprocess, sys, warnings
 from pathlib import Path
+from orchestrator.cli.screen_options import set_log_level
 from orchestrator.run.noise import noise_to, warnings_to
 
+set_log_level(sys.argv[2] if len(sys.argv) > 2 else None)
 print("before")
 with noise_to(Path(sys.argv[1])) as screen, warnings_to(lambda text: print("said:", text, file=screen)):
     print("of python")
@@ -37,3 +39,12 @@ def test_noise_goes_to_the_file_and_what_is_for_people_to_the_screen(tmp_path: P
     for noise in ("of python", "of another language", "of a child", "and its errors", "deprecated", "of a library"):
         assert noise in written
     assert "damaged" not in written
+
+
+def test_what_we_warn_of_is_said_at_any_level_of_the_loggers(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "driver.log"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(log), "error"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "said: a checkpoint is damaged" in done.stdout.splitlines()
+    assert "of a library" not in log.read_text()

@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMPER = str(ROOT / "requirements" / "temper")
 HOSTILE = ("envs", "rewards", "rollout", "learner", "orchestrator", "random", "yaml", "types", "ray")
 ACTOR = """
-import random, sys
-from pathlib import Path
+import random, subprocess, sys
 from orchestrator.cluster.module_search import search_last
 search_last(sys.argv[1])
 import ray
@@ -22,7 +21,9 @@ from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 
 def seen():
     import backwards, envs, random, yaml
-    return [backwards.__file__, envs.__file__, random.__file__, yaml.__file__]
+    child = [sys.executable, "-c", "import random; print(random.__file__)"]
+    of_child = subprocess.run(child, capture_output=True, text=True, check=True).stdout.strip()
+    return [backwards.__file__, envs.__file__, random.__file__, yaml.__file__, of_child]
 
 start_ray(slots=1, min_sandbox_level=0)
 print("seen", *ray.get(ray.remote(num_cpus=0)(seen).remote()), sep="\\n")
@@ -82,11 +83,12 @@ def test_workers_of_ray_find_modules_as_the_driver_does(folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    own, ours, standard, library = done.stdout.split("seen\n")[1].split()
+    own, ours, standard, library, of_child = done.stdout.split("seen\n")[1].split()
     assert own == str(folder / "backwards.py")
     assert ours == str(ROOT / "envs" / "__init__.py")
     assert not standard.startswith(str(folder))
     assert not library.startswith(str(folder))
+    assert of_child == standard
 
 
 def test_workers_of_a_job_find_the_modules_of_whoever_submitted_it(

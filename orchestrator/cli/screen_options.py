@@ -4,6 +4,8 @@ import argparse
 import logging
 import os
 
+from orchestrator.run.noise import OURS, VLLM_LEVEL
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -21,7 +23,14 @@ def add_screen_options(command: argparse.ArgumentParser) -> None:
 
 
 def set_log_level(level: str | None) -> None:
-    """Let the loggers of this process, and vLLM in its workers, write what is of this level or above it."""
-    if level is not None:
-        logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        os.environ["VLLM_LOGGING_LEVEL"] = level.upper()
+    """Let the loggers of this process, and vLLM in its workers, write what is of this level or above it.
+
+    What our own modules warn of is for people, whatever the level.
+    """
+    if level is None:
+        return
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if level == "error":
+        for package in OURS:
+            logging.getLogger(package).setLevel(logging.WARNING)
+    os.environ[VLLM_LEVEL] = level.upper()

@@ -33,9 +33,9 @@ def search_as_driver() -> None:
 
 
 def worker_variables() -> dict[str, str]:
-    """Return the variables of the environment by which workers of Ray find modules as this process does."""
+    """Return the variables of the environment by which workers of Ray and their children find modules as this process does."""
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return {"PYTHONPATH": python_path, FOLDER: module_folder()}
+    return {"PYTHONPATH": python_path, "PYTHONSAFEPATH": "1", FOLDER: module_folder()}
 
 
 class FirstOnes(list[str]):

@@ -9,6 +9,7 @@ from ray.job_config import JobConfig
 from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from orchestrator.cluster.module_search import HOOK, FirstOnes, worker_variables
 from orchestrator.cluster.this_machine import ROOT
+from orchestrator.run.noise import VLLM_LEVEL
 
 
 def start_ray(*, slots: int, min_sandbox_level: int) -> Path | None:
@@ -30,6 +31,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> Path | None:
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)}
+    variables |= {name: os.environ[name] for name in (VLLM_LEVEL,) if name in os.environ}  # a cluster has its own
     joined = ray.init(
         address=address,
         namespace="temper",

@@ -10,6 +10,8 @@ from typing import TextIO
 
 OURS = ("rewards", "envs", "rollout", "learner", "orchestrator")
 """The packages whose warnings are for people."""
+VLLM_LEVEL = "VLLM_LOGGING_LEVEL"
+"""The variable of the environment that says what vLLM logs."""
 
 
 @contextmanager
