@@ -66,9 +66,9 @@ def test_a_local_run_keeps_its_results_in_the_callers_folder(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "/mine")
     command = run_command(ROOT / "configs" / "demo.yaml", ["seed=2"], local=True)
-    assert command[:3] == ["env", f"{FOLDER}={tmp_path}", "PYTHONPATH=/mine"]
-    assert command[4:8] == ["-m", "orchestrator", "run", "configs/demo.yaml"]
-    assert command[8:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
+    assert command[:4] == ["env", f"{FOLDER}={tmp_path}", "PYTHONPATH=/mine", "PYTHONSAFEPATH="]
+    assert command[5:9] == ["-m", "orchestrator", "run", "configs/demo.yaml"]
+    assert command[9:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
 
 
 @pytest.mark.parametrize("recipe", sorted((ROOT / "configs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
@@ -90,7 +90,12 @@ def test_files_that_settings_name_are_found_from_the_jobs_folder(
         run_command(ROOT / "configs" / "demo.yaml", given, local=False)
     monkeypatch.chdir(ROOT)
     given[0] = "envs.math.data.path=configs/demo.yaml"
-    assert run_command(ROOT / "configs" / "demo.yaml", given, local=False)[-2:-1] == [given[1]]
+    assert run_command(ROOT / "configs" / "demo.yaml", given, local=False)[-2:] == [given[0], given[1]]
+    monkeypatch.chdir(ROOT / "configs")  # the job runs in the copy of the folder above
+    given[0] = "envs.math.data.path=demo.yaml"
+    command = run_command(Path("demo.yaml"), given, local=False)
+    assert command[3:] == ["run", "configs/demo.yaml", *given, "envs.math.data.path=configs/demo.yaml", given[1]]
+    monkeypatch.chdir(ROOT)
     given[0] = "envs.math.data.path=runs/rows.jsonl"
     with pytest.raises(ValueError, match="without runs/"):
         run_command(ROOT / "configs" / "demo.yaml", given, local=False)
@@ -100,7 +105,7 @@ def test_files_of_settings_are_found_from_the_jobs_folder(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     Path("over.yaml").write_text("seed: 7")
     given = ["over.yaml", "runs_dir=/shared/runs"]
-    assert run_command(ROOT / "configs" / "demo.yaml", given, local=True)[7:9] == [
+    assert run_command(ROOT / "configs" / "demo.yaml", given, local=True)[8:10] == [
         "configs/demo.yaml",
         str(tmp_path / "over.yaml"),
     ]

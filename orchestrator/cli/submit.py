@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.deadline import STOPPED
 from orchestrator.pipeline.config import Config, unsettled_config
 from orchestrator.pipeline.data_files import named_paths
+from orchestrator.run.folder import RunDir
 from orchestrator.settings.text import is_file
 
 EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
@@ -29,18 +30,25 @@ READ_BY_NAME = re.compile(r"\$\{oc\.env:(\w+)")
 LOCAL_NAMES = (LOOPBACK, "localhost", "::1")
 
 
-def submit(config: Path, overrides: list[str], address: str | None, entrypoint: list[str] | None = None) -> int:
+def submit(config: Path, overrides: list[str], address: str | None) -> int:
     """Submit a run, stream its log, return its exit status.
 
     SIGINT and SIGTERM stop the job, and the same call continues it. `address` is a cluster's job server,
-    `http://host:8265`; None starts a local cluster for this job. A cluster with token authentication is reached by the
-    token in RAY_AUTH_TOKEN. `entrypoint` replaces the command of the run.
+    `http://host:8265`; None starts a local cluster for this job, of which what its workers printed stays in the run's folder.
+    A cluster with token authentication is reached by the token in RAY_AUTH_TOKEN.
     """
     local = address is None or urlsplit(address).hostname in LOCAL_NAMES
-    command = entrypoint or run_command(config, overrides, local=local)
-    env_vars = passed_on(os.environ, [] if entrypoint else _texts(config, overrides))
-    with local_head() if address is None else nullcontext(named_server(address)) as server:
-        return run_job(server, command, write=_to_stdout, env_vars=env_vars)
+    command = run_command(config, overrides, local=local)
+    env_vars = passed_on(os.environ, _texts(config, overrides))
+    if address is not None:
+        return run_job(named_server(address), command, write=_to_stdout, env_vars=env_vars)
+    made = unsettled_config(config, overrides)
+    logs = RunDir(Path(made.runs_dir) / made.name).log.with_name("ray")
+    with local_head(logs=logs) as server:
+        status = run_job(server, command, write=_to_stdout, env_vars=env_vars)
+    if logs.is_dir():
+        print(f"what engines and ranks printed: {logs}")
+    return status
 
 
 def _texts(config: Path, overrides: list[str]) -> list[str]:
@@ -95,11 +103,14 @@ def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]
     files = {one: _named(Path(one), local=local) for one in (str(config), *filter(is_file, overrides))}
     named = [files.get(one, one) for one in (str(config), *overrides)]
     if not local:
-        _require_to_travel(made)
-        return ["python", "-m", "orchestrator", "run", *named, f"runs_dir={runs_dir}"]
+        _require_modules_to_travel(made)
+        copied = {key: path for key, path in named_paths(made).items() if not path.is_absolute()}
+        inside = [f"{key}={_travelled(key, path)}" for key, path in copied.items()]
+        return ["python", "-m", "orchestrator", "run", *named, *inside, f"runs_dir={runs_dir}"]
     absolute = [f"{key}={path.expanduser().resolve()}" for key, path in named_paths(made).items()]
     command = [sys.executable, "-m", "orchestrator", "run", *named, *absolute]
-    searched = [f"{FOLDER}={os.getcwd()}", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"]
+    # Of the modules that are called like ours, those of the copy, in which the job runs, come first.
+    searched = [f"{FOLDER}={os.getcwd()}", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}", "PYTHONSAFEPATH="]
     return ["env", *searched, *command, f"runs_dir={runs_dir.resolve()}"]
 
 
@@ -112,15 +123,23 @@ def _named(config: Path, *, local: bool) -> str:
     return str(path.relative_to(ROOT) if inside else path)
 
 
-def _require_to_travel(config: Config) -> None:
-    """Raise `ValueError` for a file, a folder or a module of the run that another machine would not have."""
-    for key, path in named_paths(config).items():
-        inside = path.resolve().relative_to(ROOT).parts[:1] if path.resolve().is_relative_to(ROOT) else ()
-        if not path.is_absolute() and (not inside or f"/{inside[0]}/" in EXCLUDES):
-            raise ValueError(
-                f"{key}={path} would not travel with the job: give an absolute path, on storage that all machines of the "
-                f"cluster share, or put it into {ROOT}, without runs/ and tests/"
-            )
+def _travelled(key: str, path: Path) -> Path:
+    """Return what a relative path is in the job's copy of the repository: here it is one of the current folder.
+
+    Raise `ValueError` where it would not be in the copy.
+    """
+    whole = path.expanduser().resolve()
+    inside = whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else Path()
+    if not inside.parts or f"/{inside.parts[0]}/" in EXCLUDES:
+        raise ValueError(
+            f"{key}={path} would not travel with the job: give an absolute path, on storage that all machines of the "
+            f"cluster share, or put it into {ROOT}, without runs/ and tests/"
+        )
+    return inside
+
+
+def _require_modules_to_travel(config: Config) -> None:
+    """Raise `ValueError` for a module of the run that another machine would not have."""
     for name, bound in config.environments.items():
         package = bound.definition.entry_point.partition(":")[0].partition(".")[0]
         spec = find_spec(package)

@@ -40,11 +40,12 @@ class JobServer:
 
 
 @contextmanager
-def local_head() -> Iterator[JobServer]:
+def local_head(*, logs: Path | None = None) -> Iterator[JobServer]:
     """Run a Ray head on this machine for as long as the block runs.
 
     It is a child of this process and ends with it; its address is written nowhere, so no other program joins it by
-    accident, and its ports ask for a token, since some of them listen on every interface.
+    accident, and its ports ask for a token, since some of them listen on every interface. Its files end with it too, but for
+    what its workers printed: that goes to the folder `logs`, where the one above it is there by then.
     Raises `RuntimeError` with the end of its log where it does not start.
     """
     port, dashboard, agent = free_ports(3)
@@ -66,6 +67,8 @@ def local_head() -> Iterator[JobServer]:
         yield server
     finally:
         end_session(head)
+        if logs is not None and logs.parent.is_dir():
+            _keep(folder / "session_latest" / "logs", logs)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -129,6 +132,14 @@ class Job:
                 if new:
                     self._written += len(new)
                     self._write(new)
+
+
+def _keep(printed: Path, logs: Path) -> None:
+    """Copy what workers printed, of those that printed anything; their names are new in each session."""
+    for file in printed.glob("worker-*"):
+        if file.stat().st_size:
+            logs.mkdir(exist_ok=True)
+            shutil.copy(file, logs)
 
 
 def _wait_until_up(server: JobServer, head: subprocess.Popen[bytes], log: Path) -> None:
