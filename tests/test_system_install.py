@@ -175,6 +175,16 @@ def test_warnings_of_installers_go_to_a_file_and_are_shown_where_they_fail(machi
     assert "pip tries\nsetup: failed; the end of .venv/setup.log:\nwarning: deprecated" in broken.stderr
 
 
+def test_that_pip_itself_has_no_torch_for_cpus_is_no_fault(machine: Machine) -> None:
+    miss = 'case "$*" in *"pip install"*--index-url*) ;; *"pip install"*torch==*) echo "ERROR: no torch" >&2; exit 1 ;; esac'
+    machine.program("python3.11", f"{miss}\n{PYTHON}")
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert any("--index-url" in call and "torch==" in call for call in machine.calls("python3.11"))
+    log = machine.root / ".venv" / "setup.log"
+    assert not log.exists() or "no torch" not in log.read_text()
+
+
 def test_what_is_compiled_is_asked_for_and_told_with_how_long_it_takes(machine: Machine) -> None:
     machine.gpu(NEW)
     machine.nvcc("13.0")
