@@ -5,6 +5,7 @@ From the bottom up; each room imports itself and those above it in this list:
     config        what the learner can be told
     losses        losses and advantages as pure functions, and their settings
     batches       from groups to the arrays of micro-batches; numpy only
+    token_records what a step made of the tokens of each answer
     models        models: loading, log-probabilities of tokens, shared prompts, experts
     engine        the model under training; the home of DeepSpeed
     publisher     the sending side of a weight push; `bucket_publisher` of one in buckets, `adapter_publisher` of adapters,

@@ -11,6 +11,7 @@ from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
+from learner.token_records import TokenRecord
 from rollout.trajectory import WeightVersion
 from rollout.weights.delivery import Delivery, Offered, Push, WeightSender
 from rollout.weights.manifest import WeightManifest
@@ -42,6 +43,8 @@ class TrainerRank(Member, WeightSender, Protocol):
     async def put(self, shares: Sequence[BatchShare]) -> Shares: ...
 
     async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]: ...
+
+    async def token_records(self) -> list[TokenRecord]: ...
 
     async def publish(self, version: int) -> WeightManifest | None: ...
 
@@ -122,6 +125,10 @@ class TrainerGroup:
         own = await asyncio.gather(*(rank.put(one) for rank, one in zip(self.ranks, shares, strict=True)))
         calls = [rank.train(one, loss=self._loss, epochs=epochs) for rank, one in zip(self.ranks, own, strict=True)]
         return (await self._call(calls))[0]
+
+    async def token_records(self) -> list[TokenRecord]:
+        """Return what the last step made of the tokens of each answer that it trained."""
+        return [record for own in await self._call_all(lambda rank: rank.token_records()) for record in own]
 
     async def publish(self, version: WeightVersion) -> Push:
         """Have the weights ready to be sent or read; returns what was published and how it is delivered."""

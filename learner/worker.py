@@ -29,6 +29,7 @@ from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer,
 from learner.models.scorer import Scorer
 from learner.rank_pushes import RankPushes
 from learner.saving import Unwritten, checkpoint_pieces, has_room, random_file, read_random_states
+from learner.token_records import TokenRecord, records_of
 from learner.training_state import STATE_FOLDER, CheckpointFacts
 from learner.update import (
     NOTHING_FIXED,
@@ -68,6 +69,7 @@ class TrainerWorker:
         self.steps = 0  # updates done, which is what the schedule counts
         self.needed_bytes = 0
         self._unwritten = Unwritten()
+        self._records: list[TokenRecord] = []
         self.engine: DeepSpeedEngine | None = None
         self.replay: ExpertReplay | None = None
         self.reference: FrozenModel | None = None
@@ -121,6 +123,7 @@ class TrainerWorker:
         """
         with self.heart.busy("train"):
             start = time.monotonic()
+            self._records = []
             several = len(shares) * epochs > 1
             fixed: list[list[Fixed]] | list[None] = [None] * len(shares)
             if loss.normalises_divergence or (several and loss.is_sampled):
@@ -129,8 +132,8 @@ class TrainerWorker:
                 model = self._engine(), self._replay()
                 fixed = fixed_before_updates(*model, own, loss=loss, reference=reference, beat=beat)
             updates = [
-                self.train_step(share, loss=loss, fixed=known)
-                for _ in range(epochs)
+                self.train_step(share, loss=loss, fixed=known, record=epoch == 0)
+                for epoch in range(epochs)
                 for share, known in zip(shares, fixed, strict=True)
             ]
             seconds = time.monotonic() - start
@@ -138,7 +141,7 @@ class TrainerWorker:
             return over_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
 
     def train_step(
-        self, share: BatchShare, *, loss: LossConfig, fixed: Sequence[Fixed] | None = None
+        self, share: BatchShare, *, loss: LossConfig, fixed: Sequence[Fixed] | None = None, record: bool = False
     ) -> dict[str, float]:
         """Make one update from this rank's share of a batch; returns metrics of the whole batch, the same on every rank.
 
@@ -156,6 +159,8 @@ class TrainerWorker:
             replay.follow(micro_batch.experts)
             result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference, fixed=known)
             engine.backward(result.total / share.denominator)
+            if record and result.terms is not None:
+                self._records += records_of(micro_batch, result.terms)
             for name, value in result.sums.items():
                 totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
             self.heart.beat()
@@ -164,6 +169,10 @@ class TrainerWorker:
         self.steps += applied
         metrics = means(sum_over_ranks(totals), denominator=share.denominator) | replay.metrics()
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
+
+    def token_records(self) -> list[TokenRecord]:
+        """Return what the last `train` made of the tokens of this rank's answers; nothing where none were sampled."""
+        return self._records
 
     def logprobs(self, samples: list[TrainingSample]) -> list[list[float]]:
         """Compute the trainer's log-probability of each token of each sample (0 for the first), one sample at a time."""

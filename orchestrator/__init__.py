@@ -20,6 +20,7 @@ From the bottom up; each room imports itself and those above it in this list:
     reference     the settings told to people and editors: one explained, all on a page, two files beside each other
     grading       grading without a model
     new_env       an environment of one's own, written to begin with
+    viewing       the answers of a run in a browser, token by token
     bench         benchmarks
     planning      what a run would take: memory, time and cost by part, the limits that it would meet
     gpu_check     what a machine with a GPU must do right, and how fast: a part a file, a page of what was found

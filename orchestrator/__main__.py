@@ -15,6 +15,7 @@ from orchestrator.cli.plan_command import add_plan_command
 from orchestrator.cli.run_arguments import add_run_commands
 from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.status_command import add_status_commands
+from orchestrator.cli.view_command import add_view_command
 from orchestrator.cluster.module_search import module_folder, search_last
 from orchestrator.run.redaction import blanked
 
@@ -33,6 +34,7 @@ EPILOG = """examples:
   temper status runs/demo --watch
   temper scale runs/demo --rollout-workers 3
   temper audit runs/demo
+  temper view runs/demo
   temper submit configs/demo.yaml --address http://127.0.0.1:8265
   temper grade --env math --data gsm8k.jsonl --responses said.jsonl --out graded.jsonl
   temper serve runs/demo
@@ -71,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     add_compare_command(commands)
     add_serve_command(commands)
     add_status_commands(commands)
+    add_view_command(commands)
     add_completion_command(commands)
     return root
 

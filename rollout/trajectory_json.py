@@ -5,7 +5,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ from rollout.trajectory import (
     TurnFault,
     WeightVersion,
 )
+
+Training = Mapping[str, Any]
+NOT_TRAINED: Iterator[Training | None] = iter(())
 
 
 def times_to_json(times: Times) -> dict[str, float]:
@@ -155,10 +158,14 @@ def group_from_json(data: dict[str, Any], task: Task) -> Group:
     )
 
 
-def group_lines(group: Group) -> list[str]:
-    """Return one JSON line for each trajectory of a group, failed ones included, with the group's ticket."""
+def group_lines(group: Group, training: Iterator[Training | None] = NOT_TRAINED) -> list[str]:
+    """Return one JSON line for each trajectory of a group, failed ones included, with the group's ticket.
+
+    Those with a score have as `training` what comes next of it, null where that is nothing.
+    """
     head = _head(group)
-    return [json.dumps(head | trajectory_to_json(t)) for t in (*group.trajectories, *group.failed)]
+    scored = [head | trajectory_to_json(t) | {"training": next(training, None)} for t in group.trajectories]
+    return [json.dumps(row) for row in (*scored, *(head | trajectory_to_json(t) for t in group.failed))]
 
 
 def _head(group: Group) -> dict[str, Any]:
@@ -167,16 +174,20 @@ def _head(group: Group) -> dict[str, Any]:
     return {"ticket": ticket.number, "admitted": ticket.admitted.step, "sampling": sampling}
 
 
-def write_groups(path: Path, groups: Iterable[Group], *, leave: int = 0) -> None:
+def write_groups(
+    path: Path, groups: Iterable[Group], *, leave: int = 0, training: Iterable[Training | None] = ()
+) -> None:
     """Write the trajectories of the groups to a JSONL file, whole or not at all: where it fails, nothing is at `path`.
 
-    `leave` is how many bytes of the disk stay free for others, or it fails as on a full one.
+    `leave` is how many bytes of the disk stay free for others, or it fails as on a full one. `training` is what the learner
+    made of each trajectory with a score, in their order, as plain JSON data.
     """
+    each = iter(training)
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             for group in groups:  # one after the other: the lines of a large step are longer than its arrays by far
-                file.writelines(line + "\n" for line in group_lines(group))
+                file.writelines(line + "\n" for line in group_lines(group, each))
                 file.flush()
                 if leave and shutil.disk_usage(path.parent).free < leave:
                     raise OSError(errno.ENOSPC, f"{leave} bytes are kept for a checkpoint")

@@ -30,7 +30,7 @@ PROMPT = 300
 
 
 def parts(seed: int) -> list[list[TrainingSample]]:
-    """Four answers to one prompt, and four sequences that stand alone."""
+    """Four answers to one prompt, and four sequences that stand alone, each with its place."""
     draw = torch.Generator().manual_seed(100 + seed)
     prompt = torch.randint(0, 264, (PROMPT,), generator=draw).tolist()
     first, last = policy_sequences(seed=seed)[:4], policy_sequences(seed=seed)[4:]
@@ -41,10 +41,11 @@ def parts(seed: int) -> list[list[TrainingSample]]:
             advantages_T=as_floats((*[0.0] * PROMPT, *answer.advantages_T)),
             behaviour_T=as_floats((*[math.nan] * PROMPT, *answer.behaviour_T)),
             group=7,
+            place=place,
         )
-        for answer in first
+        for place, answer in enumerate(first)
     ]
-    return [answers, last]
+    return [answers, [replace(answer, place=len(first) + place) for place, answer in enumerate(last)]]
 
 
 def halves(*, ranks: int, seed: int) -> list[TrainBatch]:
@@ -63,6 +64,7 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=2 * UPDATES)
     shares = own(learner, halves(ranks=2, seed=0))
     first = learner.train(shares, loss=PPO, epochs=EPOCHS)
+    records = learner.token_records()
     pulse, micro_batches = learner.heart.pulse(), sum(len(share.micro_batches) for share in shares)
     learner.save(f"{folder}/saved")
     second = learner.train(own(learner, halves(ranks=2, seed=1)), loss=PPO, epochs=EPOCHS)
@@ -78,7 +80,7 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     learner.close()
     return {
         "first": first, "second": second, "weights": weights, "again": again, "done": done, "once": once,
-        "broken": broken, "paid": paid, "pulse": pulse, "micro_batches": micro_batches,
+        "broken": broken, "paid": paid, "pulse": pulse, "micro_batches": micro_batches, "records": records,
     }  # fmt: skip
 
 
@@ -91,8 +93,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path) -> dict[str, Any]:
-    return in_processes(updates, ranks=2, arguments=(str(folder),))[0]
+def ranks(folder: Path) -> list[dict[str, Any]]:
+    return in_processes(updates, ranks=2, arguments=(str(folder),))
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    return ranks[0]
 
 
 def logprobs(model: PreTrainedModel, sequence: TrainingSample) -> torch.Tensor:
@@ -138,6 +145,24 @@ def plain_loop(directory: Path) -> PreTrainedModel:
             optimizer.step()
             count += 1
     return model
+
+
+def test_the_ranks_keep_what_the_model_thought_of_each_token_before_the_first_update(
+    ranks: list[dict[str, Any]], folder: Path
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    records = {record.place: record for rank in ranks for record in rank["records"]}
+    assert sum(len(rank["records"]) for rank in ranks) == len(records) == 8
+    for sequence in (sequence for part in parts(0) for sequence in part):
+        assert sequence.place is not None
+        record = records[sequence.place]
+        with torch.no_grad():
+            known = logprobs(model, sequence)
+        assert record.logprobs_T.tolist() == pytest.approx(known.tolist(), abs=2e-5)
+        weights = (known - of_trained(sequence.behaviour_T, sequence)).exp().clamp(max=2.0)
+        assert record.factors_T.tolist() == pytest.approx(weights.tolist(), abs=1e-4)
+        assert record.advantages_T.tolist() == of_trained(sequence.advantages_T, sequence).tolist()
+        assert not record.left_out_T.any()
 
 
 def test_updates_from_mini_batches_over_epochs_are_those_of_a_plain_loop_of_ppo(trained, folder):

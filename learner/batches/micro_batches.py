@@ -21,7 +21,8 @@ from rollout.trajectory import WeightVersion
 class MicroBatch:
     """Arrays of one forward pass, of shape (B, T) or (B,). `weights_BT` is what a token counts for, 0 if untrained.
 
-    `temperatures_B` are those at which the samples were drawn; None where all are 1.
+    `temperatures_B` are those at which the samples were drawn; None where all are 1. `places_B` are the places of their
+    trajectories (`TrainingSample.place`), -1 for what is none; None where no row counts.
 
     With `prompts` a row begins with the last token of its prompt, without them with its first token. `experts` are those
     of its forward passes, the prompts' first; in a pass beyond them the routers decide, and nothing is counted.
@@ -32,6 +33,7 @@ class MicroBatch:
     advantages_BT: NDArray[np.float32]
     behaviour_BT: NDArray[np.float32]
     temperatures_B: NDArray[np.float32] | None = None
+    places_B: NDArray[np.int32] | None = None
     prompts: Prompts | None = None
     experts: tuple[PassExperts, ...] = ()
 
@@ -174,6 +176,7 @@ def micro_batch(
         advantages_BT=advantages_BT,
         behaviour_BT=behaviour_BT,
         temperatures_B=None if (temperatures_B == 1).all() else temperatures_B,
+        places_B=np.array([-1 if sample.place is None else sample.place for sample, _ in rows], dtype=np.int32),
         prompts=prompts,
         experts=pass_experts(
             plan, {row: len(own.ids) for row, own in used.items()}, {row: own.experts for row, own in used.items()}

@@ -4,7 +4,7 @@ Suffixes: `_T` one entry per token of a sample, `_G` answer of a group, `_NG` gr
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from types import MappingProxyType
 
@@ -29,6 +29,7 @@ class TrainingSample:
     where nothing was sampled (supervised data). `group` is the same for samples that may begin with the same prompt, None
     for one that stands alone. `experts` are the expert choices recorded for its tokens (`rollout/expert_choices.py`), None
     where there are none. `temperature` is that at which it was sampled, and so that of pi and of what pi is compared with.
+    `place` is that of its trajectory among those with a score of the batch's groups, None for what is no trajectory.
     """
 
     ids: Ids
@@ -39,6 +40,7 @@ class TrainingSample:
     newest: WeightVersion | None = None
     group: int | None = None
     temperature: float = 1.0
+    place: int | None = None
     experts: Choices | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +101,7 @@ def samples_from_groups(
     rewards_NG = [group.rewards_G for group in groups]
     tokens_NG = [[0 if mask_truncated and t.truncated else t.unforced_tokens for t in g.trajectories] for g in groups]
     advantages_NG = batch_advantages(rewards_NG, tokens_NG, kind=advantage, clip=advantage_clip, normalise=normalise)
-    return [
+    samples = [
         _sample(
             trajectory,
             advantage=value,
@@ -110,6 +112,7 @@ def samples_from_groups(
         for group, advantages_G in zip(groups, advantages_NG, strict=True)
         for trajectory, value in zip(group.trajectories, advantages_G, strict=True)
     ]
+    return [replace(sample, place=place) for place, sample in enumerate(samples)]
 
 
 def _sample(

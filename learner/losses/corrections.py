@@ -4,11 +4,23 @@ Suffixes: `_BT` one entry per sequence and token, `_B1` per sequence. pi is the 
 engine's, w = pi / mu. A log-probability that is NaN is hidden by none of these rules: where it counts, loss or metrics show it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 
 from learner.losses.ratios import bounded_exp, sequence_means
+
+
+class LeftOut(IntEnum):
+    """Why a trained token carries no loss; of several reasons the first."""
+
+    NO = 0  # it does
+    ERROR_GUARD = 1  # its sequence is further from what the engine computed than the guard allows
+    SEQUENCE_RANGE = 2  # the geometric mean of w over its sequence lies outside of the range
+    NEGATIVE_GUARD = 3  # its advantage is negative, and its sequence has become too unlikely
+    TOKEN_RANGE = 4  # its own w lies outside of the range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +56,11 @@ def token_factors(
 
 def inside_range(values_BT: torch.Tensor, w_BT: torch.Tensor, bounds: tuple[float, float] | None) -> torch.Tensor:
     """Return the values, with 0 where w (per token, or per sequence as a column) lies outside of the bounds."""
-    if bounds is None:
-        return values_BT
-    return torch.where((w_BT < bounds[0]) | (w_BT > bounds[1]), 0.0, values_BT)
+    return values_BT if bounds is None else torch.where(_outside(w_BT, bounds), 0.0, values_BT)
+
+
+def _outside(w_BT: torch.Tensor, bounds: tuple[float, float]) -> torch.Tensor:
+    return (w_BT < bounds[0]) | (w_BT > bounds[1])
 
 
 def kept_weights(
@@ -60,13 +74,34 @@ def kept_weights(
     `negative_guard`: those with A < 0 whose mean of log mu - log pi is above it; where advantages differ within a
     sequence, its tokens with A < 0. DeepSeek-AI, "DeepSeek-V3.2", section 3.1 (off-policy sequence masking), 2025.
     """
-    trained_BT = weights_BT > 0
     kept_BT = weights_BT
+    for _, masked_BT in _sequence_masks(weights_BT > 0, gap_BT, advantages_BT, correction):
+        kept_BT = torch.where(masked_BT, 0.0, kept_BT)
+    return kept_BT
+
+
+def left_out(
+    trained_BT: torch.Tensor, gap_BT: torch.Tensor, advantages_BT: torch.Tensor, correction: Correction
+) -> torch.Tensor:
+    """Return for each trained token the `LeftOut` that `kept_weights` or the `token_range` makes of it, as int8."""
+    masks = list(_sequence_masks(trained_BT, gap_BT, advantages_BT, correction))
+    if correction.token_range is not None:
+        masks.append((LeftOut.TOKEN_RANGE, _outside(bounded_exp(gap_BT), correction.token_range)))
+    reasons_BT = torch.zeros_like(gap_BT, dtype=torch.int8)
+    for reason, masked_BT in reversed(masks):
+        reasons_BT = torch.where(masked_BT & trained_BT, int(reason), reasons_BT)
+    return reasons_BT
+
+
+def _sequence_masks(
+    trained_BT: torch.Tensor, gap_BT: torch.Tensor, advantages_BT: torch.Tensor, correction: Correction
+) -> Iterator[tuple[LeftOut, torch.Tensor]]:
+    """Yield each rule of `kept_weights` that is on, with what it leaves out."""
     if correction.error_guard:
         error_B1 = bounded_exp(sequence_means(gap_BT.abs(), trained_BT))
-        kept_BT = torch.where(error_B1 > correction.error_guard, 0.0, kept_BT)
+        yield LeftOut.ERROR_GUARD, error_B1 > correction.error_guard
     mean_B1 = sequence_means(gap_BT, trained_BT)
-    kept_BT = inside_range(kept_BT, bounded_exp(mean_B1), correction.sequence_range)
+    if correction.sequence_range is not None:
+        yield LeftOut.SEQUENCE_RANGE, _outside(bounded_exp(mean_B1), correction.sequence_range)
     if correction.negative_guard:
-        kept_BT = torch.where((advantages_BT < 0) & (-mean_B1 > correction.negative_guard), 0.0, kept_BT)
-    return kept_BT
+        yield LeftOut.NEGATIVE_GUARD, (advantages_BT < 0) & (-mean_B1 > correction.negative_guard)

@@ -10,18 +10,33 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from learner.losses.config import LossConfig
-from learner.losses.corrections import Correction, kept_weights, token_factors
+from learner.losses.corrections import Correction, kept_weights, left_out, token_factors
 from learner.losses.kl import ESTIMATES, KlEstimate, penalised_advantages
 from learner.losses.ratios import bounded_exp
 from learner.losses.surrogates import Clip, Tokens, surrogate_function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTerms:
+    """What the loss made of each token: pi_old, A, what its loss was multiplied by (0 where it is left out), and which
+    `LeftOut` it is. Nothing of them carries a gradient; those of untrained tokens mean nothing."""
+
+    old_BT: torch.Tensor
+    advantages_BT: torch.Tensor
+    factors_BT: torch.Tensor
+    left_out_BT: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A differentiable sum over tokens, and sums of what is worth watching (a mean is `sums[x] / sums["weight"]`)."""
+    """A differentiable sum over tokens, and sums of what is worth watching (a mean is `sums[x] / sums["weight"]`).
+
+    `terms` are those of its tokens, where answers that were sampled are trained.
+    """
 
     total: torch.Tensor
     sums: dict[str, torch.Tensor]
+    terms: TokenTerms | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +122,7 @@ def policy_loss(
         if kl.in_reward:
             advantages_BT = penalised_advantages(advantages_BT, kl_BT, trained_BT, coefficient=kl.coefficient)
     tokens = Tokens(logprobs_BT=logprobs_BT, old_BT=old_BT, advantages_BT=advantages_BT, trained_BT=trained_BT)
-    total, sums = _corrected_surrogate(tokens, weights_BT, torch.where(trained_BT, behaviour_BT, 0.0), terms)
+    total, sums, each = _corrected_surrogate(tokens, weights_BT, torch.where(trained_BT, behaviour_BT, 0.0), terms)
     if kl_BT is not None:
         divergence = (weights_BT * kl_BT).sum()
         sums["kl"] = divergence.detach()
@@ -117,13 +132,13 @@ def policy_loss(
         entropy = (weights_BT * torch.where(trained_BT, entropy_BT, 0.0)).sum()
         sums["policy_entropy"] = entropy.detach()
         total = total - terms.entropy_bonus * entropy
-    return Loss(total=total, sums={"weight": weights_BT.sum(), "loss": total.detach()} | sums)
+    return Loss(total=total, sums={"weight": weights_BT.sum(), "loss": total.detach()} | sums, terms=each)
 
 
 def _corrected_surrogate(
     tokens: Tokens, weights_BT: torch.Tensor, behaviour_BT: torch.Tensor, terms: PolicyTerms
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the sum of the surrogate over tokens with its corrections, and sums of what is worth watching."""
+) -> tuple[torch.Tensor, dict[str, torch.Tensor], TokenTerms]:
+    """Return the sum of the surrogate over tokens with its corrections, sums of what is worth watching, and the terms."""
     gap_BT = tokens.old_BT - behaviour_BT
     w_BT = bounded_exp(gap_BT)
     kept_BT = kept_weights(weights_BT, gap_BT, tokens.advantages_BT, terms.correction)
@@ -140,4 +155,10 @@ def _corrected_surrogate(
         "guarded": (weights_BT - kept_BT).sum(),
         "advantage_abs": (weights_BT * tokens.advantages_BT.abs()).sum(),
     }
-    return (kept_BT * factors_BT * surrogate.loss_BT).sum(), sums
+    each = TokenTerms(
+        old_BT=tokens.old_BT,
+        advantages_BT=tokens.advantages_BT,
+        factors_BT=torch.where(kept_BT > 0, factors_BT, 0.0),
+        left_out_BT=left_out(tokens.trained_BT, gap_BT, tokens.advantages_BT, terms.correction),
+    )
+    return (kept_BT * factors_BT * surrogate.loss_BT).sum(), sums, each

@@ -10,6 +10,7 @@ from envs.core.pulse import LearnerDied, Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
+from learner.token_records import TokenRecord
 from learner.trainer_group import Shares, TrainerGroup
 from learner.worker import TrainerWorker
 from orchestrator.cluster.actors import at_node, await_actor, close_actor, ended_on_failure, host_of, placed
@@ -96,6 +97,11 @@ class TrainerActor:
         """Take part in a step on shares that were put; returns its metrics."""
         metrics: dict[str, float] = await self._answer(self._actor.train.remote(shares, loss=loss, epochs=epochs))
         return metrics
+
+    async def token_records(self) -> list[TokenRecord]:
+        """Return what the last step made of the tokens of the rank's answers."""
+        records: list[TokenRecord] = await self._answer(self._actor.token_records.remote())
+        return records
 
     async def publish(self, version: int) -> WeightManifest | None:
         """Take part in the gathering of the weights; rank 0 returns what was published."""

@@ -12,7 +12,7 @@ from orchestrator.run.progress import Progress
 from orchestrator.run.tracking import Tracker
 from orchestrator.settings.run_config import RunConfig
 from rollout.trajectory import Group, WeightVersion
-from rollout.trajectory_json import write_groups
+from rollout.trajectory_json import Training, write_groups
 
 
 class RunContext:
@@ -53,14 +53,21 @@ class RunContext:
             path.unlink()
 
     async def write_trajectories(
-        self, path: Path, groups: Iterable[Group], *, name: str, step: int, leave: int = 0
+        self,
+        path: Path,
+        groups: Iterable[Group],
+        *,
+        name: str,
+        step: int,
+        leave: int = 0,
+        training: Iterable[Training | None] = (),
     ) -> None:
         """Write a file of trajectories, which is for people: where it can't be written that is told, and the run goes on.
 
-        `leave` is how many bytes of the disk a checkpoint needs, which comes first.
+        `leave` is how many bytes of the disk a checkpoint needs, which comes first; `training` as in `write_groups`.
         """
         try:
-            await in_thread(partial(write_groups, path, groups, leave=leave))
+            await in_thread(partial(write_groups, path, groups, leave=leave, training=training))
         except OSError as error:
             why = error.strerror or str(error)
             self.progress.note(f"{name}: no trajectories in {path}, which can't be written ({why}); the run goes on")

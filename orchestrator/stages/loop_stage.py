@@ -29,6 +29,7 @@ from orchestrator.skip_watch import SkipWatch
 from orchestrator.stages.begun_groups import BegunGroups, in_words
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
+from orchestrator.stages.step_records import records_of_step, training_rows
 from orchestrator.ticket_ledger import TicketLedger
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.pool import RolloutPool, nobody
@@ -85,6 +86,7 @@ class LoopStage:
             teacher=self._teacher,
             beside_engines=config.max_lag > 0,
         )
+        self._learner = learner
         base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._ledger = await self._beside("the ledger", partial(Ledger, run.folder.ledger, self._stage))
@@ -183,7 +185,12 @@ class LoopStage:
         due = report.step == self._config.steps or skipped or report.step % TRAJECTORIES_EVERY == 0
         if due and not path.exists():
             leave, groups = self._run.trainer.reserved(path.parent), report.groups
-            await self._run.write_trajectories(path, groups, name=self._stage, step=report.step, leave=leave)
+            records = await records_of_step(self._learner, limit=self._limit, stage=self._stage)
+            masks = self._config.loss.mask_truncated
+            rows = training_rows(groups, records, version=report.version, mask_truncated=masks)
+            await self._run.write_trajectories(
+                path, groups, name=self._stage, step=report.step, leave=leave, training=rows
+            )
 
     async def _save_at_fault(self, fault: Exception) -> None:
         """Save before a stop or a fault ends the stage, unless it came in the middle of the learner's step."""

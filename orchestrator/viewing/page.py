@@ -1,0 +1,56 @@
+"""The page: one HTML document with its style and its code, and for a file on its own with all columns in it."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from orchestrator.viewing.archive import Archive
+
+HERE = Path(__file__).parent
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+
+
+def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = None) -> str:
+    """Return the page of a run. Without `archives`, by the names of files, it asks its server for columns.
+
+    What a model wrote never stands in it as HTML: columns are base64, and the code puts text into text nodes alone. The
+    page's own code is named by its hash in a policy (Content Security Policy), so that no other would run.
+    """
+    code = (HERE / "viewer.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    policy = f"{POLICY}; script-src 'sha256-{digest}'"
+    parts = {} if archives is None else _parts(archives)
+    data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts.items()]
+    shell = (HERE / "viewer.html").read_text(encoding="utf-8")
+    for name, text in (
+        ("POLICY", policy),
+        ("STYLE", (HERE / "viewer.css").read_text(encoding="utf-8")),
+        ("RUN", in_script(run | {"offline": archives is not None})),
+        ("DATA", "\n".join(data)),
+        ("CODE", code),
+    ):
+        before, mark, after = shell.partition(f"<!--{name}-->")
+        assert mark, f"viewer.html has no place for {name}"
+        shell = before + text + after
+    return shell
+
+
+def in_script(value: Any) -> str:
+    """Return plain JSON data that may stand in a script element: nothing in it can end that."""
+    text = json.dumps(value, allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _parts(archives: Mapping[str, Archive]) -> dict[str, str]:
+    """Return the table and the pieces of each file by the paths at which a server has them."""
+    parts = {}
+    for name, archive in archives.items():
+        parts[f"{name}/table"] = archive.table
+        parts |= {f"{name}/{number}": archive.piece(number) for number in range(len(archive.pieces))}
+    return {path: base64.b64encode(data).decode() for path, data in parts.items()}

@@ -1,0 +1,59 @@
+"""What token ids are as bytes, so that a page can show characters that several tokens make together."""
+
+from functools import cache
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+FILE = "tokenizer.json"
+
+
+class TokenBytes:
+    """The ids of one tokenizer. Nothing is decoded with its neighbours: the bytes of a text are those of its tokens in turn."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a `tokenizer.json`. Raise `ValueError` where it is none."""
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # its own errors have no type
+            raise ValueError(f"{path} is no tokenizer that can be read: {error}") from error
+        decoder = self._tokenizer.decoder
+        self._of_bytes = decoder is not None and b"ByteLevel" in decoder.__getstate__()
+        self._added = self._tokenizer.get_added_tokens_decoder()
+        self._known: dict[int, str] = {}
+
+    def of(self, token_id: int) -> str:
+        """Return the bytes of an id, each as the character of its number (Latin-1); that of an unknown id is its number."""
+        if token_id not in self._known:
+            self._known[token_id] = self._bytes(token_id).decode("latin-1")
+        return self._known[token_id]
+
+    def _bytes(self, token_id: int) -> bytes:
+        if token_id in self._added:
+            return self._added[token_id].content.encode()
+        piece = self._tokenizer.id_to_token(token_id)
+        if piece is None:
+            return f"<{token_id}>".encode()
+        if self._of_bytes:
+            table = byte_of_character()
+            return bytes(table[character] for character in piece) if set(piece) <= table.keys() else piece.encode()
+        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace("\u2581", " ").encode()
+
+
+def tokenizer_of(model: Path | None) -> TokenBytes | None:
+    """Return the ids of a model directory; None where it has no `tokenizer.json`, or there is no directory."""
+    return None if model is None or not (model / FILE).is_file() else TokenBytes(model / FILE)
+
+
+@cache
+def byte_of_character() -> dict[str, int]:
+    """Return the byte that each character stands for in byte-level vocabularies.
+
+    Bytes that print stand for themselves, the others for characters from 256 on, in their order: Radford et al., "Language
+    Models are Unsupervised Multitask Learners", section 2.2, 2019, as in the code that came with it.
+    """
+    printing = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    others = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,0 +1,135 @@
+"""A run's folder whose answers are known to the last token, written as stages write them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from envs.core.env_ref import EnvRef
+from envs.core.failure import Failure, FailureKind
+from envs.core.task import Task
+from orchestrator.run.folder import RunDir, RunState
+from rewards.verdict import Outcome, Verdict
+from rollout.token_arrays import as_floats, as_ids, as_marks
+from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
+from rollout.trajectory_json import write_groups
+
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> <!-- &lt;b&gt; \u2028"
+SPLIT = "\u4e16\U0001f600"
+"""Characters of which a byte-level vocabulary without merges needs several tokens each."""
+TOOL_SAYS = "<b>80</b>"
+
+
+def tokenizer() -> Tokenizer:
+    """One token a byte, and one that ends a turn."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("<end>")])
+    return made
+
+
+def turn(prompt: str, text: str, **changes: Any) -> Turn:
+    """A turn whose n-th token has the log-probability -n/100, the first two by version 3 and the others by 4."""
+    made = tokenizer()
+    context, sampled = made.encode(prompt).ids, made.encode(text).ids
+    count = len(sampled)
+    plain = Turn(
+        context_ids=as_ids(context),
+        sampled_ids=as_ids(sampled),
+        logprobs_T=as_floats([-place / 100 for place in range(count)]),
+        versions_T=as_ids([3 if place < 2 else 4 for place in range(count)]),
+        forced_T=as_marks([False] * count),
+        text=text,
+        answer=text,
+        thought=Thought(tokens=0, answer_tokens=count, closed=Closed.NONE),
+        times=Times(generate_s=0.5, step_s=0.25),
+    )
+    return replace(plain, **changes)
+
+
+def answer(task: Task, turns: Sequence[Turn], reward: float | None, **changes: Any) -> Trajectory:
+    verdict = Verdict(
+        outcome=Outcome.OK if reward else Outcome.WRONG, parts={"correct": reward or 0.0}, detail=f"got {reward}"
+    )
+    failure = Failure(kind=FailureKind.TIMEOUT, message="too slow") if reward is None else None
+    plain = Trajectory(
+        task=task,
+        turns=tuple(turns),
+        stop=Stop.ENV if reward is not None else Stop.FAILURE,
+        reward=reward,
+        verdict=verdict,
+        failure=failure,
+        seconds=1.0,
+    )
+    return replace(plain, **changes)
+
+
+def task(env: str, key: str, prompt: str) -> Task:
+    return Task(env=EnvRef(name=env), key=key, messages=({"role": "user", "content": prompt},), spec={})
+
+
+def group(number: int, asked: Task, answers: Sequence[tuple[str, float | None]]) -> Group:
+    ticket = Ticket(number=number, task=asked, admitted=WeightVersion(step=3))
+    prompt = str(asked.messages[0]["content"])
+    return Group.of(ticket, [answer(asked, [turn(prompt, text)] if text else [], reward) for text, reward in answers])
+
+
+def training(count: int, *, version: int = 5, **changes: Any) -> dict[str, Any]:
+    """What the learner made of so many tokens: each is 0.02 less likely to it than to the engine."""
+    logprobs = [round(-place / 100 - 0.02, 5) for place in range(count)]
+    return {"version": version, "logprobs": logprobs, "advantage": 0.5, "factor": 1.0, "left_out": {}} | changes
+
+
+def step_groups() -> tuple[list[Group], list[dict[str, Any] | None]]:
+    """A group of sums with hostile text, one with a tool, a forced token and a guard, and what was trained of both."""
+    sums = task("math", "sum-1", f"2+3? {HOSTILE}")
+    first = group(7, sums, [("5<end>", 1.0), (f"51 {SPLIT}{HOSTILE}<end>", 0.0), ("", None)])
+    asked = task("shop", "get-1", "get h")
+    count = len(turn("", "get(h)").sampled_ids)
+    forced = [False] * (count - 1) + [True]
+    logprobs = [-0.5] * (count - 1) + [float("nan")]
+    calls = turn(
+        "get h",
+        "get(h)",
+        forced_T=as_marks(forced),
+        logprobs_T=as_floats(logprobs),
+        observation=({"role": "tool", "content": TOOL_SAYS},),
+    )
+    says = turn(TOOL_SAYS, "80<end>")
+    tools = [
+        answer(asked, [calls, says], 1.0),
+        answer(asked, [calls, turn(TOOL_SAYS, "8<end>")], 0.0, stop=Stop.LENGTH),
+    ]
+    second = Group.of(Ticket(number=8, task=asked, admitted=WeightVersion(step=4)), tools)
+    lengths = [t.unforced_tokens for t in (*first.trajectories, *tools)]
+    rows: list[dict[str, Any] | None] = [training(length) for length in lengths]
+    rows[1] = training(lengths[1], advantage=-0.5)
+    rows[2] = training(
+        lengths[2], left_out={"token_range": [[1, 2]]}, factor=[1.0, 0.0, 0.0] + [1.0] * (lengths[2] - 3)
+    )
+    rows[3] = {"version": 5, "untrained": "truncated"}
+    return [first, second], rows
+
+
+def write_viewed_run(folder: Path) -> RunDir:
+    """A run with the answers of step 10 of `rl`, and of two evaluations of the same three tasks."""
+    run = RunDir(folder)
+    run.trajectories.mkdir(parents=True)
+    (folder / "model").mkdir()
+    tokenizer().save(str(folder / "model" / "tokenizer.json"))
+    run.store(RunState(model="model", stages={"rl": "rl", "eval-rl": "eval"}))
+    groups, rows = step_groups()
+    write_groups(run.trajectory_file("rl", 10), groups, training=rows)
+    for name, rewards in (("eval-sft", (0.0, 0.0, 1.0)), ("eval-rl", (1.0, 0.0, 1.0))):
+        answered = [
+            group(10**9 + place, task("math", f"sum-{place}", f"{place}+1?"), [(f"{name} {reward}<end>", reward)] * 2)
+            for place, reward in enumerate(rewards)
+        ]
+        write_groups(run.trajectories / f"{name}.jsonl", answered)
+    (folder / "config.yaml").write_text(json.dumps({"name": folder.name}), encoding="utf-8")
+    return run
