@@ -137,12 +137,12 @@ def test_a_rank_that_does_not_fit_is_mended_by_what_is_said(nano: str) -> None:
 
 
 def test_an_engine_too_small_for_its_weights_is_mended_by_more_gpus(tmp_path: Path) -> None:
-    large = f"model.path={write_config(tmp_path / 'large', qwen3(5120, 25600, 64, 64, tied=False))}"
-    narrow = (large, "rollout.engine.tensor_parallel=1", "rollout.workers=4", "learner.lora.rank=16")
-    failed = [limit for limit in plan(*narrow, gpus="8xA100-40G").limits if not limit.holds]
+    large = f"model.path={write_config(tmp_path / 'large', qwen3(5120, 17408, 40, 40, tied=False))}"
+    narrow = (large, "rollout.engine.tensor_parallel=1", "rollout.workers=4")
+    failed = [limit for limit in plan(*narrow, gpus="8xRTX4090-24G").limits if not limit.holds]
     (engine,) = [limit for limit in failed if limit.what.startswith("an engine's cache")]
     assert engine.remedy == "rollout.engine.tensor_parallel=2"
-    wider = plan(*narrow, engine.remedy, "rollout.workers=1", gpus="8xA100-40G")
+    wider = plan(*narrow, engine.remedy, "rollout.workers=2", gpus="8xRTX4090-24G")
     assert all(limit.holds for limit in wider.limits if limit.what.startswith("an engine's cache"))
 
 
@@ -154,6 +154,57 @@ def test_a_push_without_room_in_the_object_store_is_said_with_what_helps(nano: s
     roomy = Assumptions().given(["shm_gib=64"])
     found = plan_of(EIGHT, [nano, "learner.transport=ray"], gpus="8xH100-80G", assumptions=roomy)
     assert all(limit.holds for limit in found.limits)
+
+
+def test_seconds_are_those_of_a_roofline_worked_out_by_hand(tmp_path: Path) -> None:
+    model = f"model.path={write_config(tmp_path / 'model', PUBLIC['Qwen/Qwen3-8B'][0])}"
+    given = (model, "learner.ranks=1", "learner.zero_stage=1", "learner.recompute=full", "learner.shared_prompts=false")
+    sizes = (
+        "learner.offload=none",
+        "rl.groups_per_step=32",
+        "rl.group_size=16",
+        "rollout.engine.max_sequences=64",
+        "learner.bf16=true",
+    )
+    assumed = Assumptions().given(["answer_tokens=2000", "prompt_tokens=400", "pass_ms=0"])
+    found = plan_of(EIGHT, [*given, *sizes], gpus="8xH100-80G", assumptions=assumed, price=2.0)
+    time, count = found.time, 8_190_735_360
+    assert time is not None
+    kept = 36 * 2 * 8 * 128 * 2 * (400 + 1000)  # bytes of a sequence that is half done
+    each = (2 * count + 64 * kept) / (0.7 * 3350e9)
+    assert time.rates.token_s == pytest.approx(each, rel=1e-6)
+    prompts = 512 * 400 / 16 * 2 * count / (0.5 * 989.4e12)  # cached: one of a group is computed
+    assert time.generate_s == pytest.approx((512 * 2000 / 64 * each + prompts) / found.engines, rel=0.01)
+    products = (
+        512 * 2400 * 8 * count / (0.4 * 989.4e12)
+    )  # 6 operations a parameter and token, and 2 to compute layers again
+    assert time.learn_s == pytest.approx(products, rel=0.1)  # the embedding is not multiplied, attention's scores are
+    assert time.step_s == max(time.generate_s + time.load_s, time.learn_s + time.publish_s)
+    assert time.hours == 300 * time.step_s / 3600
+    assert found.cost == pytest.approx(time.hours * found.gpus * 2.0)
+
+
+def test_a_better_split_of_the_gpus_is_what_it_is_said_to_be(nano: str) -> None:
+    passes = ("learner.zero_stage=3", "learner.recompute=full", "learner.shared_prompts=false")
+    fixed = (*passes, "learner.micro_batch_tokens=16384", "rollout.engine.max_sequences=256")
+    slow = plan(nano, *fixed, "learner.ranks=2", "rollout.workers=6", gpus="8xH200-141G")
+    better = slow.split
+    assert better is not None
+    assert slow.time is not None
+    faster = plan(
+        nano, *fixed, f"learner.ranks={better.ranks}", f"rollout.workers={better.engines}", gpus="8xH200-141G"
+    )
+    assert faster.time is not None
+    assert faster.time.step_s == pytest.approx(better.step_s)
+    assert faster.time.step_s == pytest.approx((1 - better.gain) * slow.time.step_s)
+    assert better.gain > 0.1
+    assert faster.split is None
+
+
+def test_a_deadline_too_short_for_a_step_is_said_with_what_is_long_enough(nano: str) -> None:
+    failed = [one for one in plan(nano, "rl.timeout_s=100", gpus="8xH100-80G").limits if not one.holds]
+    assert [one.what for one in failed] == ["rl.timeout_s, 1.5 times the wait"]
+    assert all(one.holds for one in plan(nano, failed[0].remedy, gpus="8xH100-80G").limits)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def add_plan_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     command.add_argument(
         "--assume", action="append", default=[], metavar="NAME=VALUE", help="another value of what is assumed"
     )
+    command.add_argument("--price", type=float, metavar="PRICE", help="price of a GPU hour, for what all steps cost")
     command.add_argument("--json", action="store_true", help="as one JSON object")
     command.set_defaults(execute=_execute)
 
@@ -39,6 +40,6 @@ def _execute(given: argparse.Namespace) -> int:
     from orchestrator.planning.plan import plan_of
 
     assumptions = Assumptions().given(given.assume)
-    plan = plan_of(given.config, given.overrides, gpus=given.gpus, assumptions=assumptions)
+    plan = plan_of(given.config, given.overrides, gpus=given.gpus, assumptions=assumptions, price=given.price)
     print(json.dumps(asdict(plan), indent=1) if given.json else "\n".join(page(plan)))
     return 0 if all(limit.holds for limit in plan.limits) else 1

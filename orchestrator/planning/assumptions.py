@@ -20,7 +20,7 @@ class Assumptions:
     rank_overhead_gib: float = 3.0
     """What a rank has beside all that is counted, in GiB: the context of CUDA, NCCL's buffers, fragments."""
     prompt_tokens: float = 512.0
-    """Tokens of a prompt, in the mean."""
+    """Tokens of a prompt, in the mean; at most a quarter of what an episode may have."""
     answer_share: float = 0.5
     """Sampled tokens of an answer, in the mean, as a share of what its limits allow."""
     answer_tokens: float = 0.0
@@ -45,6 +45,10 @@ class Assumptions:
     """Copies between main memory and a GPU, or in main memory, in GB/s for a process, with their checksums."""
     ray_gbs: float = 2.0
     """What Ray brings an object to another machine with, in GB/s."""
+    sampled_per_s: float = 0.0
+    """Tokens that an engine samples a second; 0 goes by the GPU, where it is named."""
+    trained_per_s: float = 0.0
+    """Tokens that the learner trains on a second, prompts included; 0 likewise."""
     disk_gbs: float = 1.0
     """What a checkpoint's files are written with, in GB/s."""
 

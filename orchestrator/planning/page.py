@@ -11,7 +11,18 @@ from orchestrator.planning.rank_memory import RankMemory
 
 WIDTHS = (14, 36)
 ROWS = (
-    *("weights", "gradients", "optimiser", "buckets", "reference", "activations", "logits", "push", "overhead"),
+    *(
+        "weights",
+        "gradients",
+        "optimiser",
+        "buckets",
+        "gathered",
+        "reference",
+        "activations",
+        "logits",
+        "push",
+        "overhead",
+    ),
     *("cache", "sequences", "of one", "peak"),
 )
 
@@ -20,7 +31,7 @@ def page(plan: Plan) -> list[str]:
     """Return the lines of a plan."""
     said = [f"{plan.run} on {plan.hardware}, {plan.placement}: {_processes(plan)}", *_model(plan), ""]
     said += _memory(plan)
-    said += ["", *_shared(plan), ""]
+    said += ["", *_shared(plan), *_time(plan), ""]
     said += [_limit(one) for one in plan.limits]
     said += ["", *_assumed(plan), ""]
     failing = sum(not one.holds for one in plan.limits)
@@ -72,6 +83,7 @@ def _told(rank: RankMemory) -> dict[str, str]:
         "gradients": rank.gradients,
         "optimiser": rank.optimiser,
         "buckets": rank.buckets,
+        "gathered": rank.gathered,
         "reference": rank.reference,
         "activations": rank.activations,
         "logits": rank.logits,
@@ -117,6 +129,41 @@ def _shared(plan: Plan) -> Iterator[str]:
         copy = plan.model.checkpoint_bytes
         of_it = f"{plan.model.saved_bytes:,} of the model, {plan.model.state_bytes:,} of the optimiser at most"
         yield f"checkpoint      {copy:,} bytes ({of_it}), {plan.checkpoint_s:,.0f} s to write"
+
+
+def _time(plan: Plan) -> Iterator[str]:
+    time = plan.time
+    if time is None:
+        if plan.rank is not None and plan.engine is not None:
+            yield "seconds         not known for this hardware: name its GPUs, or --assume sampled_per_s=... trained_per_s=..."
+        return
+    rates, work = time.rates, time.work
+    yield (
+        f"step of {work.stage:7} generate {_s(time.generate_s)} | learn {_s(time.learn_s)} | publish {_s(time.publish_s)} | "
+        f"load {_s(time.load_s)}{f' | shifts {_s(time.shift_s)}' if time.shift_s else ''} -> {_s(time.step_s)} at lag "
+        f"{work.lag:g} at most, limited by {time.limited_by}"
+    )
+    yield (
+        f"                {work.sampled:,.0f} sampled tokens of {work.answers:,} answers, {work.trained:,.0f} trained; "
+        f"{time.sampled_per_s:,.0f} tokens/s in all, {rates.sampled_per_s:,.0f} an engine, {rates.trained_per_s:,.0f} the "
+        f"learner ({rates.source})"
+    )
+    hours = f", {time.hours * plan.gpus:,.0f} GPU hours" if plan.gpus else ""
+    cost = "" if plan.cost is None else f", {plan.cost:,.0f} at the price given"
+    yield (
+        f"all steps       {work.steps:,} steps, {time.hours:,.1f} h{hours}{cost}; "
+        f"{time.tokens:,.0f} sampled tokens; the longest answer takes {_s(time.longest_s)}"
+    )
+    if plan.split is not None:
+        better = plan.split
+        yield (
+            f"better          learner.ranks={better.ranks} rollout.workers={better.engines}: {_s(better.step_s)} a step "
+            f"({-better.gain:+.0%})"
+        )
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:,.2f} s"
 
 
 def _assumed(plan: Plan) -> Iterator[str]:

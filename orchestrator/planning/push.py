@@ -13,6 +13,8 @@ class PushPlan:
     transport: str
     why: str
     nbytes: int
+    sent: int
+    """Bytes that travel in a push after the first: those of the adapters, where they travel alone."""
     copies: int
     """Copies of the weights in main memory on the learner's machine: those that take turns, or one in Ray's object store."""
     copies_on_device: int
@@ -21,8 +23,10 @@ class PushPlan:
     """Why it has no room, or does not reach the engines, with what would help; empty where it does."""
 
 
-def push_plan(wanted: str, ground: Ground, *, sparse: bool, nbytes: int) -> PushPlan:
-    """Return what pushes of so many bytes travel by where `learner.transport` is `wanted`."""
+def push_plan(wanted: str, ground: Ground, *, sparse: bool, nbytes: int, adapters: int = 0) -> PushPlan:
+    """Return what pushes of so many bytes travel by where `learner.transport` is `wanted`; `adapters` are the bytes of those
+    that could travel without the rest, 0 where there are none.
+    """
     lacks = ""
     try:
         choice = choose(wanted, ground, sparse=sparse, nbytes=nbytes)
@@ -35,6 +39,7 @@ def push_plan(wanted: str, ground: Ground, *, sparse: bool, nbytes: int) -> Push
         transport=choice.transport,
         why=choice.why,
         nbytes=nbytes,
+        sent=adapters if adapters and kind.adapters else nbytes,
         copies=copies,
         copies_on_device=kind.slots if kind.medium == "GPU memory" else 0,
         lacks=lacks,

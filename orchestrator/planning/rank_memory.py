@@ -30,7 +30,9 @@ class RankMemory:
     optimiser: int
     """Its states, and the float32 weights beside those of the passes."""
     buckets: int
-    """What gradients go through, and at stage 3 the layers that are gathered whole."""
+    """What gradients go through on their way to other ranks."""
+    gathered: int
+    """At stage 3 the layer that is computed and the one after it, whole."""
     reference: int
     """The weights of a reference or a teacher."""
     activations: int
@@ -51,7 +53,7 @@ class RankMemory:
     @property
     def peak(self) -> int:
         """What is there in the middle of a backward pass."""
-        return self.states + self.buckets + self.activations + self.logits
+        return self.states + self.buckets + self.gathered + self.activations + self.logits
 
 
 def rank_memory(
@@ -80,7 +82,8 @@ def rank_memory(
         weights=0 if away and stage == 3 else weights,
         gradients=0 if away else gradients,
         optimiser=0 if away else states,
-        buckets=_buckets(model, held, width, stage=stage, ranks=ranks),
+        buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and ranks > 1) else 0,
+        gathered=2 * width * model.largest_layer if stage == 3 and ranks > 1 else 0,
         reference=(width * model.parameters // (ranks if stage == 3 else 1)) if reference else 0,
         activations=activations(model, learner, pass_tokens=pass_tokens, gpu=gpu),
         logits=logits(model, learner, pass_tokens=pass_tokens),
@@ -97,13 +100,6 @@ def _moments(model: PlannedModel, optim: OptimConfig, trained: int) -> int:
         return MOMENTS * trained
     ends = model.parts.get("embedding", 0) + model.parts.get("output layer", 0)
     return MOMENTS * ends + MOMENTS // 2 * max(0, trained - ends)
-
-
-def _buckets(model: PlannedModel, held: int, width: int, *, stage: int, ranks: int) -> int:
-    bucket = min(held, BUCKET)
-    if stage == 3:
-        return FLOAT32 * bucket + (2 * width * model.largest_layer if ranks > 1 else 0)
-    return FLOAT32 * bucket if stage and ranks > 1 else 0
 
 
 def activations(model: PlannedModel, learner: LearnerConfig, *, pass_tokens: int, gpu: bool) -> int:

@@ -1,0 +1,207 @@
+"""The parts of a plan, worked out for one configuration on one hardware."""
+
+from functools import cached_property
+from typing import Any
+
+from learner.config import LearnerConfig, OptimConfig
+from orchestrator.cluster.bundles import wanted_by
+from orchestrator.cluster.hardware import GIB
+from orchestrator.cluster.placement import Node
+from orchestrator.cluster.transport_choice import Ground
+from orchestrator.pipeline.config import Config
+from orchestrator.planning.assumptions import Assumptions
+from orchestrator.planning.cards import Site
+from orchestrator.planning.engine_memory import EngineMemory, engine_memory
+from orchestrator.planning.host_memory import HostMemory, host_memory, object_store_bytes
+from orchestrator.planning.model import PlannedModel, planned_model
+from orchestrator.planning.push import PushPlan, push_plan
+from orchestrator.planning.rank_memory import RankMemory, rank_memory
+from orchestrator.planning.rates import Fleet, Rates, card_rates
+from orchestrator.planning.step_time import StepTime, step_time
+from orchestrator.planning.work import Work, answer_tokens, prompt_tokens, work_of
+from orchestrator.settings.loop import LoopConfig
+from orchestrator.stages.stage import StageInstance
+
+
+class Planner:
+    """What a configuration takes on a hardware. The model is counted as its learner would have it."""
+
+    def __init__(self, config: Config, model: PlannedModel, site: Site, assumptions: Assumptions) -> None:
+        self.config, self.model, self.site, self.assumptions = config, model, site, assumptions
+        self.trains = any(one.stage.trains for one in config.instances)
+        self.plays = any(config.plays(one) for one in config.instances)
+        self.wanted = wanted_by(config, trains=self.trains, plays=self.plays)
+        self.gpu = site.hardware.gpus > 0
+        self.nodes = [
+            Node(name=str(at), address=str(at), gpus=one.gpus, free=one.gpus)
+            for at, one in enumerate(site.hardware.machines)
+        ]
+        self.halves = self.gpu and self.wanted.on(self.nodes).shared and not self.wanted.shared
+        self.gpu_bytes = site.hardware.gpu_gib * GIB
+        limits = config.rollout.limits
+        self.longest = limits.total_tokens
+        mean = prompt_tokens(limits, assumptions) + answer_tokens(limits, assumptions)
+        self.mean_length = int(min(self.longest, mean))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that its processes have; 0 on CPUs."""
+        if not self.gpu:
+            return 0
+        return 1 if self.halves else self.wanted.gpus
+
+    @cached_property
+    def rank(self) -> RankMemory | None:
+        """None for a run that trains nothing."""
+        return self.rank_with(self.config.learner) if self.trains else None
+
+    @cached_property
+    def engine(self) -> EngineMemory | None:
+        """None for a run that plays nothing."""
+        return self.engine_with(self.config.rollout.engine) if self.plays else None
+
+    def rank_with(self, learner: LearnerConfig) -> RankMemory:
+        """Return what a rank takes with other settings of the learner."""
+        same = learner.lora == self.config.learner.lora
+        return rank_memory(
+            self.model if same else planned_model(self.config.model, learner),
+            learner,
+            self._optimizer(),
+            pass_tokens=max(learner.micro_batch_tokens, self.longest if self.plays else 0),
+            gpu=self.gpu,
+            reference=self._has_reference(),
+            push=self.push.copies_on_device * self.push.nbytes,
+            overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
+        )
+
+    def engine_with(self, engine: Any) -> EngineMemory:
+        """Return what a process of an engine takes with other settings of it."""
+        return engine_memory(
+            self.model,
+            engine,
+            gpu_bytes=self.gpu_bytes if self.gpu else 0.0,
+            overhead=int(self.assumptions.engine_overhead_gib * GIB),
+            cached_prefixes=self.gpu and engine.prefix_caching != "off" and not self.config.learner.router_replay,
+        )
+
+    @property
+    def rank_room(self) -> float:
+        """What a rank may fill: its GPU, or what an engine leaves of it that lies there all the time; 0 on a CPU."""
+        if not self.gpu:
+            return 0.0
+        return self.gpu_bytes - (self.engine.allowed if self.halves and self.engine is not None else 0)
+
+    @cached_property
+    def push(self) -> PushPlan:
+        """How weights travel."""
+        machines, memory = self.site.hardware.machines, self.site.hardware.memory_gib * GIB
+        ground = Ground(
+            machines=len(machines),
+            gpus=self.gpus,
+            shared=self.wanted.shared or self.halves,
+            memory=int(memory),
+            object_store=object_store_bytes(memory, self.site.shm_bytes),
+        )
+        learner = self.config.learner
+        computes = "bfloat16" if learner.bf16 else "float32"
+        alone = learner.lora.rank > 0 and learner.wire_dtype == computes
+        return push_plan(
+            learner.transport,
+            ground,
+            sparse=learner.sparse_push,
+            nbytes=self.model.push_bytes[learner.wire_dtype],
+            adapters=(2 if learner.bf16 else 4) * self.model.trained if alone else 0,
+        )
+
+    @cached_property
+    def host(self) -> HostMemory:
+        """Main memory of the machine of rank 0."""
+        together = self.site.hardware.gpus_together if self.gpu else self.wanted.ranks
+        ranks = min(self.wanted.ranks, together)
+        processes = self.wanted.engines * self.wanted.processes
+        left = processes if self.wanted.shared or not self.gpu else max(0, together - ranks)
+        return host_memory(
+            self.model,
+            self.rank,
+            self.engine,
+            ranks=ranks,
+            engines=min(processes, left),
+            gpu=self.gpu,
+            shared=self.wanted.shared,
+            push_copies=self.push.copies if self.trains and self.plays else 0,
+            push_bytes=self.push.nbytes,
+        )
+
+    @cached_property
+    def work(self) -> Work | None:
+        """A step of the first stage that runs the loop; None without one."""
+        loop = self._loop()
+        if loop is None:
+            return None
+        settings = self.config.settings(loop)
+        return work_of(loop.name, settings, self.config.rollout.limits, self.assumptions)
+
+    def time(self, rates: Rates | None = None) -> StepTime | None:
+        """Return what a step takes by these rates, else by those of the GPUs; None where neither is known."""
+        work, found = self.work, rates or self._rates()
+        if work is None or found is None:
+            return None
+        return step_time(found, work, engines=self.wanted.engines, shift_s=self._shift_s())
+
+    def _rates(self) -> Rates | None:
+        work, engine, assumed = self.work, self.engine, self.assumptions
+        if assumed.sampled_per_s and assumed.trained_per_s:
+            copy_s = self.push.sent / (assumed.host_copy_gbs * 1e9)
+            return Rates(
+                sampled_per_s=assumed.sampled_per_s,
+                token_s=1 / assumed.sampled_per_s,
+                trained_per_s=assumed.trained_per_s,
+                updates_s=0.0,
+                publish_s=copy_s,
+                load_s=copy_s,
+                source="rates that were given",
+            )
+        if self.site.card is None or work is None or engine is None or not engine.sequences(self.mean_length):
+            return None
+        return card_rates(self._fleet(engine), work, assumed)
+
+    def _fleet(self, engine: EngineMemory) -> Fleet:
+        loop = self._loop()
+        assert self.site.card is not None
+        assert loop is not None
+        settings: LoopConfig = self.config.settings(loop)
+        loss = settings.loss
+        old = settings.updates > 1 and loss.is_sampled and not loss.against_rollout
+        return Fleet(
+            card=self.site.card,
+            model=self.model,
+            learner=self.config.learner,
+            engine=self.config.rollout.engine,
+            memory=engine,
+            engines=self.wanted.engines,
+            push=self.push,
+            spread=self.gpus > self.site.hardware.gpus_together,
+            scores=int(old) + int(self._has_reference()),
+            epochs=settings.epochs,
+            updates=settings.updates,
+        )
+
+    def _shift_s(self) -> float:
+        """Return what a step's three changes of shift take where devices are shared: each side goes and comes once."""
+        if not self.wanted.shared or self.rank is None or self.engine is None:
+            return 0.0
+        return 2 * (self.rank.states + self.engine.weights) / (self.assumptions.host_copy_gbs * 1e9)
+
+    def _loop(self) -> StageInstance | None:
+        return next((one for one in self.config.instances if isinstance(self.config.settings(one), LoopConfig)), None)
+
+    def _optimizer(self) -> OptimConfig:
+        """Return the optimiser with the larger state of those that stages use."""
+        kinds = [self.config.settings(one).optim for one in self.config.instances if one.stage.trains]
+        return min(kinds, key=lambda optim: optim.kind)  # adamw before muon
+
+    def _has_reference(self) -> bool:
+        settings = [self.config.settings(one) for one in self.config.instances if one.stage.trains]
+        losses = [one.loss for one in settings if "loss" in vars(one)]
+        named = any(one.stage.name in ("dpo", "distill") for one in self.config.instances)
+        return named or any(loss.needs_reference for loss in losses)

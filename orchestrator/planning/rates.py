@@ -1,0 +1,161 @@
+"""How fast a step's work is done: on GPUs by what they can do (a roofline), else by what was measured on the machine itself.
+
+Decoding is bound by what a pass reads: the weights once, of experts those that any sequence goes to, and the cache of each
+sequence (Pope et al., "Efficiently Scaling Transformer Inference", section 2, 2022). Learning is bound by its products: 2
+operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling Laws for Neural Language Models", section 2.1,
+2020), those of attention's scores beside them, and what ZeRO sends between ranks, which nothing overlaps here.
+"""
+
+from dataclasses import dataclass
+
+from learner.config import LearnerConfig
+from orchestrator.planning.assumptions import Assumptions
+from orchestrator.planning.cards import Card
+from orchestrator.planning.engine_memory import EngineMemory
+from orchestrator.planning.model import PlannedModel
+from orchestrator.planning.push import PushPlan
+from orchestrator.planning.work import Work
+from rollout.engines.config import EngineConfig
+
+FLOAT32 = 4
+STATE_TRAFFIC = 28
+"""Bytes a trained parameter that a step of AdamW reads and writes: float32 weights, gradient, moments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What one engine and all ranks do in a second, and what a push takes."""
+
+    sampled_per_s: float
+    """Tokens that an engine samples a second, prompts computed beside them."""
+    token_s: float
+    """Seconds from one token of a sequence to its next."""
+    trained_per_s: float
+    """Tokens that the learner trains on a second, all ranks together."""
+    updates_s: float
+    """What a step of the learner takes whatever its tokens: the optimiser, with what it moves."""
+    publish_s: float
+    """What the learner takes for a push by itself."""
+    load_s: float
+    """What the engines take for it, while they generate nothing."""
+    source: str
+    """Where the rates are from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What the rates of GPUs go by."""
+
+    card: Card
+    model: PlannedModel
+    learner: LearnerConfig
+    engine: EngineConfig
+    memory: EngineMemory
+    engines: int
+    push: PushPlan
+    spread: bool
+    """Whether ranks, or ranks and engines, lie on several machines."""
+    scores: int
+    """Further passes forward over what is trained: the old policy's, a reference's."""
+    epochs: int
+    updates: int
+    """Optimiser steps of a step of the loop."""
+
+
+def card_rates(fleet: Fleet, work: Work, assumptions: Assumptions) -> Rates:
+    """Return the rates of GPUs of one kind."""
+    token_s, batch = decoding(fleet, work, assumptions)
+    cached = fleet.engine.prefix_caching != "off"
+    prompts = work.prompt_tokens / (work.group_size if cached else 1) / work.answer_tokens
+    computing = 2 * fleet.model.active / _flops(fleet, assumptions.flops_prefill, fleet.engine.processes)
+    publish_s, load_s = pushing(fleet, assumptions)
+    return Rates(
+        sampled_per_s=1 / (token_s / batch + prompts * computing),
+        token_s=token_s,
+        trained_per_s=work.trained / learning(fleet, work, assumptions),
+        updates_s=fleet.updates * _update_s(fleet, assumptions),
+        publish_s=publish_s,
+        load_s=load_s,
+        source=fleet.card.name,
+    )
+
+
+def _flops(fleet: Fleet, share: float, gpus: int) -> float:
+    return share * fleet.card.peak_tflops * 1e12 * gpus
+
+
+def decoding(fleet: Fleet, work: Work, assumptions: Assumptions) -> tuple[float, float]:
+    """Return the seconds of a decoding pass of an engine, and how many sequences are in it."""
+    memory, model, processes = fleet.memory, fleet.model, fleet.engine.processes
+    length = work.prompt_tokens + work.answer_tokens / 2
+    fitting = memory.sequences(int(work.prompt_tokens + work.answer_tokens))
+    batch = max(1.0, min(fleet.engine.max_sequences, fitting, work.in_flight / fleet.engines))
+    cache = batch * (length * memory.token_bytes + 2 * memory.state_bytes)
+    read = memory.weights * _read_share(model, batch) + cache
+    reading = read / (assumptions.bandwidth_decoding * fleet.card.bandwidth_gbs * 1e9)
+    computing = 2 * model.active * batch / _flops(fleet, assumptions.flops_prefill, processes)
+    return max(reading, computing) + assumptions.pass_ms / 1000, batch
+
+
+def _read_share(model: PlannedModel, batch: float) -> float:
+    """Return the share of the weights that a pass reads: of the experts those that any of its sequences goes to, if each goes
+    anywhere alike.
+    """
+    routed = model.parts.get("routed experts", 0)
+    if not routed:
+        return 1.0
+    chosen = 1 - (model.parameters - model.active - _looked_up(model)) / routed
+    return 1 - routed / model.parameters * (1 - chosen) ** batch
+
+
+def _looked_up(model: PlannedModel) -> int:
+    return model.parts.get("embedding", 0) if "output layer" in model.parts else 0
+
+
+def learning(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
+    """Return the seconds of the passes over a step's sequences, and of what ranks send each other meanwhile."""
+    learner, model = fleet.learner, fleet.model
+    alone = learner.shared_prompts and not learner.router_replay
+    tokens = work.trained - (work.answers - work.groups) * work.prompt_tokens if alone else work.trained
+    backward = 2 if learner.lora.rank else 4
+    again = 2 if learner.recompute == "full" else 0
+    passes = fleet.epochs * (2 + backward + again) + 2 * fleet.scores
+    scores = 2 * sum(layer.queries for layer in model.layers) * (work.prompt_tokens + work.answer_tokens) / 2
+    computing = tokens * passes * (model.active + scores) / _flops(fleet, assumptions.flops_learning, learner.ranks)
+    return computing + _sending(fleet, tokens, assumptions)
+
+
+def _sending(fleet: Fleet, tokens: float, assumptions: Assumptions) -> float:
+    """Return what ZeRO takes to gather the weights and to add up gradients, pass by pass."""
+    learner, model = fleet.learner, fleet.model
+    if learner.ranks == 1:
+        return 0.0
+    micro = max(1.0, tokens / learner.ranks / learner.micro_batch_tokens)
+    width = 2 if learner.bf16 else FLOAT32
+    gathered = 2 * width * model.parameters if learner.zero_stage == 3 else 0
+    shared = FLOAT32 * model.trained * (micro if learner.zero_stage >= 2 else fleet.updates)
+    others = (learner.ranks - 1) / learner.ranks
+    return (fleet.epochs * micro * gathered + shared) * others / (_link(fleet, assumptions) * 1e9)
+
+
+def _link(fleet: Fleet, assumptions: Assumptions) -> float:
+    """Return the GB/s between GPUs."""
+    slowest = min(fleet.card.link_gbs, assumptions.network_gbs) if fleet.spread else fleet.card.link_gbs
+    return assumptions.link_share * slowest
+
+
+def _update_s(fleet: Fleet, assumptions: Assumptions) -> float:
+    share = fleet.model.trained / (fleet.learner.ranks if fleet.learner.zero_stage else 1)
+    away = fleet.learner.offload != "none"
+    return STATE_TRAFFIC * share / ((assumptions.host_copy_gbs if away else fleet.card.bandwidth_gbs) * 1e9)
+
+
+def pushing(fleet: Fleet, assumptions: Assumptions) -> tuple[float, float]:
+    """Return the seconds that a push takes at the learner, and while the engines load it."""
+    push, copy_s = fleet.push, fleet.push.sent / (assumptions.host_copy_gbs * 1e9)
+    if push.transport == "broadcast":
+        return 0.0, push.sent / (_link(fleet, assumptions) * 1e9)
+    if push.transport == "cuda_ipc":
+        copy_s = 2 * push.sent / (fleet.card.bandwidth_gbs * 1e9)
+    brought = push.sent / (assumptions.ray_gbs * 1e9) if push.transport == "ray" and fleet.spread else 0.0
+    return copy_s, copy_s + brought

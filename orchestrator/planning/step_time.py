@@ -1,0 +1,67 @@
+"""The seconds of a step, of a run, and what that costs.
+
+With G for generating, L for learning and publishing, and D for the load that pauses the engines, a step takes G + L + D where
+`max_lag` is 0, and max(G + D, L) above it, where both sides work at once.
+"""
+
+from dataclasses import dataclass
+
+from orchestrator.planning.rates import Rates
+from orchestrator.planning.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of a step of the loop by part; parts of both sides overlap above `max_lag` 0."""
+
+    rates: Rates
+    work: Work
+    generate_s: float
+    learn_s: float
+    publish_s: float
+    load_s: float
+    shift_s: float
+    """What learner and engines take to give each other the devices that they share."""
+    step_s: float
+    longest_s: float
+    """What the longest answer takes."""
+
+    @property
+    def limited_by(self) -> str:
+        """Which side the other waits for."""
+        return "generating" if self.generate_s + self.load_s >= self.learn_s + self.publish_s else "learning"
+
+    @property
+    def sampled_per_s(self) -> float:
+        """Sampled tokens a second, over all engines and the whole step."""
+        return self.work.sampled / self.step_s
+
+    @property
+    def hours(self) -> float:
+        """What all steps take, without evaluations and starts."""
+        return self.work.steps * self.step_s / 3600
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that are sampled in all."""
+        return self.work.steps * self.work.sampled
+
+
+def step_time(rates: Rates, work: Work, *, engines: int, shift_s: float = 0.0) -> StepTime:
+    """Return the seconds of a step that so many engines sample for."""
+    longest_s = work.longest_answer * rates.token_s
+    together = work.sampled / engines / rates.sampled_per_s
+    generate_s = together if work.lag else max(together, longest_s)
+    learn_s = work.trained / rates.trained_per_s + rates.updates_s
+    first, second = generate_s + rates.load_s, learn_s + rates.publish_s
+    return StepTime(
+        rates=rates,
+        work=work,
+        generate_s=generate_s,
+        learn_s=learn_s,
+        publish_s=rates.publish_s,
+        load_s=rates.load_s,
+        shift_s=shift_s,
+        step_s=max(first, second) if work.lag else first + second + shift_s,
+        longest_s=longest_s,
+    )

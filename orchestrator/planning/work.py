@@ -1,0 +1,75 @@
+"""What a step of the loop has to do, in tokens."""
+
+from dataclasses import dataclass
+
+from orchestrator.planning.assumptions import Assumptions
+from orchestrator.settings.loop import LoopConfig
+from rollout.episodes.episode import EpisodeLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A step of `rl` or `distill`; lengths are means."""
+
+    stage: str
+    steps: int
+    groups: int
+    """Groups that are trained on."""
+    group_size: int
+    in_flight: int
+    """Answers that are sampled at once, over all engines."""
+    prompt_tokens: float
+    """Tokens of an answer's sequence that were not sampled, what environments said among them."""
+    answer_tokens: float
+    longest_answer: float
+    kept: float
+    """Share of the groups that are trained on."""
+    lag: float
+    """Versions that a group is behind when it is trained on, at the most in the mean."""
+
+    @property
+    def answers(self) -> int:
+        """Answers that are trained on."""
+        return self.groups * self.group_size
+
+    @property
+    def sampled(self) -> float:
+        """Sampled tokens, those of groups that are dropped too."""
+        return self.answers * self.answer_tokens / self.kept
+
+    @property
+    def trained(self) -> float:
+        """Tokens of the sequences that are trained on, prompts included."""
+        return self.answers * (self.prompt_tokens + self.answer_tokens)
+
+
+def work_of(name: str, loop: LoopConfig, limits: EpisodeLimits, assumptions: Assumptions) -> Work:
+    """Return what a step of a stage has to do. Raise `ValueError` where nothing is assumed to be kept."""
+    if not 0 < assumptions.kept_groups <= 1:
+        raise ValueError(f"--assume kept_groups={assumptions.kept_groups:g}: must be above 0 and at most 1")
+    answer = answer_tokens(limits, assumptions)
+    prompt = prompt_tokens(limits, assumptions)
+    room = max(1.0, limits.total_tokens - prompt)
+    beyond = loop.max_lag if loop.over_sampling is None else loop.over_sampling
+    return Work(
+        stage=name,
+        steps=loop.steps,
+        groups=loop.groups_per_step,
+        group_size=loop.group_size,
+        in_flight=loop.slots * loop.group_size,
+        prompt_tokens=prompt,
+        answer_tokens=min(answer, room),
+        longest_answer=max(answer, min(room, limits.turn_tokens, assumptions.longest_times * answer)),
+        kept=assumptions.kept_groups,
+        lag=float(beyond),
+    )
+
+
+def prompt_tokens(limits: EpisodeLimits, assumptions: Assumptions) -> float:
+    """Return the mean length of a prompt that is assumed."""
+    return min(assumptions.prompt_tokens, limits.total_tokens / 4)
+
+
+def answer_tokens(limits: EpisodeLimits, assumptions: Assumptions) -> float:
+    """Return the mean length of an answer that is assumed."""
+    return assumptions.answer_tokens or assumptions.answer_share * limits.turn_tokens
