@@ -15,7 +15,7 @@ from learner.models.loading import read_model
 from orchestrator.__main__ import main
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import named_site
-from orchestrator.planning.layers import layers_of
+from orchestrator.planning.memory.layers import layers_of
 from orchestrator.planning.model import counted, read_config
 from orchestrator.planning.plan import Plan, plan_of
 

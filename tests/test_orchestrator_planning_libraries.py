@@ -15,9 +15,9 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MambaSpec
 from learner.config import LearnerConfig, LoraConfig, OptimConfig, ZeroStage
 from learner.models.fresh import FreshModelConfig, make_model
 from learner.worker import TrainerWorker
-from orchestrator.planning.engine_memory import pages_of
+from orchestrator.planning.memory.engine_memory import pages_of
+from orchestrator.planning.memory.rank_memory import rank_memory
 from orchestrator.planning.model import counted, read_config
-from orchestrator.planning.rank_memory import rank_memory
 
 LEARNERS = [
     LearnerConfig(ranks=2, zero_stage=stage, bf16=bf16, lora=LoraConfig(rank=rank))

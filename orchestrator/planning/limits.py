@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from learner.config import LearnerConfig
-from orchestrator.planning.engine_memory import EngineMemory
-from orchestrator.planning.rank_memory import RankMemory
+from orchestrator.planning.memory.engine_memory import EngineMemory
+from orchestrator.planning.memory.rank_memory import RankMemory
 from rollout.engines.config import EngineConfig
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

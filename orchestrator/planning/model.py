@@ -22,7 +22,7 @@ from learner.engine.optimizer import freeze
 from learner.models.adapters import add_adapters, merged_names
 from learner.models.fresh import byte_tokenizer, hybrid_config
 from learner.models.shape import ModelShape, read_shape
-from orchestrator.planning.layers import Layer, layers_of
+from orchestrator.planning.memory.layers import Layer, layers_of
 from orchestrator.settings.run_config import ModelConfig
 from rollout.weights.manifest import WireDtype, layout
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from textwrap import wrap
 
-from orchestrator.planning.engine_memory import EngineMemory
 from orchestrator.planning.limits import Limit, size
+from orchestrator.planning.memory.engine_memory import EngineMemory
+from orchestrator.planning.memory.rank_memory import RankMemory
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.rank_memory import RankMemory
 
 WIDTHS = (14, 36)
 ROWS = (

@@ -10,17 +10,17 @@ from orchestrator.cluster.hardware import GIB, ask_hardware
 from orchestrator.pipeline.config import Config, given_text, make_config
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import Site, named_site
-from orchestrator.planning.engine_memory import EngineMemory
-from orchestrator.planning.host_memory import HostMemory
 from orchestrator.planning.limits import Limit
+from orchestrator.planning.memory.engine_memory import EngineMemory
+from orchestrator.planning.memory.host_memory import HostMemory
+from orchestrator.planning.memory.push import PushPlan
+from orchestrator.planning.memory.rank_memory import RankMemory
 from orchestrator.planning.model import PlannedModel, planned_model
 from orchestrator.planning.planner import Planner
-from orchestrator.planning.push import PushPlan
-from orchestrator.planning.rank_memory import RankMemory
-from orchestrator.planning.rates import Rates
 from orchestrator.planning.run_limits import run_limits
+from orchestrator.planning.seconds.rates import Rates
+from orchestrator.planning.seconds.step_time import StepTime
 from orchestrator.planning.split import Split, best_split
-from orchestrator.planning.step_time import StepTime
 from orchestrator.profiles.settled import choice, completed, settled, without_chosen
 from orchestrator.settings.chosen import ChosenConfig
 from orchestrator.settings.run_config import ModelConfig

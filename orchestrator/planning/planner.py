@@ -11,14 +11,14 @@ from orchestrator.cluster.transport_choice import Ground
 from orchestrator.pipeline.config import Config
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import Site
-from orchestrator.planning.engine_memory import EngineMemory, engine_memory
-from orchestrator.planning.host_memory import HostMemory, host_memory, object_store_bytes
+from orchestrator.planning.memory.engine_memory import EngineMemory, engine_memory
+from orchestrator.planning.memory.host_memory import HostMemory, host_memory, object_store_bytes
+from orchestrator.planning.memory.push import PushPlan, push_plan
+from orchestrator.planning.memory.rank_memory import RankMemory, rank_memory
 from orchestrator.planning.model import PlannedModel, planned_model
-from orchestrator.planning.push import PushPlan, push_plan
-from orchestrator.planning.rank_memory import RankMemory, rank_memory
-from orchestrator.planning.rates import Fleet, Rates, card_rates
-from orchestrator.planning.step_time import StepTime, step_time
-from orchestrator.planning.work import Work, answer_tokens, prompt_tokens, work_of
+from orchestrator.planning.seconds.rates import Fleet, Rates, card_rates
+from orchestrator.planning.seconds.step_time import StepTime, step_time
+from orchestrator.planning.seconds.work import Work, answer_tokens, prompt_tokens, work_of
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.stages.stage import StageInstance
 

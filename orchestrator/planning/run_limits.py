@@ -6,7 +6,7 @@ from orchestrator.cluster.hardware import GIB
 from orchestrator.cluster.placement import lacking
 from orchestrator.planning.limits import Limit, engine_limits, rank_limit, size
 from orchestrator.planning.planner import Planner
-from orchestrator.planning.step_time import StepTime
+from orchestrator.planning.seconds.step_time import StepTime
 from rollout.weights.transports.catalog import AUTO
 
 MARGIN = 1.5

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from orchestrator.planning.engine_memory import EngineMemory
+from orchestrator.planning.memory.engine_memory import EngineMemory
+from orchestrator.planning.memory.rank_memory import RankMemory
 from orchestrator.planning.model import PlannedModel
-from orchestrator.planning.rank_memory import RankMemory
 
 FLOAT32 = 4
 STORE_SHARE = 0.3

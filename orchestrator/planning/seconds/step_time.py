@@ -6,8 +6,8 @@ With G for generating, L for learning and publishing, and D for the load that pa
 
 from dataclasses import dataclass
 
-from orchestrator.planning.rates import Rates
-from orchestrator.planning.work import Work
+from orchestrator.planning.seconds.rates import Rates
+from orchestrator.planning.seconds.work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

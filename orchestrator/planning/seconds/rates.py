@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from learner.config import LearnerConfig
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import Card
-from orchestrator.planning.engine_memory import EngineMemory
+from orchestrator.planning.memory.engine_memory import EngineMemory
+from orchestrator.planning.memory.push import PushPlan
 from orchestrator.planning.model import PlannedModel
-from orchestrator.planning.push import PushPlan
-from orchestrator.planning.work import Work
+from orchestrator.planning.seconds.work import Work
 from rollout.engines.config import EngineConfig
 
 FLOAT32 = 4

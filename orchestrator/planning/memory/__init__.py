@@ -1,0 +1,1 @@
+"""Memory of ranks, engines and machines, and of what travels between them."""
