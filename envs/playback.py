@@ -2,14 +2,23 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envs.core.failure import Failure, failure_of
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import UNLIMITED
-from envs.core.turn_text import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, call_message, parse_turn, turn_text
+from envs.core.turn_text import (
+    CLOSE_CALL,
+    CLOSE_THOUGHT,
+    OPEN_CALL,
+    OPEN_THOUGHT,
+    ParsedTurn,
+    call_message,
+    parse_turn,
+    turn_text,
+)
 from envs.play import Play
 from rewards.verdict import Verdict
 
@@ -24,14 +33,20 @@ class Scored:
     seconds: float = 0.0
 
 
-def score(task: Task, turns: Sequence[str]) -> Scored:
+def read_as_own(text: str) -> ParsedTurn:
+    """Return what a turn says that may hold a thought, with or without its opening tag."""
+    tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
+    return parse_turn(text if tagged else CLOSE_THOUGHT + text, thinks=True)
+
+
+def score(task: Task, turns: Sequence[str], *, read: Callable[[str], ParsedTurn] = read_as_own) -> Scored:
     """Play the turns as an episode that may have no others. Never raises: a fault becomes a typed failure.
 
-    A turn may hold a thought, with or without its opening tag; turns after the end of the episode are not played.
+    `read` reads each of them. Turns after the end of the episode are not played.
     """
     start = time.monotonic()
     try:
-        scored = _play(task, turns)
+        scored = _play(task, turns, read)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever an environment raises, SystemExit too
@@ -39,14 +54,13 @@ def score(task: Task, turns: Sequence[str]) -> Scored:
     return replace(scored, seconds=time.monotonic() - start)
 
 
-def _play(task: Task, turns: Sequence[str]) -> Scored:
+def _play(task: Task, turns: Sequence[str], read: Callable[[str], ParsedTurn]) -> Scored:
     settings = replace(task.env.settings, max_turns=len(turns), tool_turns=len(turns), scripted=True)
     play = Play(replace(task, thinking=UNLIMITED, env=replace(task.env, settings=settings)))
     try:
         play.begin()
         for text in turns:
-            tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
-            result = play.turn(parse_turn(text if tagged else CLOSE_THOUGHT + text, thinks=True))
+            result = play.turn(read(text))
             if result.done:
                 break
         else:

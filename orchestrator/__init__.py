@@ -23,6 +23,7 @@ From the bottom up; each room imports itself and those above it in this list:
     viewing       the answers of a run in a browser, token by token
     bench         benchmarks
     planning      what a run would take: memory, time and cost by part, the limits that it would meet
+    doctor        what may be wrong with a machine and a configuration, looked for before a run
     gpu_check     what a machine with a GPU must do right, and how fast: a part a file, a page of what was found
     cli           the commands of `temper`
 """

@@ -7,6 +7,7 @@ from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.completion_command import add_completion_command
 from orchestrator.cli.config_command import add_config_command
+from orchestrator.cli.doctor_command import add_doctor_command
 from orchestrator.cli.environments.env_commands import add_env_commands
 from orchestrator.cli.environments.new_env_command import add_new_env_command
 from orchestrator.cli.environments.presets_command import add_presets_command
@@ -31,6 +32,7 @@ EPILOG = """examples:
   temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   temper config configs/demo.yaml --explain rl.max_lag
   temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
+  temper doctor configs/demo.yaml
   temper status runs/demo --watch
   temper scale runs/demo --rollout-workers 3
   temper audit runs/demo
@@ -66,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     add_run_commands(commands)
     add_config_command(commands)
     add_plan_command(commands)
+    add_doctor_command(commands)
     add_audit_command(commands)
     add_env_commands(commands)
     add_new_env_command(commands)

@@ -97,6 +97,7 @@ ROOMS = {
         "viewing",
         "bench",
         "planning",
+        "doctor",
         "gpu_check",
         "cli",
         "__main__",
@@ -169,6 +170,10 @@ LATE_IMPORTS = {
         "orchestrator.reference.resolved_file.resolve",
         "orchestrator.reference.resolved_file.resolved_yaml",
         "orchestrator.reference.settings_page.settings_page",
+    ],
+    "orchestrator/cli/doctor_command.py": [
+        "orchestrator.doctor.checks.examine",
+        "orchestrator.doctor.subject.read_subject",
     ],
     "orchestrator/cli/completion_command.py": ["orchestrator.pipeline.config.KINDS"],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],

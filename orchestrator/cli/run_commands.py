@@ -14,6 +14,7 @@ from orchestrator.bench.growth import bench_growth, write_growth
 from orchestrator.cli.screen_options import set_log_level
 from orchestrator.cli.submit import submit
 from orchestrator.deadline import StuckError
+from orchestrator.doctor.checks import start_notes
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, settled_config, unsettled_config
 from orchestrator.pipeline.fork import fork
@@ -40,7 +41,7 @@ def _executed(given: argparse.Namespace) -> int:
     if given.command == "fork":
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
-        return asyncio.run(run_pipeline(config, quiet=given.quiet))
+        return asyncio.run(run_pipeline(config, quiet=given.quiet, notes=start_notes(config)))
     if given.command == "submit":
         unsettled_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
         return submit(given.config, given.overrides, given.address)
@@ -53,7 +54,7 @@ def _executed(given: argparse.Namespace) -> int:
     if given.command in ("bench", "bench-growth"):
         _measure(config, growth=given.command == "bench-growth")
         return 0
-    return asyncio.run(run_pipeline(config, only=only, quiet=given.quiet))
+    return asyncio.run(run_pipeline(config, only=only, quiet=given.quiet, notes=start_notes(config)))
 
 
 def reported(work: Callable[[], int]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.cli.eval_command import KEY_VARIABLE
 from orchestrator.cli.named_model import RUNS, newest_model, run_folder
 from orchestrator.cli.run_commands import reported
+from orchestrator.doctor.checks import start_notes
 from orchestrator.evaluation.remote import evaluate_server
 from orchestrator.evaluation.table import result_lines
 from orchestrator.pipeline.config import Config, make_config
@@ -84,7 +85,7 @@ def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs,
 
 def _through_pipeline(config: Config, *, only: str | None = None, quiet: bool) -> int:
     """Run the stages, and show the newest result."""
-    status = reported(lambda: asyncio.run(run_pipeline(config, only=only, quiet=quiet)))
+    status = reported(lambda: asyncio.run(run_pipeline(config, only=only, quiet=quiet, notes=start_notes(config))))
     results = RunDir(Path(config.runs_dir) / config.name).evals.glob("*.json")
     if status == 0 and (newest := max(results, key=lambda path: path.stat().st_mtime, default=None)):
         show(newest)

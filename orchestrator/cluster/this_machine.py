@@ -18,12 +18,12 @@ def free_port(host: str = LOOPBACK) -> int:
     return free_ports(1, host)[0]
 
 
-def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
+def free_ports(count: int, host: str = LOOPBACK, *, among: range = PORTS) -> list[int]:
     """Return ports of an address that were free a moment ago, all different. Raise `RuntimeError` where there are too few."""
     found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    for port in random.SystemRandom().sample(among, len(among)):
         if len(found) == count:
             return found
         with contextlib.suppress(OSError), socket.create_server((host, port)):
             found.append(port)
-    raise RuntimeError(f"no {count} free ports between {PORTS.start} and {PORTS.stop - 1}; end what holds them")
+    raise RuntimeError(f"no {count} free ports between {among.start} and {among.stop - 1}; end what holds them")

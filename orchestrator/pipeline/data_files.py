@@ -45,23 +45,26 @@ def named_paths(config: Config) -> dict[str, Path]:
 
 def to_download(config: Config) -> list[str]:
     """Return the models and data sets of the hub that are not whole on this machine, as `model Qwen/Qwen3-0.6B`."""
-    with cache_alone():
-        models = [model for _, model in _models(config) if model.on_hub and not _is_whole(model)]
-        data = [data for _, data, _ in _data(config) if is_on_hub(data) and not _has_files(data)]
+    models = [model for _, model in _models(config) if model.on_hub and not is_whole(model)]
+    data = [data for _, data, _ in _data(config) if is_on_hub(data) and not has_files(data)]
     return [*dict.fromkeys((*(f"model {one.path}" for one in models), *(f"data set {one.path}" for one in data)))]
 
 
-def _is_whole(model: ModelSource) -> bool:
+def is_whole(model: ModelSource) -> bool:
+    """Return whether all files of a model are on this machine."""
     try:
-        require_whole(model.folder)
+        with cache_alone():
+            require_whole(model.folder)
     except FileNotFoundError:
         return False
     return True
 
 
-def _has_files(data: DataConfig) -> bool:
+def has_files(data: DataConfig) -> bool:
+    """Return whether the files of data are on this machine."""
     try:
-        data_files(data)
+        with cache_alone():
+            data_files(data)
     except FileNotFoundError:
         return False
     return True

@@ -43,15 +43,18 @@ def known_overlaps(config: Config, folder: RunDir, fingerprint: Mapping[str, str
     return [replace(one, of=of) for one in find_overlaps(config)]
 
 
-def find_overlaps(config: Config) -> list[EvaluationOverlap]:
-    """Return the overlap of each environment's evaluation prompts with all training prompts, where both are rows of data."""
+def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[EvaluationOverlap]:
+    """Return the overlap of each environment's evaluation prompts with training prompts, where both are rows of data.
+
+    They are compared with all training prompts, up to so many words of them.
+    """
     training = list(_training(config))
     held = {name: env for name, env in config.environments.items() if holds(env, "heldout") is not None}
     if not (training and held):
         return []
     indices = {name: evaluation_index(env) for name, env in held.items()}
     left_out: Counter[str] = Counter()
-    complete = _compare(training, indices, left_out)
+    complete = _compare(training, indices, left_out, left=most_words)
     return [
         EvaluationOverlap(
             env=name,
@@ -63,9 +66,13 @@ def find_overlaps(config: Config) -> list[EvaluationOverlap]:
     ]
 
 
-def _compare(training: Sequence[_Training], indices: Mapping[str, OverlapIndex], left_out: Counter[str]) -> bool:
-    """Compare every training prompt with every index; returns whether all were. Count by environment those it leaves out."""
-    left = MOST_WORDS
+def _compare(
+    training: Sequence[_Training], indices: Mapping[str, OverlapIndex], left_out: Counter[str], *, left: int
+) -> bool:
+    """Compare training prompts with every index, up to `left` words; returns whether all were.
+
+    Count by environment those it leaves out.
+    """
     for one in training:
         for prompt in one.prompts:
             if left <= 0:

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,29 +61,31 @@ def prepared(config: Config, *, only: str | None = None, here: bool = True) -> P
     return Prepared(folder=folder, planned=planned, reads=reads, model=state.model)
 
 
-async def run_pipeline(config: Config, *, only: str | None = None, quiet: bool = False) -> int:
+async def run_pipeline(
+    config: Config, *, only: str | None = None, quiet: bool = False, notes: Sequence[str] = ()
+) -> int:
     """Run the declared stages, or only the one of this name; returns the exit status.
 
     0 where all is done, 130 where a signal asked to stop (the same command continues). Faults are raised; what can be
-    known at the start is found before a file is written. What libraries print goes into the run's log, where it is `quiet`
-    progress too.
+    known at the start is found before a file is written. `notes` are said first. What libraries print goes into the run's log,
+    where it is `quiet` progress too.
     """
     keep_driver_small()
     ready = prepared(config, only=only)
     folder, ahead = ready.folder, ready.ahead
-    notes = [*told(config, {one.stage.name for one in ahead}), *check_before(config, ahead, folder.root, ready.model)]
+    said = [*notes, *told(config, {one.stage.name for one in ahead}), *check_before(config, ahead, folder.root, ready.model)]
     folder.open()
     try:
         check_continuation(config, folder, reads=ready.reads)
         if ready.reads:
-            notes += [overlap.note for overlap in overlaps_of(config, folder)]
+            said += [overlap.note for overlap in overlaps_of(config, folder)]
         planned = _planned(config, folder, folder.state(), only)
         with (
             noise_to(folder.log) as screen,
             Progress(config.name, stream=sys.stdout if quiet else screen) as progress,
             warnings_to(progress.note),
         ):
-            for note in [*notes, *planned.notes, f"what libraries print: {folder.log}"]:
+            for note in [*said, *planned.notes, f"what libraries print: {folder.log}"]:
                 progress.note(note)
             return await _tracked(config, folder, progress, planned.ahead)
     finally:

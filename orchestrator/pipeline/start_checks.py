@@ -46,7 +46,7 @@ def check_before(
         start = StartCheck(config=config, name=one.name, tokenizer=tokenizer, longest=longest)
         one.stage.check(config.settings(one), start)
     if any(one.stage.trains for one in ahead):
-        _check_disk(config, root, parameters)
+        require_disk(root, checkpoint_size(config, parameters), parameters)
     return notes
 
 
@@ -55,7 +55,7 @@ def check_stages(config: Config, ahead: list[StageInstance]) -> None:
     for one in ahead:
         config.require_stage(one)
     if any(one.stage.role is not Role.REPORT for one in ahead):
-        _check_entry_points(config)
+        check_entry_points(config)
 
 
 def check_model(model: Path, config: Config) -> None:
@@ -78,7 +78,8 @@ def _model(config: Config, ahead: list[StageInstance], root: Path, reached: str 
     return root / reached
 
 
-def _check_entry_points(config: Config) -> None:
+def check_entry_points(config: Config) -> None:
+    """Raise `ValueError` where the class of an environment can't be imported."""
     for name, env in config.environments.items():
         try:
             env_class(env.ref)
@@ -88,10 +89,14 @@ def _check_entry_points(config: Config) -> None:
             ) from error
 
 
-def _check_disk(config: Config, folder: Path, parameters: int) -> None:
-    """Raise `OSError` where the disk could not hold a checkpoint."""
+def checkpoint_size(config: Config, parameters: int) -> int:
+    """Return the bytes that a checkpoint of a model with so many parameters has, about."""
     partly = config.learner.lora.rank > 0 or bool(config.learner.frozen)
-    needed = parameters * (FROZEN_BYTES if partly else TRAINED_BYTES)
+    return parameters * (FROZEN_BYTES if partly else TRAINED_BYTES)
+
+
+def require_disk(folder: Path, needed: int, parameters: int) -> None:
+    """Raise `OSError` where the disk of a folder could not hold a checkpoint of `needed` bytes."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(place).free
     if free < needed:

@@ -64,10 +64,7 @@ class MlflowRun:
     def __init__(
         self, uri: str, *, experiment: str, name: str, metrics: Path, memory: Path, say: Callable[[str], None]
     ) -> None:
-        for variable, value in (("TIMEOUT", "5"), ("MAX_RETRIES", "0"), ("BACKOFF_FACTOR", "0")):
-            os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{variable}", value)
-        for logger in ("mlflow", "alembic"):  # their notes on a new database are no news of the run
-            logging.getLogger(logger).setLevel(logging.WARNING)
+        _be_brief()
         self._uri = uri
         self._experiment_name = experiment
         self._name = name
@@ -264,6 +261,21 @@ class MlflowRun:
             elif entries[0].key not in self._refused:
                 self._refused.add(entries[0].key)
                 self._say(f"tracking: {self._uri} refuses {entries[0].key!r}: {first_line(error)}")
+
+
+def known_experiments(uri: str) -> int:
+    """Return how many experiments a store knows, up to 100. Raise whatever MLflow raises where it does not answer."""
+    _be_brief()
+    client: Any = MlflowClient(uri)
+    return len(client.search_experiments(max_results=100))
+
+
+def _be_brief() -> None:
+    """Let MLflow give up soon, and say little."""
+    for variable, value in (("TIMEOUT", "5"), ("MAX_RETRIES", "0"), ("BACKOFF_FACTOR", "0")):
+        os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{variable}", value)
+    for logger in ("mlflow", "alembic"):  # their notes on a new database are no news of the run
+        logging.getLogger(logger).setLevel(logging.WARNING)
 
 
 def first_line(error: Exception) -> str:

@@ -24,6 +24,8 @@ from orchestrator.run.mlflow_run import MlflowRun, RunDeletedError, first_line
 POLL_S = 1.0
 """How often the metrics file is looked at."""
 LONGEST_PAUSE_S = 10.0
+SQLITE = "sqlite:///"
+"""What the address of a store in a file begins with, in front of its path."""
 
 
 class Ended(Enum):
@@ -50,6 +52,11 @@ class Tracker(Protocol):
         ...
 
 
+def store_of(uri: str | None, local_dir: Path) -> str:
+    """Return the store that is sent to: the one that is told, else that of the environment, else a file beside the runs."""
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{local_dir.absolute()}/mlflow.db"
+
+
 def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -72,7 +79,7 @@ class MlflowTracker:
         local_dir: Path = Path("runs"),
         say: Callable[[str], None] = _to_stderr,
     ) -> None:
-        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{local_dir.absolute()}/mlflow.db"
+        self.uri = store_of(uri, local_dir)
         self._run = MlflowRun(self.uri, experiment=experiment, name=run_name, metrics=metrics, memory=memory, say=say)
         self._artifacts = local_dir.absolute() / "mlartifacts"
         self._say = say

@@ -1,0 +1,73 @@
+"""The checks, in the order in which they are made: a new one is a function in the file of what it looks at, and a line here."""
+
+from collections.abc import Iterator
+
+from orchestrator.doctor.check import Check, examined
+from orchestrator.doctor.disk import look_at_room, look_at_speed
+from orchestrator.doctor.finding import Finding, Level, ok
+from orchestrator.doctor.gold import look_at_environments
+from orchestrator.doctor.gpus import look_at_devices, look_at_driver, look_at_kernels
+from orchestrator.doctor.memory import look_at_memory, look_at_push
+from orchestrator.doctor.model import (
+    look_at_files,
+    look_at_output_layer,
+    look_at_thoughts,
+    look_at_tool_calls,
+    look_at_turns,
+)
+from orchestrator.doctor.packages import look_at_packages
+from orchestrator.doctor.prompts import look_at_limits, look_at_overlap, look_at_prompts, look_at_rows, look_at_stages
+from orchestrator.doctor.sandbox import look_at_sandbox
+from orchestrator.doctor.store import look_at_store
+from orchestrator.doctor.subject import Subject
+from orchestrator.doctor.system_limits import look_at_open_files, look_at_ports
+from orchestrator.pipeline.config import Config
+
+
+def look_at_configuration(subject: Subject) -> Iterator[Finding]:
+    """Tell why there is no configuration where one was given."""
+    if subject.fault is not None:
+        raise subject.fault
+    if subject.config is not None:
+        told = subject.config
+        yield ok(f"{', '.join(told.environments)}; stages {', '.join(one.name for one in told.instances)}")
+
+
+MODEL = ("model",)
+CHECKS = (
+    Check(name="configuration", look=look_at_configuration),
+    Check(name="versions", look=look_at_packages, quick=True),
+    Check(name="driver", look=look_at_driver, quick=True),
+    Check(name="open files", look=look_at_open_files, quick=True),
+    Check(name="ports", look=look_at_ports, quick=True),
+    Check(name="sandbox", look=look_at_sandbox, quick=True),
+    Check(name="model", look=look_at_files, of_run=True),
+    Check(name="output layer", look=look_at_output_layer, of_run=True, quick=True, after=MODEL),
+    Check(name="kernels", look=look_at_kernels, of_run=True, after=MODEL),
+    Check(name="devices", look=look_at_devices, quick=True),
+    Check(name="memory", look=look_at_memory, quick=True, after=MODEL),
+    Check(name="push", look=look_at_push, quick=True, after=MODEL),
+    Check(name="room", look=look_at_room, quick=True, after=MODEL),
+    Check(name="disk speed", look=look_at_speed, after=("model", "room")),
+    Check(name="thoughts", look=look_at_thoughts, of_run=True, after=MODEL),
+    Check(name="end of turn", look=look_at_turns, of_run=True, after=MODEL),
+    Check(name="rows", look=look_at_rows, of_run=True),
+    Check(name="tool calls", look=look_at_tool_calls, of_run=True, after=("model", "end of turn", "rows")),
+    Check(name="stages", look=look_at_stages, of_run=True, after=("model", "end of turn", "rows")),
+    Check(name="prompts", look=look_at_prompts, of_run=True, after=("model", "end of turn", "rows")),
+    Check(name="overlap", look=look_at_overlap, of_run=True, after=("rows",)),
+    Check(name="limits", look=look_at_limits, of_run=True),
+    Check(name="environments", look=look_at_environments, of_run=True, after=("model", "end of turn", "rows")),
+    Check(name="tracking", look=look_at_store),
+)
+
+
+def examine(subject: Subject) -> Iterator[Finding]:
+    """Yield what every check finds, one after the other. Raises nothing."""
+    return examined(CHECKS, subject)
+
+
+def start_notes(config: Config) -> list[str]:
+    """Return a line for each warning and failure of the checks that take a moment, for people, at the start of a run."""
+    quick = [check for check in CHECKS if check.quick]
+    return [found.line for found in examined(quick, Subject(config=config)) if found.level is not Level.OK]

@@ -1,0 +1,85 @@
+"""The disk that holds the runs: how fast it is, and how long and how large checkpoints would be."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.doctor.finding import Finding, ok, warning
+from orchestrator.doctor.subject import Subject
+from orchestrator.pipeline.start_checks import checkpoint_size, require_disk
+
+CHUNK = 2**22
+MOST_BYTES = 2**26
+"""Bytes that are written to find out how fast a disk is."""
+MOST_S = 2.0
+"""After which no more are written."""
+GB = 1e9
+
+
+def look_at_room(subject: Subject) -> Iterator[Finding]:
+    """Compare what is free with what checkpoints take."""
+    folder, free = subject.folder, shutil.disk_usage(subject.folder).free
+    if subject.config is None:
+        yield ok(f"{folder} has {free / GB:.1f} GB free")
+        return
+    trained = sum(one.stage.trains for one in subject.instances)
+    size = checkpoint_size(subject.config, subject.parameters) if trained else 0
+    if trained:
+        require_disk(folder, size, subject.parameters)
+    yield room_does(folder, free=free, size=size, checkpoints=trained * subject.config.checkpoints.keep + 1)
+
+
+def room_does(folder: Path, *, free: int, size: int, checkpoints: int) -> Finding:
+    """Say whether a folder has room for all checkpoints that a run keeps, one of them being written."""
+    needed = checkpoints * size
+    kept = f"{checkpoints} checkpoints of {size / GB:.3g} GB take {needed / GB:.3g}"
+    said = f"{folder} has {free / GB:.1f} GB free, {kept}"
+    if needed > free:
+        return warning(said, "lower checkpoints.keep, free some, or give runs_dir= on a larger disk")
+    return ok(said)
+
+
+def look_at_speed(subject: Subject) -> Iterator[Finding]:
+    """Write a little and flush it, and say how long a checkpoint would take so."""
+    speed = measured(subject.folder)
+    if subject.config is None or not any(one.stage.trains for one in subject.instances):
+        yield ok(f"{subject.folder} takes {speed / 1e6:.0f} MB/s, flushed")
+        return
+    size = checkpoint_size(subject.config, subject.parameters)
+    yield speed_does(speed, size=size, deadline=subject.config.deadlines.files(size).seconds)
+
+
+def speed_does(speed: float, *, size: int, deadline: float) -> Finding:
+    """Say how long a checkpoint takes at so many bytes a second, and whether that is within its deadline in seconds."""
+    seconds = size / speed
+    said = f"{speed / 1e6:.0f} MB/s, flushed: a checkpoint of {size / GB:.3g} GB takes {seconds:.2g} s"
+    if seconds > deadline / 2:
+        return warning(
+            f"{said}, and has {deadline:.0f}",
+            "lower deadlines.megabytes_per_s, or give runs_dir= on a faster disk",
+        )
+    return ok(said)
+
+
+def measured(folder: Path) -> float:
+    """Return the bytes a second that a folder's disk takes, flushed, of a file that is gone afterwards.
+
+    Raise `OSError` where nothing can be written there.
+    """
+    chunk = os.urandom(CHUNK)  # some file systems pack
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            began, written = time.monotonic(), 0
+            while written < MOST_BYTES and time.monotonic() - began < MOST_S:
+                file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+                written += CHUNK
+            return written / (time.monotonic() - began)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"nothing can be written into {folder} ({error.strerror}); give another runs_dir="
+        ) from error

@@ -1,0 +1,40 @@
+"""The tracker's store: whether it answers. Training never waits for it, so nothing of it is a failure."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.doctor.finding import Finding, ok, warning
+from orchestrator.doctor.subject import Subject
+from orchestrator.run.mlflow_run import first_line, known_experiments
+from orchestrator.run.redaction import blanked
+from orchestrator.run.tracking import SQLITE, store_of
+
+GOES_ON = "a run goes on without, and sends what is left when it is there"
+
+
+def look_at_store(subject: Subject) -> Iterator[Finding]:
+    """Ask the store that a run would send to."""
+    config = subject.config
+    uri = store_of(None if config is None else config.tracking.uri, Path("runs" if config is None else config.runs_dir))
+    yield answers(uri)
+
+
+def answers(uri: str) -> Finding:
+    """Say whether a store answers; one in a file is not made."""
+    shown = blanked(uri)
+    file = Path(uri.removeprefix(SQLITE))
+    if uri.startswith(SQLITE) and not file.exists():
+        there = next(folder for folder in file.parents if folder.exists())
+        if os.access(there, os.W_OK):
+            return ok(f"{shown} will be made")
+        return warning(
+            f"{shown} can't be made, {there} is not to be written to", "give another tracking.uri or runs_dir"
+        )
+    try:
+        count = known_experiments(uri)
+    except Exception as error:  # whatever the tracker's client raises
+        return warning(
+            f"{shown} does not answer ({first_line(error)}); {GOES_ON}", "start it, or give another tracking.uri"
+        )
+    return ok(f"{shown} answers, with {count} experiments")

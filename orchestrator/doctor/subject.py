@@ -1,0 +1,139 @@
+"""What is examined: this machine, and where a configuration is given what a run of it would need."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+
+from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
+from learner.models.loading import longest_sequence
+from learner.models.shape import ModelShape, read_shape
+from orchestrator.cluster.hardware import Hardware, Machine, this_machine
+from orchestrator.cluster.placement import Wanted
+from orchestrator.pipeline.config import Config, given_text, make_config, unsettled_config
+from orchestrator.pipeline.runner import placed
+from orchestrator.profiles.settled import settled
+from orchestrator.reference.resolved_file import model_to_download
+from orchestrator.stages.stage import StageInstance
+from rollout.episodes.renderer import Renderer
+from rollout.tokenizer import load_tokenizer
+from rollout.weights.weight_files import require_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A machine, and a configuration or None. What is found out of them is found out once."""
+
+    config: Config | None = None
+    fault: Exception | None = None
+    """Why there is no configuration where one was given."""
+
+    @cached_property
+    def machine(self) -> Machine:
+        """This machine."""
+        return this_machine()
+
+    @property
+    def joins(self) -> bool:
+        """Whether a run would join a cluster, which is not asked: what it has is not what this machine has."""
+        return "RAY_ADDRESS" in os.environ
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which runs lie, as far as it is there."""
+        wanted = Path.cwd() if self.config is None else Path(self.config.runs_dir).resolve()
+        return next(folder for folder in (wanted, *wanted.parents) if folder.exists())
+
+    @property
+    def told(self) -> Config:
+        """The configuration, which there must be."""
+        assert self.config is not None
+        return self.config
+
+    @property
+    def instances(self) -> list[StageInstance]:
+        """The stages of a run."""
+        return [] if self.config is None else self.config.instances
+
+    @property
+    def wanted(self) -> Wanted:
+        """What a run would place."""
+        return placed(self.told, self.instances)
+
+    @property
+    def to_download(self) -> str:
+        """The name on the hub of a model that is not on this machine; "" where none has to be downloaded."""
+        source = self.told.model.source
+        return "" if source is None or source.is_here else source.path
+
+    @cached_property
+    def model(self) -> Path | None:
+        """The folder of the model; None for a fresh one. Raise `FileNotFoundError` or `ValueError` where it can't be had."""
+        source = self.told.model.source
+        return None if source is None else source.folder
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many parameters the model has. Raise as `require_whole`."""
+        return parameter_count(self.told.model.fresh) if self.model is None else require_whole(self.model)
+
+    @cached_property
+    def model_config(self) -> PretrainedConfig:
+        """The model's own configuration."""
+        if self.model is None:
+            return hybrid_config(self.told.model.fresh, byte_tokenizer())
+        found: PretrainedConfig = AutoConfig.from_pretrained(self.model, trust_remote_code=False)
+        return found
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """How large the model is."""
+        return read_shape(self.model_config, parameters=self.parameters)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer, with what the configuration declares of its turns."""
+        return byte_tokenizer() if self.model is None else load_tokenizer(self.model, self.told.model.declared())
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """What writes and reads the model's turns."""
+        return Renderer(self.tokenizer, self.told.rollout.thought)
+
+    @cached_property
+    def longest(self) -> int | None:
+        """Positions that the model's configuration names."""
+        return self.told.model.fresh.max_positions if self.model is None else longest_sequence(self.model)
+
+
+def read_subject(path: Path | None, overrides: list[str]) -> Subject:
+    """Return this machine with the configuration of a file, or of a run's folder; without a file this machine alone.
+
+    The profile chooses for this machine; where the model can't be read nothing is chosen, and the check of the model says why.
+    Nothing is downloaded, and no cluster is joined. Raise `FileNotFoundError` where there is no such file.
+    """
+    if path is None:
+        return Subject()
+    file = path / "config.yaml" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"no configuration file {path}; give a YAML file or a run's folder")
+    try:
+        return Subject(config=_config(file, overrides))
+    except (ValueError, OSError) as error:
+        return Subject(fault=error)
+
+
+def _config(file: Path, overrides: list[str]) -> Config:
+    given: Any = given_text(file, overrides)
+    if not model_to_download(given):
+        try:
+            return make_config(settled(given, ask=lambda: Hardware(machines=(this_machine(),))))
+        except (ValueError, OSError) as error:
+            try:
+                return unsettled_config(file, overrides)
+            except ValueError:
+                raise error from None
+    return unsettled_config(file, overrides)
