@@ -11,7 +11,7 @@ from orchestrator.doctor.finding import Finding, ok, warning
 from orchestrator.doctor.subject import Subject
 from orchestrator.pipeline.start_checks import checkpoint_size, require_disk
 
-CHUNK = 2**22
+CHUNK = 2**24
 MOST_BYTES = 2**26
 """Bytes that are written to find out how fast a disk is."""
 MOST_S = 2.0

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from envs.core.errors import EnvError
+
 
 class Level(Enum):
     """How bad it is."""
@@ -50,6 +52,6 @@ def of_error(error: Exception) -> Finding:
     """Return the failure that an exception tells of: our messages end with the remedy, behind a semicolon."""
     text = " ".join(str(error).split()) or repr(error)
     what, mark, remedy = text.rpartition("; ")
-    if not isinstance(error, ValueError | OSError | RuntimeError):
+    if not isinstance(error, ValueError | OSError | RuntimeError | EnvError):
         return failure(f"{type(error).__name__}: {text}", "the message says what raised it")
     return failure(what, remedy) if mark else failure(text, "mend what the message names")

@@ -16,12 +16,16 @@ from orchestrator.doctor.subject import Subject
 DRIVERS = {13: 580, 12: 525}
 """By the major version of CUDA the first driver that runs it (NVIDIA, CUDA Toolkit Release Notes)."""
 ASK_DRIVER = ("nvidia-smi", "--query-gpu=driver_version,memory.used", "--format=csv,noheader,nounits")
+NOT_ASKED = "the cluster that RAY_ADDRESS names is not asked"
 IN_USE_MIB = 2048
 """Memory of a GPU that somebody else must have before it is worth a word."""
 
 
 def look_at_driver(subject: Subject) -> Iterator[Finding]:
     """Compare the driver with torch's CUDA, and tell of GPUs that are in use."""
+    if subject.joins:
+        yield ok(NOT_ASKED)
+        return
     told = ask_driver()
     yield driver_fits(told[0][0] if told else None, cuda=torch.version.cuda, gpus=subject.machine.gpus)
     used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in enumerate(told) if mib > IN_USE_MIB]
@@ -69,6 +73,8 @@ def look_at_kernels(subject: Subject) -> Iterator[Finding]:
     """Look for the kernels of a model with recurrent layers."""
     if not subject.shape.state_bytes:
         yield ok("the model has no Mamba layers, which alone need kernels of their own")
+    elif subject.joins:
+        yield ok(NOT_ASKED)
     elif not subject.machine.gpus:
         yield ok("the model has Mamba layers; CPUs need no kernels of their own for them")
     else:
@@ -86,7 +92,7 @@ def check_kernels(config: PretrainedConfig, *, device: Device) -> None:
 def look_at_devices(subject: Subject) -> Iterator[Finding]:
     """Compare what a run places with what this machine has."""
     if subject.joins:
-        yield ok("the cluster that RAY_ADDRESS names is not asked")
+        yield ok(NOT_ASKED)
     elif subject.config is None:
         yield ok(Hardware(machines=(subject.machine,)).in_words())
     else:

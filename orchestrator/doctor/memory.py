@@ -6,6 +6,7 @@ from pathlib import Path
 
 from orchestrator.cluster.transport_choice import Ground, choose
 from orchestrator.doctor.finding import Finding, failure, ok, warning
+from orchestrator.doctor.gpus import NOT_ASKED
 from orchestrator.doctor.subject import Subject
 from orchestrator.pipeline.config import Config
 from rollout.weights.host_memory import available_bytes
@@ -24,6 +25,7 @@ TRAINED_BYTES, FROZEN_BYTES = 16, 4
 def look_at_memory(subject: Subject) -> Iterator[Finding]:
     """Compare what there is with the least that a run takes: where that is too much, nothing helps but less."""
     if subject.joins:
+        yield ok(NOT_ASKED)
         return
     available, total = available_bytes()
     if subject.config is None:
@@ -74,9 +76,12 @@ def _engine_bytes(dtype: str) -> int:
 
 def look_at_push(subject: Subject) -> Iterator[Finding]:
     """Look for room for a push of the weights, by what it would travel on this machine."""
+    if subject.joins:
+        yield ok(NOT_ASKED)
+        return
     shm = shutil.disk_usage(SHM).free if SHM.is_dir() else 0
     yield shm_does(shm)
-    if subject.config is None or subject.joins or not (subject.wanted.ranks and subject.wanted.engines):
+    if subject.config is None or not (subject.wanted.ranks and subject.wanted.engines):
         return
     available, total = available_bytes()
     nodes = subject.wanted

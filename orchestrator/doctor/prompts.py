@@ -117,7 +117,8 @@ def look_at_limits(subject: Subject) -> Iterator[Finding]:
     """Hold the limits of episodes against what environments have, and the deadlines against each other."""
     told, ahead = subject.told, subject.instances
     notes = turn_notes(told.environments, told.rollout.limits) if any(map(told.plays, ahead)) else []
-    for note in [*notes, *hang_notes(told, ahead)]:
+    notes += hang_notes(told, ahead)
+    for note in notes:
         yield warning(note, "leave the smaller setting out, or raise it")
     if not notes:
         yield ok(f"episodes of {told.rollout.limits.total_tokens} tokens and {told.rollout.limits.timeout_s:g} s")

@@ -1,0 +1,426 @@
+"""`doctor`: each check finds the fault that is planted for it and says the remedy; a sound configuration has none."""
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import tiny_models
+from test_system_readme_env import block
+
+from envs.sandbox.seal_probe import KERNEL
+from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
+from orchestrator.__main__ import main
+from orchestrator.cluster.hardware import Machine
+from orchestrator.cluster.placement import Wanted
+from orchestrator.cluster.ray_cluster import ray
+from orchestrator.cluster.transport_choice import Ground
+from orchestrator.doctor.check import Check, examined
+from orchestrator.doctor.checks import CHECKS, examine, start_notes
+from orchestrator.doctor.disk import measured, room_does, speed_does
+from orchestrator.doctor.finding import Finding, Level, ok
+from orchestrator.doctor.gpus import check_kernels, devices_do, driver_fits
+from orchestrator.doctor.memory import engine_fits, least_memory, main_memory_does, push_fits, shm_does
+from orchestrator.doctor.packages import compared, read_lock
+from orchestrator.doctor.sandbox import isolates, tried
+from orchestrator.doctor.store import answers
+from orchestrator.doctor.subject import Subject, read_subject
+from orchestrator.doctor.system_limits import open_files_do, ports_do
+from orchestrator.pipeline.config import Config, load_config
+
+DEMO = Path("configs/demo.yaml")
+GIB = 2**30
+SMALL = Machine(gpus=1, gpu_gib=24.0, memory_gib=64.0, cpus=8)
+ROW = '{{"question": "What is {} + 1?", "answer": "#### {}"}}\n'
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault, and what must be said of it."""
+
+    check: str
+    """The check that finds it, which must be in the list."""
+    level: Level
+    text: str
+    remedy: str
+    found: Callable[[Path], Finding]
+
+
+FAULTS: list[Planted] = []
+Plant = Callable[[Path], Finding]
+FAILURE, WARNING = Level.FAILURE, Level.WARNING
+
+
+def planted(check: str, level: Level, text: str, remedy: str) -> Callable[[Plant], Plant]:
+    """Add a fault to the list: the function plants it in a folder and returns what is found."""
+
+    def add(found: Plant) -> Plant:
+        FAULTS.append(Planted(check, level, text, remedy, found))
+        return found
+
+    return add
+
+
+def demo(*overrides: str) -> Config:
+    return load_config(DEMO, ["name=examined", *overrides])
+
+
+def worst(check: str, subject: Subject) -> Finding:
+    """The worst finding of one check."""
+    found = list(examined([one for one in CHECKS if one.name == check], subject))
+    assert found, f"{check} says nothing"
+    return max(found, key=lambda one: list(Level).index(one.level))
+
+
+def of_demo(check: str, *overrides: str) -> Finding:
+    return worst(check, Subject(config=demo(*overrides)))
+
+
+def looked(work: Callable[[], Finding | None]) -> Finding:
+    """What is found where a check does this work, which may raise."""
+    check = Check(name="", look=lambda _: [work() or ok("")])
+    return next(examined([check], Subject()))
+
+
+def rows(folder: Path, *lines: str, name: str = "rows.jsonl") -> Path:
+    made = [ROW.format(number, number + 1) for number in range(64)]
+    (folder / name).write_text("".join([*made, *lines]))
+    return folder / name
+
+
+def with_template(folder: Path, text: str) -> list[str]:
+    """The settings of a model whose chat template is this one."""
+    (folder / "chat.jinja").write_text(text)
+    return [
+        f"model.path={tiny_models.nemotron_h(folder / 'model')}",
+        f"model.chat_template={folder}/chat.jinja",
+    ]
+
+
+@planted("configuration", FAILURE, "Key 'step' not in 'RlConfig'", "did you mean 'steps'?")
+def wrong_key(folder: Path) -> Finding:
+    return worst("configuration", read_subject(DEMO, ["rl.step=7"]))
+
+
+LOCK = "# made\nTorch==2.13.0+cpu\n    # via x\nnumpy==2.4.1\nray==2.0 ; x\nrich==1.0\n"
+INSTALLED = {"torch": "2.13.0+cu130", "numpy": "2.4.1+local", "ray": "2.0", "more": "1"}
+
+
+@planted("versions", FAILURE, "1 of 4 packages of lock.txt are missing: rich", "make setup")
+def missing_package(folder: Path) -> Finding:
+    (folder / "lock.txt").write_text(LOCK)
+    return next(compared(read_lock(folder / "lock.txt"), INSTALLED, name="lock.txt"))
+
+
+@planted(
+    "versions", WARNING, "1 of 4 packages are of other versions than in lock.txt: torch 2.13.0+cu130", "make setup"
+)
+def other_versions(folder: Path) -> Finding:
+    (folder / "lock.txt").write_text(LOCK)
+    return next(compared(read_lock(folder / "lock.txt"), INSTALLED | {"rich": "1.0"}, name="lock.txt"))
+
+
+@planted("driver", FAILURE, "driver 570.86 is older than 580", "580 or later")
+def old_driver(folder: Path) -> Finding:
+    return driver_fits("570.86", cuda="13.0", gpus=1)
+
+
+@planted("driver", FAILURE, "no driver answers", "STACK=cpu")
+def no_driver(folder: Path) -> Finding:
+    return driver_fits(None, cuda="13.0", gpus=0)
+
+
+@planted("driver", FAILURE, "may use no GPU", "CUDA_VISIBLE_DEVICES")
+def hidden_gpus(folder: Path) -> Finding:
+    return driver_fits("580.1", cuda="13.0", gpus=0)
+
+
+@planted("driver", WARNING, "torch is a build for CPUs", "STACK=gpu")
+def unused_gpu(folder: Path) -> Finding:
+    return driver_fits("580.1", cuda=None, gpus=0)
+
+
+@planted("open files", WARNING, "1024 files open", "ulimit -n")
+def few_files(folder: Path) -> Finding:
+    return open_files_do(1024)
+
+
+@planted("ports", FAILURE, "no 16 free ports", "end what holds them")
+def ports_taken(folder: Path) -> Finding:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        return ports_do(range(port, port + 1))
+
+
+@planted("sandbox", FAILURE, "level 2 of 3, and sandbox.min_level=3: NOT STOPPED: find_files", KERNEL)
+def low_sandbox(folder: Path) -> Finding:
+    return isolates(tried(max_level=2), least=3, programs=True)
+
+
+@planted("sandbox", WARNING, "no environment needs it", KERNEL)
+def low_sandbox_without_programs(folder: Path) -> Finding:
+    return isolates(tried(max_level=2), least=3, programs=False)
+
+
+@planted("model", FAILURE, "not a whole safetensors file", "download it again")
+def torn_model(folder: Path) -> Finding:
+    model = tiny_models.qwen3(folder / "model")
+    (model / "model.safetensors").write_bytes(b"torn")
+    return worst("model", read_subject(DEMO, [f"model.path={model}"]))
+
+
+@planted("model", WARNING, "nobody/nothing is not on this machine", "hf download nobody/nothing")
+def model_elsewhere(folder: Path) -> Finding:
+    return worst("model", read_subject(DEMO, ["model.path=nobody/nothing"]))
+
+
+@planted("output layer", FAILURE, "there is no lm_head.weight", "tie_word_embeddings in config.json to true")
+def no_output_layer(folder: Path) -> Finding:
+    model = tiny_models.qwen3_tied(folder / "model")
+    config = model / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": False}))
+    return of_demo("output layer", f"model.path={model}")
+
+
+@planted("output layer", WARNING, "lm_head.weight, which is left aside", "to false")
+def unused_output_layer(folder: Path) -> Finding:
+    model = tiny_models.qwen3(folder / "model")
+    config = model / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": True}))
+    return of_demo("output layer", f"model.path={model}")
+
+
+@planted("kernels", FAILURE, "the kernels of mamba-ssm are missing", "STACK=cpu")
+def no_kernels(folder: Path) -> Finding:
+    config = hybrid_config(FreshModelConfig(), byte_tokenizer())
+    return looked(lambda: check_kernels(config, device="cuda"))
+
+
+@planted("devices", FAILURE, "the run wants 4 GPUs", "rollout.workers")
+def few_gpus(folder: Path) -> Finding:
+    return devices_do(Wanted(ranks=1, engines=3), SMALL)
+
+
+@planted("devices", WARNING, "2 CPU cores and 64 GiB of memory for 8 processes", "lower learner.ranks")
+def few_cores(folder: Path) -> Finding:
+    return devices_do(Wanted(ranks=4, engines=4), replace(SMALL, gpus=0, cpus=2))
+
+
+@planted("memory", FAILURE, "takes 19.6 GiB of main memory at the least, 19.0 are", "smaller model")
+def little_memory(folder: Path) -> Finding:
+    return main_memory_does(least_memory(demo(), 10**9, on_gpus=False), 19 * GIB)
+
+
+@planted("memory", FAILURE, "16.8 of the 12.0 GiB", "rollout.engine.gpu_memory_utilization")
+def small_gpu(folder: Path) -> Finding:
+    return engine_fits(demo("rollout.engine.dtype=bfloat16"), 9 * 10**9, room=12 * GIB)
+
+
+@planted("push", WARNING, "64 MiB free", "--shm-size")
+def small_shm(folder: Path) -> Finding:
+    return shm_does(2**26)
+
+
+@planted("push", FAILURE, "4,000,000,000 bytes of weights do not fit into Ray's object store", "--object-store-memory")
+def large_push(folder: Path) -> Finding:
+    here = Ground(machines=1, gpus=0, shared=False, memory=10**9, object_store=10**9)
+    return looked(lambda: push_fits(demo("learner.transport=ray"), 10**9, here))
+
+
+@planted("room", FAILURE, "bytes free and a checkpoint of", "runs_dir=")
+def no_room(folder: Path) -> Finding:
+    huge = ["hidden_size=65536", "intermediate_size=1048576", "pattern=----"]
+    return of_demo("room", *(f"model.fresh.{setting}" for setting in huge))
+
+
+@planted("room", WARNING, "3 checkpoints of 0.4 GB take 1.2", "checkpoints.keep")
+def little_room(folder: Path) -> Finding:
+    return room_does(folder, free=10**9, size=4 * 10**8, checkpoints=3)
+
+
+@planted("disk speed", WARNING, "a checkpoint of 1 GB takes 1e+03 s, and has 320", "deadlines.megabytes_per_s")
+def slow_disk(folder: Path) -> Finding:
+    return speed_does(1e6, size=10**9, deadline=320.0)
+
+
+@planted("disk speed", FAILURE, "nothing can be written into /proc", "runs_dir=")
+def no_writing(folder: Path) -> Finding:
+    return looked(lambda: ok(str(measured(Path("/proc")))))
+
+
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}assistant: "
+
+
+@planted("thoughts", FAILURE, "thought", "")
+def no_thoughts(folder: Path) -> Finding:
+    return of_demo("thoughts", *with_template(folder, PLAIN), "rl.thinking.budget=0.5")
+
+
+@planted("end of turn", FAILURE, "ends a turn", "")
+def no_end_of_turn(folder: Path) -> Finding:
+    return of_demo("end of turn", *with_template(folder, PLAIN.replace("<|im_end|>", "")))
+
+
+@planted("tool calls", FAILURE, "the environments have tools, but", "model.tool_calls")
+def no_tools(folder: Path) -> Finding:
+    return of_demo("tool calls", *with_template(folder, PLAIN))
+
+
+@planted("rows", FAILURE, "rows.jsonl:65: not a JSON object", "mend the row")
+def torn_row(folder: Path) -> Finding:
+    return of_demo("rows", f"envs.math.data={rows(folder, 'no JSON')}")
+
+
+@planted("rows", WARNING, "1 that can't be used", "envs.math.on_error=raise")
+def skipped_row(folder: Path) -> Finding:
+    return of_demo("rows", f"envs.math.data={rows(folder, 'no JSON')}", "envs.math.on_error=skip")
+
+
+@planted("rows", WARNING, "nobody/nothing is not on this machine", "hf download --repo-type dataset nobody/nothing")
+def rows_elsewhere(folder: Path) -> Finding:
+    return of_demo("rows", "envs.math.data=nobody/nothing")
+
+
+@planted("stages", FAILURE, "'math' has no demonstrations", "")
+def no_demonstrations(folder: Path) -> Finding:
+    return of_demo("stages", f"envs.math.data={rows(folder)}")
+
+
+@planted("prompts", FAILURE, "rollout.limits.total_tokens=20, which leaves none for an answer", "raise the limit")
+def long_prompts(folder: Path) -> Finding:
+    return of_demo("prompts", "rollout.limits.total_tokens=20", "rollout.limits.turn_tokens=20")
+
+
+@planted("prompts", WARNING, "fewer than rollout.limits.turn_tokens=96", "raise rollout.limits.total_tokens to")
+def little_room_for_answers(folder: Path) -> Finding:
+    return of_demo("prompts", "rollout.limits.total_tokens=96")
+
+
+@planted("overlap", WARNING, "64 of 64 prompts are among 64 training prompts", "envs.math.drop_overlap=exact")
+def evaluation_that_is_trained_on(folder: Path) -> Finding:
+    test = rows(folder, name="test.jsonl")
+    return of_demo("overlap", f"envs.math.data={rows(folder)}", f"envs.math.eval_data={test}")
+
+
+@planted("limits", WARNING, "cuts the episodes of tool_use short", "leave the smaller setting out")
+def few_turns(folder: Path) -> Finding:
+    return of_demo("limits", "rollout.limits.turns=2")
+
+
+@planted("environments", FAILURE, "own: 0 of 8 gold answers are right", "temper envcheck --env backwards")
+def wrong_gold(folder: Path) -> Finding:
+    source = block("python").replace("gold=lambda task: [task.spec", "gold=lambda task: ['x' + task.spec")
+    (folder / "backwards_env.py").write_text(source.replace("backwards:", "backwards_env:"))
+    return worst("environments", Subject(config=load_config(own_file(folder), [])))
+
+
+def own_file(folder: Path) -> Path:
+    (folder / "run.yaml").write_text("name: own\nstages: [init, rl]\nenvs: {own: {kind: backwards_env}}\n")
+    return folder / "run.yaml"
+
+
+@planted("environments", WARNING, "more than rollout.limits.turn_tokens=20", "rollout.limits.turn_tokens=")
+def long_gold(folder: Path) -> Finding:
+    return of_demo("environments", "rollout.limits.turn_tokens=20")
+
+
+@planted("tracking", WARNING, "does not answer", "tracking.uri")
+def no_server(folder: Path) -> Finding:
+    return answers("http://user:password@127.0.0.1:9")
+
+
+@planted("tracking", WARNING, "can't be made", "runs_dir")
+def no_store(folder: Path) -> Finding:
+    return answers("sqlite:////proc/none/mlflow.db")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[one.found.__name__ for one in FAULTS])
+def test_a_planted_fault_is_found_and_its_remedy_said(
+    fault: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    found = fault.found(tmp_path)
+    sys.modules.pop("backwards_env", None)
+    assert (found.level, fault.text in found.text) == (fault.level, True), found
+    assert fault.remedy in found.remedy, found
+    assert found.remedy
+    assert "password" not in found.text
+
+
+def test_every_check_has_a_planted_fault() -> None:
+    assert {one.name for one in CHECKS} == {fault.check for fault in FAULTS}
+
+
+def test_every_check_stands_in_the_table_and_those_that_begin_a_run_are_marked() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "operations.md").read_text()
+    section = text.partition("## Before a run\n")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| ([a-z ]+?)( \*)? \|", section, re.MULTILINE)[1:]
+    assert {name: bool(star) for name, star in named} == {one.name: one.quick for one in CHECKS}
+
+
+def test_what_builds_on_a_model_that_is_not_whole_is_not_said_again(tmp_path: Path) -> None:
+    model = tiny_models.qwen3(tmp_path / "model")
+    (model / "model.safetensors").write_bytes(b"torn")
+    found = list(examine(read_subject(DEMO, ["name=examined", f"model.path={model}"])))
+    assert [one.check for one in found if one.level is Level.FAILURE] == ["model"]
+    assert {"thoughts", "tool calls", "environments"}.isdisjoint(one.check for one in found)
+
+
+def test_gold_that_the_model_can_not_say_is_told_from_gold_that_is_wrong(tmp_path: Path) -> None:
+    model = tiny_models.nemotron_h(tmp_path / "model")
+    broken = (model / "chat_template.jinja").read_text().replace('"name"', '"nom"')
+    assert broken != (model / "chat_template.jinja").read_text()
+    (tmp_path / "chat.jinja").write_text(broken)
+    said = [f"model.path={model}", f"model.chat_template={tmp_path}/chat.jinja", "sft.shares={}", "rl.shares={}"]
+    found = list(examined([one for one in CHECKS if one.name == "environments"], Subject(config=demo(*said))))
+    failed = [one for one in found if one.level is Level.FAILURE]
+    assert len(failed) == 1
+    assert failed[0].text.startswith("tool_use: 0 of 8 gold answers are right through the model's template")
+    assert "model.tool_calls" in failed[0].remedy
+
+
+def test_the_demo_is_sound_within_20_s_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody is there to be joined
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    began = time.monotonic()
+    assert main(["doctor", str(DEMO), f"runs_dir={tmp_path}", "--json"]) == 0
+    assert time.monotonic() - began < 20
+    found = json.loads(capsys.readouterr().out)
+    assert found["failures"] == 0
+    assert {one["check"] for one in found["findings"]} >= {one.name for one in CHECKS} - {"overlap", "rows"}
+    assert all(one["remedy"] for one in found["findings"] if one["level"] != "ok")
+    assert list(tmp_path.iterdir()) == []
+    assert not ray.is_initialized()
+
+
+def test_without_a_configuration_the_machine_alone_is_examined_and_a_failure_is_the_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["doctor"])
+    shown = capsys.readouterr().out
+    assert "sandbox" in shown
+    assert "MB/s, flushed" in shown
+    assert "environments" not in shown
+    assert main(["doctor", str(Path(__file__).parents[1] / DEMO), "rl.step=7"]) == 1
+    shown = capsys.readouterr().out
+    assert "FAILURE configuration" in shown
+    assert "-> did you mean 'steps'?" in shown
+    assert main(["doctor", "none.yaml"]) == 2
+
+
+def test_a_run_begins_with_what_the_quick_checks_find_amiss(tmp_path: Path) -> None:
+    began = time.monotonic()
+    notes = start_notes(demo(f"runs_dir={tmp_path}", "sandbox.min_level=3", "learner.ranks=40"))
+    assert time.monotonic() - began < 4
+    assert any(note.startswith("warning: devices: ") and "lower learner.ranks" in note for note in notes)
+    assert not any(note.startswith("ok") for note in notes)
+    assert os.environ.get("RAY_ADDRESS") is None
