@@ -196,7 +196,7 @@ def unused_output_layer(folder: Path) -> Finding:
     return of_demo("output layer", f"model.path={model}")
 
 
-@planted("kernels", FAILURE, "the kernels of mamba-ssm are missing", "STACK=cpu")
+@planted("kernels", FAILURE, "the kernels of mamba", "STACK=cpu")
 def no_kernels(folder: Path) -> Finding:
     config = hybrid_config(FreshModelConfig(), byte_tokenizer())
     return looked(lambda: check_kernels(config, device="cuda"))
@@ -259,12 +259,12 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endf
 
 @planted("thoughts", FAILURE, "thought", "")
 def no_thoughts(folder: Path) -> Finding:
-    return of_demo("thoughts", *with_template(folder, PLAIN), "rl.thinking.budget=0.5")
+    return of_demo("thoughts", *with_template(folder, PLAIN), "rl.thinking={budget: 0.5, budgets: [16]}")
 
 
-@planted("end of turn", FAILURE, "ends a turn", "")
+@planted("end of turn", FAILURE, "writes no token of its own behind an assistant's turn", "model.end_of_turn")
 def no_end_of_turn(folder: Path) -> Finding:
-    return of_demo("end of turn", *with_template(folder, PLAIN.replace("<|im_end|>", "")))
+    return of_demo("end of turn", *with_template(folder, PLAIN.replace("<|im_end|>", "").replace("m.role", "1")))
 
 
 @planted("tool calls", FAILURE, "the environments have tools, but", "model.tool_calls")
@@ -419,7 +419,7 @@ def test_without_a_configuration_the_machine_alone_is_examined_and_a_failure_is_
 
 def test_a_run_begins_with_what_the_quick_checks_find_amiss(tmp_path: Path) -> None:
     began = time.monotonic()
-    notes = start_notes(demo(f"runs_dir={tmp_path}", "sandbox.min_level=3", "learner.ranks=40"))
+    notes = start_notes(demo(f"runs_dir={tmp_path}", "sandbox.min_level=3", "rollout.workers=40"))
     assert time.monotonic() - began < 4
     assert any(note.startswith("warning: devices: ") and "lower learner.ranks" in note for note in notes)
     assert not any(note.startswith("ok") for note in notes)

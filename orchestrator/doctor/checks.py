@@ -22,6 +22,7 @@ from orchestrator.doctor.store import look_at_store
 from orchestrator.doctor.subject import Subject
 from orchestrator.doctor.system_limits import look_at_open_files, look_at_ports
 from orchestrator.pipeline.config import Config
+from orchestrator.run.redaction import blanked
 
 
 def look_at_configuration(subject: Subject) -> Iterator[Finding]:
@@ -70,4 +71,4 @@ def examine(subject: Subject) -> Iterator[Finding]:
 def start_notes(config: Config) -> list[str]:
     """Return a line for each warning and failure of the checks that take a moment, for people, at the start of a run."""
     quick = [check for check in CHECKS if check.quick]
-    return [found.line for found in examined(quick, Subject(config=config)) if found.level is not Level.OK]
+    return [blanked(found.line) for found in examined(quick, Subject(config=config)) if found.level is not Level.OK]

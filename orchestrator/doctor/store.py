@@ -1,6 +1,6 @@
 """The tracker's store: whether it answers. Training never waits for it, so nothing of it is a failure."""
 
-import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,15 +26,19 @@ def answers(uri: str) -> Finding:
     file = Path(uri.removeprefix(SQLITE))
     if uri.startswith(SQLITE) and not file.exists():
         there = next(folder for folder in file.parents if folder.exists())
-        if os.access(there, os.W_OK):
-            return ok(f"{shown} will be made")
-        return warning(
-            f"{shown} can't be made, {there} is not to be written to", "give another tracking.uri or runs_dir"
-        )
+        try:
+            tempfile.TemporaryFile(dir=there).close()
+        except OSError as error:
+            return warning(
+                f"{shown} can't be made in {there} ({error.strerror}); {GOES_ON}",
+                "give another tracking.uri or runs_dir",
+            )
+        return ok(f"{shown} will be made")
     try:
         count = known_experiments(uri)
     except Exception as error:  # whatever the tracker's client raises
         return warning(
-            f"{shown} does not answer ({first_line(error)}); {GOES_ON}", "start it, or give another tracking.uri"
+            f"{shown} does not answer ({blanked(first_line(error))}); {GOES_ON}",
+            "start it, or give another tracking.uri",
         )
     return ok(f"{shown} answers, with {count} experiments")
