@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -42,7 +41,6 @@ def add_doctor_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 
 def _execute(given: argparse.Namespace) -> int:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
     # Imported here: what looks at models and configurations takes 10 s to import.
     from orchestrator.doctor.checks import examine
     from orchestrator.doctor.subject import read_subject

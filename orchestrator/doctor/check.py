@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from envs.data.hub import cache_alone
 from orchestrator.doctor.finding import Finding, of_error
 from orchestrator.doctor.subject import Subject
 
@@ -38,8 +39,11 @@ def examined(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
             yield replace(found, check=check.name)
 
 
-def _found(check: Check, subject: Subject) -> Iterator[Finding]:
+def _found(check: Check, subject: Subject) -> list[Finding]:
+    found: list[Finding] = []
     try:
-        yield from check.look(subject)
+        with cache_alone():
+            found.extend(check.look(subject))
     except Exception as error:  # whatever a library or an environment of the user's own raises
-        yield of_error(error)
+        found.append(of_error(error))
+    return found

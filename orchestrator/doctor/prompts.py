@@ -7,12 +7,12 @@ from envs.binding import BoundEnv
 from envs.core.task import Task
 from envs.data.blocks import BLOCK
 from envs.data.config import DataConfig
-from envs.data.hub import CARD, in_cache
 from envs.data.rows import is_on_hub
 from envs.source import distinct, open_source
 from envs.task_rows import all_rows, data_of, row_tasks
 from orchestrator.doctor.finding import Finding, failure, ok, warning
 from orchestrator.doctor.subject import Subject
+from orchestrator.pipeline.data_files import has_files
 from orchestrator.pipeline.limit_checks import hang_notes, turn_notes
 from orchestrator.pipeline.overlap_check import find_overlaps
 from orchestrator.reporting.overlaps import EvaluationOverlap
@@ -57,7 +57,7 @@ def rows_of(env: BoundEnv, data: DataConfig) -> Finding:
 
 def to_download(data: DataConfig) -> bool:
     """Return whether data would have to be downloaded."""
-    return is_on_hub(data) and not in_cache(data.path, file=CARD, revision=data.revision, kind="dataset")
+    return is_on_hub(data) and not has_files(data)
 
 
 def is_here(subject: Subject) -> bool:

@@ -4,19 +4,18 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
+from envs.data.hub import cache_alone
 from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from learner.models.loading import longest_sequence
 from learner.models.shape import ModelShape, read_shape
 from orchestrator.cluster.hardware import Hardware, Machine, this_machine
 from orchestrator.cluster.placement import Wanted
-from orchestrator.pipeline.config import Config, given_text, make_config, unsettled_config
+from orchestrator.pipeline.config import Config, settled_config, unsettled_config
+from orchestrator.pipeline.data_files import is_whole
 from orchestrator.pipeline.runner import placed
-from orchestrator.profiles.settled import settled
-from orchestrator.reference.resolved_file import model_to_download
 from orchestrator.stages.stage import StageInstance
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
@@ -67,7 +66,7 @@ class Subject:
     def to_download(self) -> str:
         """The name on the hub of a model that is not on this machine; "" where none has to be downloaded."""
         source = self.told.model.source
-        return "" if source is None or source.is_here else source.path
+        return "" if source is None or not source.on_hub or is_whole(source) else source.path
 
     @cached_property
     def model(self) -> Path | None:
@@ -121,19 +120,18 @@ def read_subject(path: Path | None, overrides: list[str]) -> Subject:
     if not file.is_file():
         raise FileNotFoundError(f"no configuration file {path}; give a YAML file or a run's folder")
     try:
-        return Subject(config=_config(file, overrides))
+        with cache_alone():
+            return Subject(config=_config(file, overrides))
     except (ValueError, OSError) as error:
         return Subject(fault=error)
 
 
 def _config(file: Path, overrides: list[str]) -> Config:
-    given: Any = given_text(file, overrides)
-    if not model_to_download(given):
-        try:
-            return make_config(settled(given, ask=lambda: Hardware(machines=(this_machine(),))))
-        except (ValueError, OSError) as error:
-            try:
-                return unsettled_config(file, overrides)
-            except ValueError:
-                raise error from None
-    return unsettled_config(file, overrides)
+    unsettled: Config | None = None
+    try:
+        unsettled = unsettled_config(file, overrides)
+        return settled_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),)))
+    except (ValueError, OSError):
+        if unsettled is None:
+            raise
+        return unsettled

@@ -73,7 +73,11 @@ async def run_pipeline(
     keep_driver_small()
     ready = prepared(config, only=only)
     folder, ahead = ready.folder, ready.ahead
-    said = [*notes, *told(config, {one.stage.name for one in ahead}), *check_before(config, ahead, folder.root, ready.model)]
+    said = [
+        *notes,
+        *told(config, {one.stage.name for one in ahead}),
+        *check_before(config, ahead, folder.root, ready.model),
+    ]
     folder.open()
     try:
         check_continuation(config, folder, reads=ready.reads)
