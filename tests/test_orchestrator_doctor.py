@@ -17,22 +17,25 @@ from test_system_readme_env import block
 from envs.sandbox.seal_probe import KERNEL
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from orchestrator.__main__ import main
-from orchestrator.cluster.hardware import Machine
+from orchestrator.cluster.hardware import Hardware, Machine
 from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import ray
-from orchestrator.cluster.transport_choice import Ground
 from orchestrator.doctor.check import Check, examined
 from orchestrator.doctor.checks import CHECKS, examine, start_notes
 from orchestrator.doctor.disk import measured, room_does, speed_does
 from orchestrator.doctor.finding import Finding, Level, ok
 from orchestrator.doctor.gpus import check_kernels, devices_do, driver_fits
-from orchestrator.doctor.memory import engine_fits, least_memory, main_memory_does, push_fits, shm_does
+from orchestrator.doctor.memory import available_does, limits_met, shm_does
 from orchestrator.doctor.packages import compared, read_lock
 from orchestrator.doctor.sandbox import isolates, tried
 from orchestrator.doctor.store import answers
 from orchestrator.doctor.subject import Subject, read_subject
 from orchestrator.doctor.system_limits import open_files_do, ports_do
 from orchestrator.pipeline.config import Config, load_config
+from orchestrator.planning.assumptions import Assumptions
+from orchestrator.planning.cards import Site
+from orchestrator.planning.model import planned_model
+from orchestrator.planning.planner import Planner
 
 DEMO = Path("configs/demo.yaml")
 GIB = 2**30
@@ -212,25 +215,36 @@ def few_cores(folder: Path) -> Finding:
     return devices_do(Wanted(ranks=4, engines=4), replace(SMALL, gpus=0, cpus=2))
 
 
-@planted("memory", FAILURE, "takes 19.6 GiB of main memory at the least, 19.0 are", "smaller model")
+def planner(config: Config, machine: Machine, *, shm: int = GIB) -> Planner:
+    site = Site(hardware=Hardware(machines=(machine,)), card=None, shm_bytes=shm, named=False)
+    return Planner(config, planned_model(config.model, config.learner), site, Assumptions())
+
+
+@planted("memory", FAILURE, "main memory of a machine: needs", "machines with more")
 def little_memory(folder: Path) -> Finding:
-    return main_memory_does(least_memory(demo(), 10**9, on_gpus=False), 19 * GIB)
+    *_, last = limits_met(planner(demo(), replace(SMALL, gpus=0, memory_gib=0.5)), pushes=False)
+    return last
 
 
-@planted("memory", FAILURE, "16.8 of the 12.0 GiB", "rollout.engine.gpu_memory_utilization")
-def small_gpu(folder: Path) -> Finding:
-    return engine_fits(demo("rollout.engine.dtype=bfloat16"), 9 * 10**9, room=12 * GIB)
+@planted("memory", FAILURE, "a rank's memory: needs", "larger GPUs")
+def small_gpus(folder: Path) -> Finding:
+    return next(limits_met(planner(demo(), replace(SMALL, gpus=2, gpu_gib=3.0)), pushes=False))
 
 
-@planted("push", WARNING, "64 MiB free", "--shm-size")
+@planted("memory", WARNING, "needs 2.0 GiB of main memory, and 1.0 GiB are available now", "end what uses it")
+def memory_in_use(folder: Path) -> Finding:
+    return available_does(2 * GIB, GIB)
+
+
+@planted("push", WARNING, "64.0 MiB free", "--shm-size")
 def small_shm(folder: Path) -> Finding:
     return shm_does(2**26)
 
 
-@planted("push", FAILURE, "4,000,000,000 bytes of weights do not fit into Ray's object store", "--object-store-memory")
+@planted("push", FAILURE, "bytes of weights do not fit into Ray's object store", "--object-store-memory")
 def large_push(folder: Path) -> Finding:
-    here = Ground(machines=1, gpus=0, shared=False, memory=10**9, object_store=10**9)
-    return looked(lambda: push_fits(demo("learner.transport=ray"), 10**9, here))
+    small = planner(demo("learner.transport=ray"), replace(SMALL, gpus=0), shm=2**20)
+    return next(limits_met(small, pushes=True))
 
 
 @planted("room", FAILURE, "bytes free and a checkpoint of", "runs_dir=")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.doctor.finding import Finding, ok, warning
 from orchestrator.doctor.subject import Subject
-from orchestrator.pipeline.start_checks import checkpoint_size, require_disk
+from orchestrator.pipeline.start_checks import require_disk
 
 CHUNK = 2**24
 MOST_BYTES = 2**26
@@ -26,7 +26,7 @@ def look_at_room(subject: Subject) -> Iterator[Finding]:
         yield ok(f"{folder} has {free / GB:.1f} GB free")
         return
     trained = sum(one.stage.trains for one in subject.instances)
-    size = checkpoint_size(subject.config, subject.parameters) if trained else 0
+    size = subject.planner.model.checkpoint_bytes if trained else 0
     if trained:
         require_disk(folder, size, subject.parameters)
     yield room_does(folder, free=free, size=size, checkpoints=trained * subject.config.checkpoints.keep + 1)
@@ -48,7 +48,7 @@ def look_at_speed(subject: Subject) -> Iterator[Finding]:
     if subject.config is None or not any(one.stage.trains for one in subject.instances):
         yield ok(f"{subject.folder} takes {speed / 1e6:.0f} MB/s, flushed")
         return
-    size = checkpoint_size(subject.config, subject.parameters)
+    size = subject.planner.model.checkpoint_bytes
     yield speed_does(speed, size=size, deadline=subject.config.deadlines.files(size).seconds)
 
 

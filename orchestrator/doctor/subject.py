@@ -1,6 +1,7 @@
 """What is examined: this machine, and where a configuration is given what a run of it would need."""
 
 import os
+import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,11 @@ from orchestrator.cluster.placement import Wanted
 from orchestrator.pipeline.config import Config, settled_config, unsettled_config
 from orchestrator.pipeline.data_files import is_whole
 from orchestrator.pipeline.runner import placed
+from orchestrator.planning.assumptions import Assumptions
+from orchestrator.planning.cards import Site
+from orchestrator.planning.model import planned_model
+from orchestrator.planning.plan import SHM
+from orchestrator.planning.planner import Planner
 from orchestrator.stages.stage import StageInstance
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
@@ -91,6 +97,13 @@ class Subject:
     def shape(self) -> ModelShape:
         """How large the model is."""
         return read_shape(self.model_config, parameters=self.parameters)
+
+    @cached_property
+    def planner(self) -> Planner:
+        """What a run would take on this machine."""
+        room = shutil.disk_usage(SHM).total if SHM.is_dir() else None
+        site = Site(hardware=Hardware(machines=(self.machine,)), card=None, shm_bytes=room, named=False)
+        return Planner(self.told, planned_model(self.told.model, self.told.learner), site, Assumptions())
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
