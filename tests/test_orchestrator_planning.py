@@ -13,6 +13,7 @@ from learner.models import mamba_scan
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model
 from learner.models.loading import read_model
 from orchestrator.__main__ import main
+from orchestrator.pipeline.config import save_config, settled_config
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import named_site
 from orchestrator.planning.memory.layers import layers_of
@@ -243,3 +244,45 @@ def test_the_command_prints_a_page_or_json_and_fails_where_a_limit_would_be_hit(
     assert [one["remedy"] for one in found["limits"] if not one["holds"]] == [
         "rollout.engine.gpu_memory_utilization=0.9"
     ]
+
+
+def step_row(step: int, seconds: float) -> dict[str, object]:
+    """What a step of the demo measures that trains on 160 answers of 20 tokens to prompts of 60, and samples a quarter more."""
+    trained = {"train/tokens_per_s": 6400.0, "train/step_seconds": 2.0, "rollout/answers": 160.0}
+    sampled = {"rollout/tokens_per_s": 3200.0 / seconds, "engine/sampled_tokens": 4000.0}
+    times = {"time/step_s": seconds, "time/learn_s": 2.0, "time/wait_s": 0.0, "push/bytes": 2728896.0}
+    return {"stage": "rl", "step": step, "time": 1.0 + step, **trained, **sampled, **times}
+
+
+def test_a_run_is_set_beside_its_plan_for_the_lengths_that_it_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    save_config(settled_config(Path("configs/demo.yaml"), ["profile=cpu"]), run / "config.yaml")
+    rows = [step_row(1, 9.0), step_row(2, 2.0), step_row(3, 3.0)]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rates = ["--assume", "sampled_per_s=2000", "--assume", "trained_per_s=8000"]
+    assert main(["plan", "--compare", str(run), *rates, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["steps"] == 2  # the first fills the engines
+    work = found["work"]
+    assert (work["answer_tokens"], work["prompt_tokens"], work["kept"]) == pytest.approx((20.0, 60.0, 0.8), rel=0.03)
+    figures = {one["name"]: one for one in found["figures"]}
+    assert figures["bytes of a push"]["error"] == 0
+    learning = figures["seconds of learning"]
+    assert (learning["predicted"], learning["measured"]) == pytest.approx((12800 / 8000, 2.0), rel=0.03)
+    assert learning["error"] == pytest.approx(-0.2, abs=0.03)
+    step = figures["seconds of a step"]
+    assert (step["predicted"], step["measured"]) == pytest.approx((4000 / 2000, 2.5), rel=0.05)
+
+
+def test_a_plan_is_of_a_file_or_beside_a_run_and_no_other_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan"]) == 2
+    assert "give FILE to plan a run of it, or --compare RUN" in capsys.readouterr().err
+    assert main(["plan", "--compare", str(tmp_path)]) == 2
+    assert "is no run's folder: it has no config.yaml" in capsys.readouterr().err
+    assert main(["plan", str(EIGHT), "--gpus", "8xH100-80G", "--probe"]) == 2
+    assert "--probe measures this machine, not --gpus 8xH100-80G" in capsys.readouterr().err

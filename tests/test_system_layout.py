@@ -178,9 +178,9 @@ LATE_IMPORTS = {
     "orchestrator/cli/completion_command.py": ["orchestrator.pipeline.config.KINDS"],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
     "orchestrator/cli/plan_command.py": [
+        "orchestrator.planning.answer.answer_comparison",
+        "orchestrator.planning.answer.answer_plan",
         "orchestrator.planning.assumptions.Assumptions",
-        "orchestrator.planning.page.page",
-        "orchestrator.planning.plan.plan_of",
     ],
     "orchestrator/cli/run_arguments.py": ["orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/serve_command.py": [

@@ -27,7 +27,7 @@ from orchestrator.loop import Loop, StepReport
 from orchestrator.loop_sides import Rollouts
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.pipeline.config import Config, settled_config
-from orchestrator.settings.loop import RlConfig
+from orchestrator.settings.loop import LoopConfig, RlConfig
 from rollout.pool.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import Group, WeightVersion
@@ -136,7 +136,7 @@ async def run_steps(
     await loop.run(1, steps)
 
 
-def batch_of(groups: Sequence[Group], rl: RlConfig, builder: BatchBuilder) -> TrainBatch:
+def batch_of(groups: Sequence[Group], rl: LoopConfig, builder: BatchBuilder) -> TrainBatch:
     """Return the batch of a step's groups."""
     return builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
 

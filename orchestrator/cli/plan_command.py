@@ -1,9 +1,9 @@
 """The command `plan`: what a run would take, before it is run."""
 
 import argparse
-import json
-from dataclasses import asdict
 from pathlib import Path
+
+from orchestrator.cli.named_model import path_of_run
 
 TEXT = "say what a run would take of memory, disk and time, and which limits it would meet"
 EPILOG = """examples:
@@ -11,6 +11,8 @@ EPILOG = """examples:
   temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
   temper plan configs/recipes/eight_gpus.yaml --gpus 2x8xH200-141G rl.max_lag=0 --json
   temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G --assume answer_tokens=3000
+  temper plan configs/demo.yaml --probe
+  temper plan --compare runs/demo --probe
 
 Of the model only config.json is read, in a folder (model.path=DIR) or by its name on the hub. Without --gpus it is planned for
 the cluster there is, or this machine. What is assumed stands at the end of a plan; docs/planning.md says how a figure is made.
@@ -22,24 +24,49 @@ def add_plan_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("plan", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
-    command.add_argument("config", type=Path, metavar="FILE", help="a YAML file; see configs/")
+    command.add_argument("config", nargs="?", type=Path, metavar="FILE", help="a YAML file; see configs/")
     command.add_argument("overrides", nargs="*", metavar="FILE|key=value", help="what lies over it, the last one wins")
     command.add_argument("--gpus", metavar="8xH100-80G", help="GPUs by number and name; 2x8xH100-80G are two machines")
     command.add_argument(
         "--assume", action="append", default=[], metavar="NAME=VALUE", help="another value of what is assumed"
     )
     command.add_argument("--price", type=float, metavar="PRICE", help="price of a GPU hour, for what all steps cost")
+    command.add_argument(
+        "--probe",
+        action="store_true",
+        help="measure the rates of this machine: starts engines and a learner for a minute",
+    )
+    command.add_argument(
+        "--compare",
+        type=path_of_run,
+        metavar="RUN",
+        help="set the plan of a run beside what it measured, with the errors",
+    )
     command.add_argument("--json", action="store_true", help="as one JSON object")
     command.set_defaults(execute=_execute)
 
 
 def _execute(given: argparse.Namespace) -> int:
+    if (given.config is None) == (given.compare is None):
+        raise ValueError(
+            "give FILE to plan a run of it, or --compare RUN for one that was made: temper plan --compare RUN"
+        )
     # Imported here: what it plans with takes 10 s to import.
+    from orchestrator.planning.answer import answer_comparison, answer_plan
     from orchestrator.planning.assumptions import Assumptions
-    from orchestrator.planning.page import page
-    from orchestrator.planning.plan import plan_of
 
     assumptions = Assumptions().given(given.assume)
-    plan = plan_of(given.config, given.overrides, gpus=given.gpus, assumptions=assumptions, price=given.price)
-    print(json.dumps(asdict(plan), indent=1) if given.json else "\n".join(page(plan)))
-    return 0 if all(limit.holds for limit in plan.limits) else 1
+    if given.compare is not None:
+        print(answer_comparison(given.compare, assumptions=assumptions, probe=given.probe, as_json=given.json))
+        return 0
+    text, holds = answer_plan(
+        given.config,
+        given.overrides,
+        gpus=given.gpus,
+        assumptions=assumptions,
+        price=given.price,
+        probe=given.probe,
+        as_json=given.json,
+    )
+    print(text)
+    return 0 if holds else 1

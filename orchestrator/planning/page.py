@@ -135,7 +135,7 @@ def _time(plan: Plan) -> Iterator[str]:
     time = plan.time
     if time is None:
         if plan.rank is not None and plan.engine is not None:
-            yield "seconds         not known for this hardware: name its GPUs, or --assume sampled_per_s=... trained_per_s=..."
+            yield "seconds         not known for this hardware: name its GPUs (--gpus), or measure it (--probe)"
         return
     rates, work = time.rates, time.work
     yield (

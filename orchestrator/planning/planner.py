@@ -135,7 +135,7 @@ class Planner:
     @cached_property
     def work(self) -> Work | None:
         """A step of the first stage that runs the loop; None without one."""
-        loop = self._loop()
+        loop = self.loop
         if loop is None:
             return None
         settings = self.config.settings(loop)
@@ -143,12 +143,14 @@ class Planner:
 
     def time(self, rates: Rates | None = None) -> StepTime | None:
         """Return what a step takes by these rates, else by those of the GPUs; None where neither is known."""
-        work, found = self.work, rates or self._rates()
+        work, found = self.work, rates or self.rates
         if work is None or found is None:
             return None
         return step_time(found, work, engines=self.wanted.engines, shift_s=self._shift_s())
 
-    def _rates(self) -> Rates | None:
+    @property
+    def rates(self) -> Rates | None:
+        """Those that were given, else those of the GPUs; None where neither is known."""
         work, engine, assumed = self.work, self.engine, self.assumptions
         if assumed.sampled_per_s and assumed.trained_per_s:
             copy_s = self.push.sent / (assumed.host_copy_gbs * 1e9)
@@ -166,7 +168,7 @@ class Planner:
         return card_rates(self._fleet(engine), work, assumed)
 
     def _fleet(self, engine: EngineMemory) -> Fleet:
-        loop = self._loop()
+        loop = self.loop
         assert self.site.card is not None
         assert loop is not None
         settings: LoopConfig = self.config.settings(loop)
@@ -192,7 +194,9 @@ class Planner:
             return 0.0
         return 2 * (self.rank.states + self.engine.weights) / (self.assumptions.host_copy_gbs * 1e9)
 
-    def _loop(self) -> StageInstance | None:
+    @property
+    def loop(self) -> StageInstance | None:
+        """The first stage that runs the loop."""
         return next((one for one in self.config.instances if isinstance(self.config.settings(one), LoopConfig)), None)
 
     def _optimizer(self) -> OptimConfig:

@@ -1,0 +1,155 @@
+"""A plan beside what its run measured: what was predicted, what was, and the error.
+
+How long answers are, and how many groups are dropped, nobody knows before a run: these are taken from the run, and the rest is
+predicted for them. Seconds are predicted where rates are known: measured by a probe, or given.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from orchestrator.planning.planner import Planner
+from orchestrator.planning.seconds.rates import Rates
+from orchestrator.planning.seconds.step_time import step_time
+from orchestrator.planning.seconds.work import Work
+from orchestrator.run.checkpoint import steps
+from orchestrator.run.folder import RunDir
+from orchestrator.run.metrics_log import MetricsRow, read_metrics
+from rollout.weights.weight_files import require_whole
+
+FILLING = 1
+"""Steps at the start that are not counted where there are more: the engines begin with nothing in flight."""
+OPTIMISER = "learner/optimizer-*.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure."""
+
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """The prediction's, as a share of what was measured."""
+        return self.predicted / self.measured - 1 if self.measured else float("inf") * (self.predicted > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A run beside its plan."""
+
+    run: str
+    stage: str
+    steps: int
+    """Steps that were counted."""
+    work: Work
+    """With lengths and shares as the run had them."""
+    source: str
+    """Where the rates are from; empty where none were known."""
+    figures: tuple[Compared, ...]
+
+
+def compare_with(planner: Planner, folder: RunDir, rates: Rates | None) -> Comparison:
+    """Return a plan beside what its run left. Raise `ValueError` where the run has no step of the loop yet."""
+    planned = planner.work
+    stage = planned.stage if planned is not None else ""
+    rows = [row for row in read_metrics(folder.metrics) if row.stage == stage and row.is_of_its_step]
+    rows = [row for row in rows if "time/step_s" in row.values]
+    if planned is None or not rows:
+        raise ValueError(f"{folder.root} has no step of rl or distill yet, which a plan could be compared with")
+    counted = rows[FILLING:] or rows
+    work = measured_work(planned, counted)
+    figures = [*_bytes(planner, folder, stage, counted), *_seconds(planner, work, counted, rates)]
+    return Comparison(
+        run=str(folder.root),
+        stage=stage,
+        steps=len(counted),
+        work=work,
+        source=rates.source if rates is not None else "",
+        figures=tuple(figures),
+    )
+
+
+def measured_work(planned: Work, rows: list[MetricsRow]) -> Work:
+    """Return the work of a step with the lengths that the run had, and the share of what it sampled that it trained on."""
+    answers = _mean(rows, "rollout/answers")
+    sampled = fmean(row.values["rollout/tokens_per_s"] * row.values["time/step_s"] for row in rows)
+    trained = fmean(row.values["train/tokens_per_s"] * row.values["train/step_seconds"] for row in rows)
+    kept = sampled / _mean(rows, "engine/sampled_tokens")
+    return replace(
+        planned,
+        groups=round(answers / planned.group_size),
+        prompt_tokens=(trained - sampled) / answers,
+        answer_tokens=sampled / answers,
+        longest_answer=planned.longest_answer,
+        kept=min(1.0, kept),
+    )
+
+
+def _bytes(planner: Planner, folder: RunDir, stage: str, rows: list[MetricsRow]) -> list[Compared]:
+    """Return what was pushed and saved."""
+    found = [Compared(name="bytes of a push", predicted=planner.push.sent, measured=_mean(rows, "push/bytes"))]
+    newest = max(steps(folder.checkpoints(stage)), default=None)
+    if newest is None:
+        return found
+    saved = folder.checkpoints(stage) / f"{newest:06d}"
+    model, state = _size(saved, "*.safetensors"), _size(saved, OPTIMISER)
+    return [
+        Compared(name="parameters", predicted=planner.model.parameters, measured=require_whole(saved)),
+        *found,
+        Compared(name="bytes of the model in a checkpoint", predicted=planner.model.saved_bytes, measured=model),
+        Compared(name="bytes of the optimiser there", predicted=planner.model.state_bytes, measured=state),
+    ]
+
+
+def _seconds(planner: Planner, work: Work, rows: list[MetricsRow], rates: Rates | None) -> list[Compared]:
+    if rates is None:
+        return []
+    time = step_time(rates, work, engines=planner.wanted.engines)
+    measured = {name: _mean(rows, f"time/{name}") for name in ("step_s", "learn_s", "wait_s")}
+    figures = [
+        Compared(name="seconds of learning", predicted=time.learn_s, measured=measured["learn_s"]),
+        Compared(name="seconds of a step", predicted=time.step_s, measured=measured["step_s"]),
+        Compared(
+            name="sampled tokens a second",
+            predicted=time.sampled_per_s,
+            measured=_mean(rows, "engine/sampled_tokens") / measured["step_s"],
+        ),
+    ]
+    if not work.lag:
+        alone = Compared(name="seconds of generating", predicted=time.generate_s, measured=measured["wait_s"])
+        return [alone, *figures]
+    return figures
+
+
+def _mean(rows: list[MetricsRow], name: str) -> float:
+    return fmean(row.values.get(name, 0.0) for row in rows)
+
+
+def _size(folder: Path, pattern: str) -> int:
+    return sum(path.stat().st_size for path in folder.glob(pattern))
+
+
+def lines(found: Comparison) -> list[str]:
+    """Return it for people."""
+    work = found.work
+    said = [
+        f"{found.run}: {found.steps} steps of {found.stage} beside their plan",
+        f"taken from the run: {work.answer_tokens:,.1f} sampled tokens an answer, {work.prompt_tokens:,.1f} others, "
+        f"{work.kept:.0%} of the sampled tokens trained on",
+        f"rates: {found.source}"
+        if found.source
+        else "no seconds: rates are not known here; add --probe to measure them",
+        f"{'figure':36} {'predicted':>14} {'measured':>14} {'error':>8}",
+    ]
+    return said + [_line(one) for one in found.figures]
+
+
+def _line(one: Compared) -> str:
+    return f"{one.name:36} {_text(one.predicted):>14} {_text(one.measured):>14} {one.error:>+8.1%}"
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.3f}"
