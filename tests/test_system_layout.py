@@ -1,6 +1,7 @@
 """The layout rules of CONTRIBUTING.md, held over the source itself."""
 
 import ast
+import functools
 import re
 import sys
 from pathlib import Path
@@ -199,6 +200,7 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="u
 TEXT_SUFFIXES = (".py", ".md", ".yaml", ".toml", ".sh", ".txt", ".in", ".jinja")
 
 
+@functools.cache
 def imported(tree: ast.AST) -> list[tuple[int, str]]:
     """Every module that a file imports, with its line; `from a import b` counts as `a.b`, since `b` may be a module."""
     found: list[tuple[int, str]] = []
