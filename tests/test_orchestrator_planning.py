@@ -286,3 +286,9 @@ def test_a_plan_is_of_a_file_or_beside_a_run_and_no_other_way(
     assert "is no run's folder: it has no config.yaml" in capsys.readouterr().err
     assert main(["plan", str(EIGHT), "--gpus", "8xH100-80G", "--probe"]) == 2
     assert "--probe measures this machine, not --gpus 8xH100-80G" in capsys.readouterr().err
+
+
+def test_the_plan_in_the_documents_is_what_the_command_prints(nano: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(EIGHT), nano, "--gpus", "8xH100-80G", "--price", "2.5"]) == 0
+    said = capsys.readouterr().out.replace(nano.removeprefix("model.path="), "nvidia/NVIDIA-Nemotron-Nano-9B-v2")
+    assert said in Path("docs/planning.md").read_text(encoding="utf-8")
