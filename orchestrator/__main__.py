@@ -11,6 +11,7 @@ from orchestrator.cli.doctor_command import add_doctor_command
 from orchestrator.cli.environments.env_commands import add_env_commands
 from orchestrator.cli.environments.new_env_command import add_new_env_command
 from orchestrator.cli.environments.presets_command import add_presets_command
+from orchestrator.cli.environments.regrade_command import add_regrade_command
 from orchestrator.cli.eval_command import is_override
 from orchestrator.cli.plan_command import add_plan_command
 from orchestrator.cli.run_arguments import add_run_commands
@@ -77,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     add_serve_command(commands)
     add_status_commands(commands)
     add_view_command(commands)
+    add_regrade_command(commands)
     add_completion_command(commands)
     return root
 

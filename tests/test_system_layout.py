@@ -176,6 +176,7 @@ LATE_IMPORTS = {
         "orchestrator.doctor.checks.examine",
         "orchestrator.doctor.subject.read_subject",
     ],
+    "orchestrator/cli/environments/regrade_command.py": ["orchestrator.grading.recorded.regraded"],
     "orchestrator/cli/completion_command.py": ["orchestrator.pipeline.config.KINDS"],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
     "orchestrator/cli/plan_command.py": [

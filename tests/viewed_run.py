@@ -1,6 +1,8 @@
 """A run's folder whose answers are known to the last token, written as stages write them."""
 
 import json
+import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,8 @@ HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"
 SPLIT = "\u4e16\U0001f600"
 """Characters of which a byte-level vocabulary without merges needs several tokens each."""
 TOOL_SAYS = "<b>80</b>"
+BYTES_OF_A_TOKEN = 50
+"""Fewer than those of a token in a file of answers."""
 
 
 def tokenizer() -> Tokenizer:
@@ -114,6 +118,38 @@ def step_groups() -> tuple[list[Group], list[dict[str, Any] | None]]:
     )
     rows[3] = {"version": 5, "untrained": "truncated"}
     return [first, second], rows
+
+
+def write_large_run(folder: Path, *, megabytes: float) -> RunDir:
+    """A run with one step whose file has at least so many megabytes: groups of 8 random answers of 500 tokens."""
+    run, draw = RunDir(folder), random.Random(0)
+    run.trajectories.mkdir(parents=True)
+    (folder / "model").mkdir()
+    tokenizer().save(str(folder / "model" / "tokenizer.json"))
+    run.store(RunState(model="model", stages={"rl": "rl"}))
+    count, each = 500, 8
+    groups, rows = [], []
+    for number in range(math.ceil(megabytes * 1e6 / (count * BYTES_OF_A_TOKEN * each))):
+        asked = task("math", f"sum-{number}", f"{number}+1?")
+        answers = []
+        for place in range(each):
+            letters = [draw.randrange(50, 100) for _ in range(count)]
+            logprobs = [-draw.expovariate(1.0) for _ in range(count)]
+            sampled = Turn(
+                context_ids=as_ids(letters[:20]),
+                sampled_ids=as_ids(letters),
+                logprobs_T=as_floats(logprobs),
+                versions_T=as_ids([4] * count),
+                forced_T=as_marks([False] * count),
+                text="".join(map(chr, letters)),
+            )
+            answers.append(answer(asked, [sampled], float(place % 2)))
+            ours = [round(value + draw.gauss(0, 0.01), 5) for value in logprobs]
+            factors = [round(1 + draw.gauss(0, 0.01), 3) for _ in range(count)]
+            rows.append(training(count, logprobs=ours, factor=factors))
+        groups.append(Group.of(Ticket(number=number, task=asked, admitted=WeightVersion(step=4)), answers))
+    write_groups(run.trajectory_file("rl", 10), groups, training=rows)
+    return run
 
 
 def write_viewed_run(folder: Path) -> RunDir:

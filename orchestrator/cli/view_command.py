@@ -70,6 +70,7 @@ def _serve(run: RunDir, port: int) -> int:
         raise ValueError(
             f"--port {port}: {error.strerror or error}; choose another, or leave it out for one that is free"
         ) from error
+    server.shelf.read_ahead()
     with server:
         print(f"{run.root} is at {server.address} (Ctrl-C ends it)", flush=True)
         try:

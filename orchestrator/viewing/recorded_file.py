@@ -2,10 +2,13 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from orchestrator.run.folder import RunDir
 
@@ -37,7 +40,14 @@ class RecordedFile:
 
     def about(self) -> dict[str, Any]:
         """Return what a list of files says of it, as plain JSON data."""
-        return {"name": self.name, "kind": self.kind, "label": self.label, "bytes": self.path.stat().st_size}
+        path = shlex.quote(str(self.path))
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "label": self.label,
+            "path": path,
+            "bytes": self.path.stat().st_size,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +102,10 @@ class Lines:
 
 def _read(line: bytes) -> Row:
     """Return a row; numbers that are not finite, which JSON does not have, are null."""
-    row: Row = json.loads(line, parse_constant=lambda _: None)
+    try:
+        row: Row = msgspec.json.decode(line)
+    except msgspec.DecodeError:  # Python writes NaN, which is no JSON
+        row = json.loads(line, parse_constant=lambda _: None)
     return row
 
 

@@ -44,6 +44,13 @@ class Shelf:
                 self._held.popitem(last=False)
             return self._held[key]
 
+    def read_ahead(self) -> None:
+        """Read the file that a page opens with, while the browser starts."""
+        files = recorded_files(self.run)
+        first = next((one for one in files if one.kind == "step"), next(iter(files), None))
+        if first is not None:
+            threading.Thread(target=self.archive, args=(first.name,), daemon=True).start()
+
     def part(self, path: str) -> bytes:
         """Return what lies at NAME/table or NAME/NUMBER. Raise `KeyError`, `IndexError` or `ValueError` where nothing does."""
         name, _, which = path.rpartition("/")

@@ -29,9 +29,9 @@ def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
     for fact in facts:
         if fact["reward"] is not None:
             rewards.setdefault(fact["ticket"], []).append(fact["reward"])
+    spreads = {ticket: round(pstdev(each), DIGITS) for ticket, each in rewards.items() if len(each) > 1}
     for fact in facts:
-        of_group = rewards.get(fact["ticket"], [])
-        fact["spread"] = round(pstdev(of_group), DIGITS) if len(of_group) > 1 else None
+        fact["spread"] = spreads.get(fact["ticket"])
     return {name: [fact[name] for fact in facts] for name in facts[0]} if facts else {}
 
 
@@ -72,7 +72,7 @@ def _facts(row: Row) -> dict[str, Any]:
         "oldest": min(versions, default=None),
         "newest": max(versions, default=None),
         "lag": None if trained_at is None else trained_at - row["admitted"],
-        "surprise": _rounded(-np.nanmean(logprobs)) if np.isfinite(logprobs).any() else None,
+        "surprise": _mean(-logprobs),
         "gap": _gap(training, logprobs),
         "advantage": _advantage(training),
         "left_out": _left_out(training),
@@ -93,8 +93,13 @@ def _gap(training: dict[str, Any] | None, logprobs: np.ndarray) -> float | None:
     ours = np.array(training["logprobs"], dtype=np.float64)
     if len(ours) != len(logprobs):
         raise ValueError(f"{len(ours)} log-probabilities of the trainer for {len(logprobs)} sampled tokens")
-    gaps = np.abs(ours - logprobs)
-    return _rounded(np.nanmean(gaps)) if np.isfinite(gaps).any() else None
+    return _mean(np.abs(ours - logprobs))
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """Return the mean of the values that are known; None where none is."""
+    known = values[np.isfinite(values)]
+    return _rounded(known.mean()) if len(known) else None
 
 
 def _advantage(training: dict[str, Any] | None) -> float | None:

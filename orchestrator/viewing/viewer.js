@@ -1,21 +1,21 @@
 // The page of `temper view`. No framework, no HTML from data: text of models only ever becomes text nodes.
 "use strict";
 
-const ROW_HEIGHT = 25, HEAD_HEIGHT = 52, SPARE_ROWS = 12, CHUNK = 800, CARD_TOKENS = 260, BEFORE_PART = 40, KEPT_PIECES = 60;
+const ROW_HEIGHT = 25, HEAD_HEIGHT = 52, SPARE_ROWS = 12, CHUNK = 800, CARD_TOKENS = 260, BEFORE_PART = 12, KEPT_PIECES = 60;
 const FEW = 24; // distinct values of a column of text that a list offers
 const COLUMNS = [
-  { name: "env", title: "env", width: 82, text: true, about: "environment" },
+  { name: "env", title: "env", width: 74, text: true, about: "environment" },
   { name: "mode", title: "mode", width: 84, text: true, about: "mode of thinking, with its budget in tokens" },
-  { name: "reward", title: "reward", width: 62, about: "reward of the answer; - where it failed" },
-  { name: "spread", title: "spread", width: 62, about: "standard deviation of the rewards of its group" },
+  { name: "reward", title: "reward", width: 56, about: "reward of the answer; - where it failed" },
+  { name: "spread", title: "spread", width: 56, about: "standard deviation of the rewards of its group" },
   { name: "other", title: "there", width: 62, about: "mean reward of the same task in the other evaluation" },
   { name: "change", title: "change", width: 64, about: "mean reward of the task here minus there" },
-  { name: "stop", title: "stop", width: 76, text: true, about: "why it ended" },
-  { name: "tokens", title: "tokens", width: 62, about: "sampled tokens" },
-  { name: "lag", title: "lag", width: 44, about: "pushes between the weights at its admission and those that it trained" },
-  { name: "advantage", title: "adv", width: 62, about: "mean advantage of its trained tokens" },
-  { name: "gap", title: "gap", width: 72, about: "mean |log pi - log mu| of its trained tokens, in nats: trainer against engine" },
-  { name: "surprise", title: "surprise", width: 72, about: "mean -log mu of its sampled tokens, in nats" },
+  { name: "stop", title: "stop", width: 66, text: true, about: "why it ended" },
+  { name: "tokens", title: "tokens", width: 58, about: "sampled tokens" },
+  { name: "gap", title: "gap", width: 62, about: "mean |log pi - log mu| of its trained tokens, in nats: trainer against engine" },
+  { name: "advantage", title: "adv", width: 58, about: "mean advantage of its trained tokens" },
+  { name: "lag", title: "lag", width: 42, about: "pushes between the weights at its admission and those that it trained" },
+  { name: "surprise", title: "surprise", width: 66, about: "mean -log mu of its sampled tokens, in nats" },
   { name: "left_out", title: "no loss", width: 92, text: true, about: "why tokens of it carry no loss; empty where all do" },
   { name: "turns", title: "turns", width: 52, about: "calls of the engine" },
   { name: "seconds", title: "s", width: 56, about: "seconds of the episode" },
@@ -82,11 +82,9 @@ async function tableOf(name) {
       const values = table.columns[column];
       return values === undefined ? null : Array.isArray(values) ? values[row] : values.values[values.codes[row]];
     };
-    table.has = (column) => {
-      const values = table.columns[column];
-      if (values === undefined) return false;
-      return Array.isArray(values) ? values.some((one) => one !== null) : values.values.some((one) => one !== null);
-    };
+    const filled = Object.entries(table.columns).filter(([, values]) => (Array.isArray(values) ? values : values.values).some((one) => one !== null));
+    const recorded = new Set(filled.map(([column]) => column));
+    table.has = (column) => recorded.has(column);
     table.groups = new Map();
     const tickets = table.columns.ticket || [];
     for (let row = 0; row < tickets.length; row++) {
@@ -119,7 +117,7 @@ async function groupOf(name, row) {
 
 function tokensOf(answer, bytes) {
   if (answer.model) return answer.model;
-  const count = answer.turns.reduce((sum, one) => sum + one.context_ids.length + one.sampled_ids.length, 0);
+  const count = answer.turns.reduce((sum, one) => sum + one.context_ids.length + (one.sampled_ids.length || wordsOf(one).length), 0);
   const floats = () => new Float64Array(count).fill(NaN);
   const made = {
     answer, count, ids: new Int32Array(count), texts: new Array(count), sampled: new Uint8Array(count), turns: new Int32Array(count),
@@ -138,6 +136,9 @@ function tokensOf(answer, bytes) {
   answer.turns.forEach((one, number) => {
     for (const id of one.context_ids) {
       made.ids[at] = id; made.texts[at] = text(id); made.turns[at] = number; at++;
+    }
+    for (const word of one.sampled_ids.length ? [] : wordsOf(one)) {
+      made.ids[at] = idOf(word); made.texts[at] = word; made.turns[at] = number; made.sampled[at] = 1; at++;
     }
     const forced = new Uint8Array(one.sampled_ids.length);
     for (const [first, length] of one.forced) forced.fill(1, first, first + length);
@@ -167,6 +168,15 @@ function tokensOf(answer, bytes) {
   if (rest && count) made.texts[count - 1] += rest;
   Object.defineProperty(answer, "model", { value: made });
   return made;
+}
+
+// Of what a server answered the text alone is known: its words stand for tokens, with negative numbers for ids.
+const words = new Map();
+const wordsOf = (one) => (one.text || "").match(/\s*\S+|\s+$/g) || [];
+
+function idOf(word) {
+  if (!words.has(word)) words.set(word, -1 - words.size);
+  return words.get(word);
 }
 
 function reasonAt(reasons, place) {
@@ -199,7 +209,7 @@ function scalesOf(groups) {
         if (!one.sampled[i]) continue;
         if (one.gap[i] === one.gap[i]) gaps.push(Math.abs(one.gap[i]));
         if (one.taught[i] === one.taught[i]) taught.push(Math.abs(one.taught[i]));
-        versions.add(one.version[i]);
+        if (one.version[i] === one.version[i]) versions.add(one.version[i]);
         if (one.reasons[i]) reasons.set(one.reasons[i], (reasons.get(one.reasons[i]) || 0) + 1);
       }
     }
@@ -219,7 +229,7 @@ function colourOf(one, i, scales) {
     case "advantage": return signed(one.taught[i], scales.taught, "minus", "plus");
     case "version": {
       const [oldest, newest] = [scales.versions[0], scales.versions.at(-1)];
-      return newest > oldest ? tint("old", 0.1 + 0.9 * (newest - one.version[i]) / (newest - oldest)) : "";
+      return one.version[i] < newest ? tint("old", 0.1 + 0.9 * (newest - one.version[i]) / (newest - oldest)) : "";
     }
     case "forced": return one.reasons[i] === "forced" ? tint("forced", 0.8) : "";
     default: return one.reasons[i] ? `hsl(${hue(one.reasons[i])} 65% 50% / 0.45)` : "";
@@ -240,7 +250,7 @@ function legend() {
     advantage: () => [swatch(full("plus"), "made likelier"), swatch(full("minus"), "unlikelier"), `advantage x weight, full at ${number(scales.taught)}`],
     version: () => versions.length > 1
       ? [swatch(full("old"), `oldest: version ${versions[0]}`), `newest: ${versions.at(-1)}, not coloured`]
-      : [`all tokens of the group are of version ${versions[0]}`],
+      : [versions.length ? `all tokens of the group are of version ${versions[0]}` : UNRECORDED],
     forced: () => [swatch(full("forced"), scales.reasons.has("forced") ? "inserted, not sampled" : "inserted tokens: none in this group")],
     loss: () => scales.reasons.size
       ? [...scales.reasons].map(([reason, count]) => swatch(`hsl(${hue(reason)} 65% 50% / 0.45)`, `${reason} ${count}`))
@@ -569,11 +579,11 @@ function verdict(answer) {
   line("evidence", evidence.length ? evidence.map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join("\n") : "none");
   made.lastChild.lastChild.style.whiteSpace = "pre-wrap";
   const box = element("div", {}, made);
-  if (facts.repeat) {
-    const text = facts.repeat.replace("FILE", state.file).replace("ROW", String(state.row));
+  if (answer.reward !== null) {
+    const text = `temper regrade ${facts.files.find(({ name }) => name === state.file).path} --row ${state.row}`;
     const button = element("button", { textContent: "copy" });
     button.onclick = () => copy(text, button);
-    box.append(element("p", { className: "sub", textContent: "this gives the same answer to the verifier again:" }),
+    box.append(element("p", { className: "sub", textContent: "this plays the same turns to the verifier again:" }),
       element("div", { className: "command" }, element("pre", { textContent: text }), button));
   }
   return box;
@@ -622,13 +632,13 @@ function drawToken() {
   const known = (value) => (value === value ? number(value) : UNRECORDED);
   fact("token", `${i} of ${one.count}`);
   fact("text", JSON.stringify(one.texts[i]));
-  fact("id", String(one.ids[i]));
+  fact("id", one.ids[i] < 0 ? `${UNRECORDED}: a word` : String(one.ids[i]));
   fact("turn", String(one.turns[i] + 1));
   if (!one.sampled[i]) fact("", one.turns[i] ? "observation: seen by the model, not sampled, no loss" : "prompt: seen by the model, not sampled, no loss");
   else {
-    fact("version", String(one.version[i]));
+    fact("version", known(one.version[i]));
     const { training } = one.answer;
-    if (training) fact("lag", String(training.version - one.version[i]), "pushes between the weights that sampled it and those that it trained");
+    if (training && training.version) fact("lag", String(training.version - one.version[i]), "pushes between the weights that sampled it and those that it trained");
     if (one.reasons[i] === "forced") fact("", REASONS.forced[0]);
     else {
       fact("log mu", known(one.engine[i]), "the engine's log-probability");
@@ -704,7 +714,8 @@ function notice(about, table) {
     const why = about.kind === "evaluation" ? "an evaluation is not trained on" : "it was written before runs recorded this";
     said.push(`Not recorded in this file: log-probabilities of the trainer, advantages, why tokens carry no loss; ${why}.`);
   } else if (table.trained < table.rows) said.push(`${number(table.rows - table.trained)} of these answers were not trained on, or failed.`);
-  if (!table.tokenizer) said.push("The run's tokenizer is not there: tokens are shown by their ids.");
+  if (table.rows && table.columns.tokens.every((one) => one === 0)) said.push("Of these answers the text alone is known: a server gave them without their tokens.");
+  else if (!table.tokenizer) said.push("The run's tokenizer is not there: tokens are shown by their ids.");
   $("notice").textContent = said.join(" ");
   $("notice").hidden = said.length === 0;
 }
@@ -794,7 +805,7 @@ function begin() {
     const options = files.map(({ name, label }) => element("option", { value: name, textContent: `${kind} ${label}` }));
     if (options.length) $("file").append(element("optgroup", { label: `${kind}s` }, ...options));
   }
-  $("file").onchange = () => open({ file: $("file").value }).catch(fail);
+  $("file").onchange = () => open({ file: $("file").value, row: 0 }).catch(fail);
   $("against").onchange = () => open({ against: $("against").value || null, row: state.row, token: state.token }).catch(fail);
   $("search").oninput = () => { state.search = $("search").value.trim(); refresh(); };
   $("clear").onclick = () => { state.filters.clear(); state.search = $("search").value = ""; layOut(); refresh(); };
