@@ -24,7 +24,7 @@ from orchestrator.doctor.check import Check, examined
 from orchestrator.doctor.checks import CHECKS, examine, start_notes
 from orchestrator.doctor.disk import measured, room_does, speed_does
 from orchestrator.doctor.finding import Finding, Level, ok
-from orchestrator.doctor.gpus import check_kernels, devices_do, driver_fits
+from orchestrator.doctor.gpus import check_kernels, devices_do, driver_fits, gpus_in_use, read_driver
 from orchestrator.doctor.memory import available_does, limits_met, shm_does
 from orchestrator.doctor.packages import compared, read_lock
 from orchestrator.doctor.sandbox import isolates, tried
@@ -147,6 +147,12 @@ def hidden_gpus(folder: Path) -> Finding:
 @planted("driver", WARNING, "torch is a build for CPUs", "STACK=gpu")
 def unused_gpu(folder: Path) -> Finding:
     return driver_fits("580.1", cuda=None, gpus=0)
+
+
+@planted("driver", WARNING, "GPU 1 has 70112 MiB in use", "CUDA_VISIBLE_DEVICES")
+def gpu_in_use(folder: Path) -> Finding:
+    (found,) = gpus_in_use(read_driver("580.65.06, 4\n580.65.06, 70112\n580.65.06, [N/A]\n"))
+    return found
 
 
 @planted("open files", WARNING, "1024 files open", "ulimit -n")

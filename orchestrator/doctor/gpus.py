@@ -28,9 +28,8 @@ def look_at_driver(subject: Subject) -> Iterator[Finding]:
         return
     told = ask_driver()
     yield driver_fits(told[0][0] if told else None, cuda=torch.version.cuda, gpus=subject.machine.gpus)
-    used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in enumerate(told) if mib > IN_USE_MIB]
-    if used and torch.version.cuda is not None:
-        yield warning(", ".join(used), "end what uses them, or leave them out by CUDA_VISIBLE_DEVICES")
+    if torch.version.cuda is not None:
+        yield from gpus_in_use(told)
 
 
 def ask_driver() -> list[tuple[str, int]]:
@@ -38,8 +37,20 @@ def ask_driver() -> list[tuple[str, int]]:
     if shutil.which(ASK_DRIVER[0]) is None:
         return []
     told = subprocess.run(ASK_DRIVER, capture_output=True, text=True, timeout=ASK_S, check=False)
-    rows = [line.split(", ") for line in told.stdout.splitlines()] if told.returncode == 0 else []
-    return [(version, int(used)) for version, used in rows]
+    return read_driver(told.stdout) if told.returncode == 0 else []
+
+
+def read_driver(told: str) -> list[tuple[str, int]]:
+    """Return the same of what nvidia-smi told; memory that it can't tell of (`[N/A]`) counts as free."""
+    rows = [line.split(", ") for line in told.splitlines()]
+    return [(version, int(used) if used.isdecimal() else 0) for version, used in rows]
+
+
+def gpus_in_use(told: list[tuple[str, int]]) -> Iterator[Finding]:
+    """Warn where somebody else has memory of a GPU."""
+    used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in enumerate(told) if mib > IN_USE_MIB]
+    if used:
+        yield warning(", ".join(used), "end what uses them, or leave them out by CUDA_VISIBLE_DEVICES")
 
 
 def driver_fits(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
