@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+import transformers
+from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,9 @@ def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTr
     if not (model_dir / "config.json").is_file():
         raise FileNotFoundError(f"{model_dir} is no model directory: it has no config.json; run `init` or name another")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            model_dir, trust_remote_code=False, local_files_only=True
+        )
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{model_dir} holds no tokenizer that can be loaded; save one beside the model ({error})"

@@ -28,7 +28,7 @@ from learner.models import mamba_scan
 from learner.models.fresh import FreshModelConfig, make_model
 from learner.models.loading import read_model
 from learner.models.logprobs import token_logprobs
-from learner.models.prompt_cache import require_shareable
+from learner.models.shareable import require_shareable
 from learner.models.shared_prompt import causal_logits
 from learner.worker import TrainerWorker
 from rollout.token_arrays import as_floats, as_ids, as_marks

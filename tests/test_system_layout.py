@@ -185,6 +185,8 @@ LATE_IMPORTS = {
         "orchestrator.planning.assumptions.Assumptions",
     ],
     "orchestrator/cli/run_arguments.py": ["orchestrator.cli.run_commands.execute"],
+    "orchestrator/cluster/trainer_actors.py": ["learner.worker.TrainerWorker"],
+    "orchestrator/run/tracking.py": ["orchestrator.run.mlflow_run.MlflowRun"],
     "orchestrator/cli/serve_command.py": [
         "rollout.budget.config.ThoughtConfig",
         "rollout.engines.vllm_settings.prepare_environment",

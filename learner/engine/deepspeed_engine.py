@@ -31,8 +31,8 @@ from learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, p
 from learner.engine.optimizer_state import OptimizerState
 from learner.engine.piece import Piece, copied, file_piece
 from learner.models.adapters import adapter_names, is_adapter, merged, merged_names, unmerged
-from learner.models.prompt_cache import require_shareable
 from learner.models.scorer import Scorer
+from learner.models.shareable import require_shareable
 from rollout.weights.process_group import GroupMember, interface_towards, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)

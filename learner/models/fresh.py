@@ -1,6 +1,7 @@
 """`init`: a small Nemotron-H hybrid with a byte-level tokenizer and a chat template, in Hugging Face format.
 
-A run that starts from an existing model directory does not need this module.
+A run that starts from an existing model directory does not need this module. Classes of transformers go by their whole names
+where importing them takes seconds: so it imports them where they are first used.
 """
 
 import shutil
@@ -8,14 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    NemotronHConfig,
-    NemotronHForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedTokenizerFast
 
 from envs.core.setting import identity
 
@@ -110,7 +106,7 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
     """
     tokenizer = byte_tokenizer()
     torch.manual_seed(seed)
-    model = NemotronHForCausalLM(hybrid_config(config, tokenizer))
+    model = transformers.NemotronHForCausalLM(hybrid_config(config, tokenizer))
     shutil.rmtree(directory, ignore_errors=True)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -123,7 +119,7 @@ def fresh_qwen3(directory: Path, *, width: int, layers: int) -> int:
     Its layers are attention and MLPs alone. `width` is a multiple of 64.
     """
     tokenizer = byte_tokenizer()
-    config = Qwen3Config(
+    config = transformers.Qwen3Config(
         vocab_size=-(-len(tokenizer) // 32) * 32,
         hidden_size=width,
         intermediate_size=4 * width,
@@ -134,7 +130,7 @@ def fresh_qwen3(directory: Path, *, width: int, layers: int) -> int:
         max_position_embeddings=4096,
         tie_word_embeddings=False,
     )
-    model = Qwen3ForCausalLM(config)
+    model = transformers.Qwen3ForCausalLM(config)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -143,14 +139,14 @@ def fresh_qwen3(directory: Path, *, width: int, layers: int) -> int:
 def parameter_count(config: FreshModelConfig) -> int:
     """Return how many parameters a fresh model has, found out without making its weights."""
     with torch.device("meta"):
-        model = NemotronHForCausalLM(hybrid_config(config, byte_tokenizer()))
+        model = transformers.NemotronHForCausalLM(hybrid_config(config, byte_tokenizer()))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> NemotronHConfig:
+def hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> "transformers.NemotronHConfig":
     """Return the configuration of a fresh model, in transformers' words."""
     head_dim = 32
-    return NemotronHConfig(
+    return transformers.NemotronHConfig(
         vocab_size=padded_size(tokenizer),
         hidden_size=config.hidden_size,
         layers_block_type=[LAYER_TYPES[letter] for letter in config.pattern],

@@ -65,13 +65,6 @@ def recompute(model: PreTrainedModel, kind: Recomputed) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
-def longest_sequence(directory: Path) -> int | None:
-    """Return how many tokens a model takes by its own configuration; None where that names no number of positions."""
-    config = AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
-    positions: int | None = getattr(config, "max_position_embeddings", None)
-    return positions
-
-
 def read_tokenizer(directory: Path) -> dict[str, bytes]:
     """Read the tokenizer's files, to be kept: the checkpoint that a run continues from may be gone when it saves the next."""
     return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}

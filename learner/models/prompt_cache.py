@@ -3,12 +3,7 @@
 import torch
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedConfig
-from transformers.cache_utils import LinearAttentionLayer, get_layer_types_and_kwargs
-
-LAYER_TYPES = {"full_attention", "sliding_attention", "mlp", "moe"}
-"""Layers that continue from transformers' own cache with the gradient that they need, or that need none of it."""
-RECURRENT = {"nemotron_h": "linear_attention"}
-"""Model types whose recurrent layers do so with `StateLayer`, and what these are called."""
+from transformers.cache_utils import LinearAttentionLayer
 
 
 class StateLayer(LinearAttentionLayer):
@@ -42,17 +37,3 @@ def prompt_cache(config: PreTrainedConfig) -> DynamicCache:
         StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer for layer in cache.layers
     ]
     return cache
-
-
-def require_shareable(config: PreTrainedConfig) -> None:
-    """Raise `ValueError` for a model whose answers are not known to continue from a prompt that ran once."""
-    text = config.get_text_config(decoder=True)
-    layers = set(get_layer_types_and_kwargs(text)[0])
-    unknown = sorted(layers - LAYER_TYPES - {RECURRENT.get(text.model_type)})
-    if text.model_type in RECURRENT and text.use_bias:
-        unknown.append("projections with a bias, through which padding reaches a state")
-    if unknown:
-        raise ValueError(
-            f"learner.shared_prompts=true with a model of type {text.model_type}, which has {', '.join(unknown)}; "
-            f"set learner.shared_prompts=false"
-        )

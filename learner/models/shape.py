@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import AutoConfig, PretrainedConfig
+import transformers
 
 WITHOUT_STATE = {"attention", "full_attention", "sliding_attention", "chunked_attention", "mlp", "moe"}
 """Types of layers in a hybrid that keep no state of a fixed size."""
@@ -37,10 +37,19 @@ class ModelShape:
 
 def shape_of(directory: Path, *, parameters: int) -> ModelShape:
     """Return the shape of a model directory with so many parameters."""
-    return read_shape(AutoConfig.from_pretrained(directory, trust_remote_code=False), parameters=parameters)
+    return read_shape(
+        transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False), parameters=parameters
+    )
 
 
-def read_shape(whole: PretrainedConfig, *, parameters: int) -> ModelShape:
+def longest_sequence(directory: Path) -> int | None:
+    """Return how many tokens a model takes by its own configuration; None where that names no number of positions."""
+    config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    return positions
+
+
+def read_shape(whole: "transformers.PretrainedConfig", *, parameters: int) -> ModelShape:
     """Return the shape that a configuration describes."""
     config = whole.get_text_config(decoder=True)
     count = int(config.num_hidden_layers)
@@ -59,7 +68,7 @@ def read_shape(whole: PretrainedConfig, *, parameters: int) -> ModelShape:
     )
 
 
-def _state(config: PretrainedConfig) -> int:
+def _state(config: "transformers.PretrainedConfig") -> int:
     """Return how many numbers a Mamba-2 layer keeps of a sequence; 0 for a spelling that is not known."""
     for spelling in SPELLINGS:
         sizes = [int(getattr(config, name, None) or 0) for name in spelling]

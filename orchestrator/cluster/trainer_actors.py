@@ -12,7 +12,6 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.token_records import TokenRecord
 from learner.trainer_group import Shares, TrainerGroup
-from learner.worker import TrainerWorker
 from orchestrator.cluster.actors import at_node, await_actor, close_actor, ended_on_failure, host_of, placed
 from orchestrator.cluster.bundles import Bundles
 from orchestrator.cluster.placement import Node
@@ -33,6 +32,8 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
 
     `engine_processes` is how many an engine has. Where a machine was lost they wait until all bundles have one again.
     """
+    from learner.worker import TrainerWorker  # takes seconds, and most commands start no ranks
+
     placed_ranks = await bundles.ranks()
     host, port = await _rendezvous([node for _, node in placed_ranks])
     actor = ray.remote(max_restarts=0, concurrency_groups={HEALTH: 1, FILES: 1})(TrainerWorker)

@@ -10,8 +10,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from envs.data.hub import cache_alone
 from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
-from learner.models.loading import longest_sequence
-from learner.models.shape import ModelShape, read_shape
+from learner.models.shape import ModelShape, longest_sequence, read_shape
 from orchestrator.cluster.hardware import Hardware, Machine, this_machine
 from orchestrator.cluster.placement import Wanted
 from orchestrator.pipeline.config import Config, settled_config, unsettled_config

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from learner.models.loading import longest_sequence
+from learner.models.shape import longest_sequence
 from orchestrator.pipeline.config import KNOWN, SHARED
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.data_option import data_option

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from envs.catalog import env_class
 from learner.models.fresh import byte_tokenizer, parameter_count
-from learner.models.loading import longest_sequence
+from learner.models.shape import longest_sequence
 from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.format_checks import format_notes
 from orchestrator.pipeline.limit_checks import hang_notes, limit_notes

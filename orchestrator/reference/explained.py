@@ -27,7 +27,13 @@ def explain(key: str, path: Path | None, overrides: list[str]) -> list[str]:
 
     Raise `ValueError` with the nearest keys where there is no such setting, and as `resolve` for the file.
     """
-    return explained(key, None if path is None else resolve(path, overrides))
+    return explained(key, None if path is None else resolve(path, overrides, settles=_may_be_chosen(key)))
+
+
+def _may_be_chosen(key: str) -> bool:
+    """Return whether a profile may choose a setting, or one in a section, of any instance of a stage."""
+    first, *rest = key.split(".")
+    return not rest or first == "chosen" or any(one.split(".")[1 : len(rest) + 1] == rest for one in CHOSEN)
 
 
 def explained(key: str, file: ResolvedFile | None) -> list[str]:

@@ -56,8 +56,9 @@ class ResolvedFile:
         return chosen
 
 
-def resolve(path: Path, overrides: list[str]) -> ResolvedFile:
-    """Return a file, or the `config.yaml` of a run's folder, with all that a run would have.
+def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:
+    """Return a file, or the `config.yaml` of a run's folder, with all that a run would have; unless it `settles` without what
+    the profile chooses, for which cluster and model are looked at.
 
     The profile chooses for the model too: where that would have to be downloaded nothing is chosen, which `note` says.
     Secrets that were blanked stay so.
@@ -72,7 +73,7 @@ def resolve(path: Path, overrides: list[str]) -> ResolvedFile:
             f"what the profile chooses goes by the model and is not in it: {missing} is not on this machine "
             f"(`hf download {missing}`)"
         )
-    whole = with_presets(given if missing else settled(given))
+    whole = with_presets(given if missing or not settles else settled(given))
     layers = tuple((one if is_file(one) else COMMAND_LINE, overridden({}, [one])) for one in overrides)
     return ResolvedFile(path=file, layers=layers, given=given, whole=whole, note=note)
 

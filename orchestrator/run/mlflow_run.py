@@ -23,6 +23,7 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.run.folder import write_json
 from orchestrator.run.metrics_log import MetricsRow, parse_row
+from orchestrator.run.tracking_error import RunDeletedError, first_line
 from orchestrator.run.unsent_rows import UnsentRows
 
 ROWS_AT_ONCE = 100
@@ -37,10 +38,6 @@ OWN_TAGS = ("temper.", "event.", "now.", "mlflow.runName")
 """Tags that are made anew in a run that replaces another; those of people move with it."""
 REJECTED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "MALFORMED_REQUEST")
 """MLflow's answers to a request that will never succeed; anything else is worth another try."""
-
-
-class RunDeletedError(RuntimeError):
-    """Somebody deleted the run in MLflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +273,6 @@ def _be_brief() -> None:
         os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{variable}", value)
     for logger in ("mlflow", "alembic"):  # their notes on a new database are no news of the run
         logging.getLogger(logger).setLevel(logging.WARNING)
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _metrics(row: MetricsRow) -> list[Metric]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from orchestrator.run.mlflow_run import MlflowRun, RunDeletedError, first_line
+from orchestrator.run.tracking_error import RunDeletedError, first_line
 
 POLL_S = 1.0
 """How often the metrics file is looked at."""
@@ -79,6 +79,8 @@ class MlflowTracker:
         local_dir: Path = Path("runs"),
         say: Callable[[str], None] = _to_stderr,
     ) -> None:
+        from orchestrator.run.mlflow_run import MlflowRun  # takes a second, and most commands track nothing
+
         self.uri = store_of(uri, local_dir)
         self._run = MlflowRun(self.uri, experiment=experiment, name=run_name, metrics=metrics, memory=memory, say=say)
         self._artifacts = local_dir.absolute() / "mlartifacts"

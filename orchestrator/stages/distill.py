@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from transformers import AutoConfig, PreTrainedTokenizerBase
+import transformers
+from transformers import PreTrainedTokenizerBase
 
 from envs.core.setting import identity
 from learner.losses.config import LossConfig
 from learner.models.fresh import padded_size
-from learner.models.prompt_cache import require_shareable
+from learner.models.shareable import require_shareable
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
@@ -77,7 +78,7 @@ async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) 
 
 def known_ids(model_dir: Path) -> int:
     """Return how many ids a model directory's model knows, which may be more than its tokenizer has."""
-    config = AutoConfig.from_pretrained(model_dir, trust_remote_code=False)
+    config = transformers.AutoConfig.from_pretrained(model_dir, trust_remote_code=False)
     count: int = config.get_text_config(decoder=True).vocab_size
     return count
 
@@ -107,7 +108,7 @@ def check_teacher(
             f"with at least as many (vocab_size in config.json)"
         )
     if shared_prompts:
-        require_shareable(AutoConfig.from_pretrained(teacher, trust_remote_code=False))
+        require_shareable(transformers.AutoConfig.from_pretrained(teacher, trust_remote_code=False))
 
 
 def _check(config: DistillConfig, start: StartCheck) -> None:

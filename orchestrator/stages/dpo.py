@@ -16,7 +16,7 @@ from envs.data.config import DataConfig, OnError
 from learner.batches.pairs import Pair
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
-from learner.models.loading import longest_sequence
+from learner.models.shape import longest_sequence
 from orchestrator.data.chat_data import DialogueTokenizer
 from orchestrator.data.epoch_batches import EpochBatches, positions
 from orchestrator.data.preference_rows import PreferenceFile

@@ -11,7 +11,7 @@ from envs.core.bounds import fraction
 from envs.core.setting import identity, running, scheduled
 from envs.core.thinking_mode import ThinkingMix
 from learner.config import OptimConfig
-from learner.models.loading import longest_sequence
+from learner.models.shape import longest_sequence
 from orchestrator.data.rejection_sampling import RejectionSampledData
 from orchestrator.data.self_answers import answer_lines, read_answers
 from orchestrator.deadline import in_thread

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from envs.core.setting import identity, running, scheduled
 from envs.data.config import DataConfig, OnError
 from learner.config import OptimConfig
-from learner.models.loading import longest_sequence
+from learner.models.shape import longest_sequence
 from orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile
 from orchestrator.data.row_intake import RowIntake, limit_name
