@@ -52,7 +52,8 @@ class DeadlineConfig:
     shift_s: float = running(120.0)
     """With placement=shared: one engine falling asleep or waking, or the learner moving its weights and states, in seconds."""
     megabytes_per_s: float = running(50.0)
-    """What a model or a checkpoint is read or written at, at the least: its bytes add to the deadlines of files and starts."""
+    """Megabytes a second at which a model or a checkpoint is read or written, at the least: its bytes add to the deadlines of
+    files and starts."""
 
     def __post_init__(self) -> None:
         positive("deadlines.start_s", self.start_s)

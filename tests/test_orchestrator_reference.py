@@ -101,8 +101,11 @@ def test_every_setting_says_what_it_is_and_what_a_change_of_it_means() -> None:
 def test_the_unit_that_the_line_of_a_setting_names_is_that_of_its_name() -> None:
     numbers = [one for one in PLAIN if "int" in one.type or "float" in one.type]
     named = {one.key: UNITS[word] for one in numbers if (word := one.name.rpartition("_")[2]) in UNITS}
-    units = {one.key: one.unit for one in numbers if not one.name.endswith("per_s")}
-    assert {key: units[key] for key in named if key in units} == {key: named[key] for key in named if key in units}
+    units = {one.key: one.unit for one in numbers}
+    assert {key: units[key] for key in named} == named | {
+        key: "MB/s" for key in named if key.endswith("megabytes_per_s")
+    }
+    assert [one.key for one in numbers if one.meaning.startswith("Share") and one.unit != "share"] == []
     assert all_settings()["rl.loss.error_guard"].unit == "" == all_settings()["learner.ranks"].unit
 
 

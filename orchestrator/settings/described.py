@@ -22,7 +22,7 @@ UNITS = (
     (re.compile(r"\bin tokens\b|^(Tokens|(Most|Over this many|How many) tokens)\b"), "tokens"),
     (re.compile(r"\b[Cc]haracters\b"), "characters"),
     (re.compile(r"^(Optimiser s|S)teps(?! of it)\b"), "steps"),
-    (re.compile(r"(^|: )(Highest |Relative )?[Ss]hares? of\b|\bas (a share|shares) of\b"), "share"),
+    (re.compile(r"(^|: )(Highest |Relative )?[Ss]hares? (of|that|whose)\b|\bas (a share|shares) of\b"), "share"),
 )
 """What the line under a field says of its unit. Where several fit, it is the one that is named first."""
 WHOLE = ("tokens", "characters", "steps")
