@@ -19,6 +19,7 @@ from envs.core.pulse import LearnerDied
 from envs.core.task import Task
 from learner.batches.micro_batches import TrainBatch
 from learner.models.fresh import byte_tokenizer
+from learner.token_records import TokenRecord
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, StuckError
 from orchestrator.loop import Loop, StepReport
@@ -111,8 +112,13 @@ class Rollouts:
 class Learner:
     """Trains nothing: each step is skipped, or none."""
 
+    stuck = False
+
     def __init__(self, *, skipped: bool = False) -> None:
         self.skipped = skipped
+
+    async def token_records(self) -> list[TokenRecord]:
+        return []
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         return {"skipped": float(self.skipped)}

@@ -28,6 +28,7 @@ from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
+from learner.token_records import TokenRecord
 from orchestrator.buffer import Buffer
 from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.mixture import Mixture
@@ -173,6 +174,9 @@ class Learner:
 
     def __init__(self, life: Life, weights: Weights) -> None:
         self.life, self.weights = life, weights
+
+    async def token_records(self) -> list[TokenRecord]:
+        return []
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         await self.life.some_time()
