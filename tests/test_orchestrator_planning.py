@@ -222,6 +222,10 @@ def test_an_assumption_that_is_none_is_refused() -> None:
         Assumptions().given(["speed=2"])
     with pytest.raises(ValueError, match="give a number, such as disk_gbs=1"):
         Assumptions().given(["disk_gbs=fast"])
+    for pair in ("disk_gbs=0", "disk_gbs=nan", "disk_gbs=inf", "disk_gbs=-1"):
+        with pytest.raises(ValueError, match=f"--assume {pair}: must be a number above 0"):
+            Assumptions().given([pair])
+    assert Assumptions().given(["pass_ms=0"]).pass_ms == 0
 
 
 def test_a_model_of_no_known_class_is_refused_and_its_code_is_not_run(tmp_path: Path) -> None:
@@ -241,6 +245,11 @@ def test_the_command_prints_a_page_or_json_and_fails_where_a_limit_would_be_hit(
     assert main([*given, "--json", "rollout.engine.gpu_memory_utilization=0.2"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["model"]["parameters"] == 8_888_227_328
+    rank, time = found["rank"], found["time"]
+    parts = ("weights", "gradients", "optimiser", "buckets", "gathered", "reference", "activations", "logits", "push")
+    assert rank["peak"] == sum(rank[part] for part in (*parts, "overhead"))
+    assert time is None  # the engine does not fit
+    assert min(found["engine"]["peak"], found["host"]["peak"], found["model"]["checkpoint_bytes"]) > 0
     assert [one["remedy"] for one in found["limits"] if not one["holds"]] == [
         "rollout.engine.gpu_memory_utilization=0.9"
     ]

@@ -77,5 +77,7 @@ def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
     asked before the model is partitioned.
     """
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    held = sum(tensor.numel() for tensor in model.state_dict().values())
+    saved = model.state_dict()
+    held = sum(p.numel() for p in model.parameters())  # tied ones once
+    held += sum(buffer.numel() for name, buffer in model.named_buffers() if name in saved)
     return held * (2 if bf16 else 4) + trained * (8 + (4 if bf16 else 0)) + HEADERS_BYTES

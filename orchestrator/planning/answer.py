@@ -3,16 +3,26 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.comparison import Comparison, compare_with, lines
 from orchestrator.planning.page import page
-from orchestrator.planning.plan import make_plan, planned_config, site_of
+from orchestrator.planning.plan import Plan, make_plan, planned_config, site_of
 from orchestrator.planning.planner import Planner
 from orchestrator.planning.seconds.probe import probed
 from orchestrator.planning.seconds.rates import Rates
 from orchestrator.run.folder import RunDir
+
+SUMS = {
+    "model": ("checkpoint_bytes",),
+    "rank": ("states", "peak"),
+    "engine": ("peak",),
+    "host": ("peak",),
+    "time": ("limited_by", "sampled_per_s", "hours", "tokens"),
+}
+"""What is worked out from the fields of a plan's parts, by part."""
 
 
 def answer_plan(
@@ -31,11 +41,13 @@ def answer_plan(
     """
     if probe and gpus is not None:
         raise ValueError(f"--probe measures this machine, not --gpus {gpus}; leave one of them out")
+    if price is not None and not (isfinite(price) and price >= 0):
+        raise ValueError(f"--price {price:g}: must be a number of 0 or more")
     planner = _planner(file, overrides, gpus=gpus, assumptions=assumptions)
     model = planner.config.model.source
     rates = _rates(planner, None if model is None else model.folder) if probe else None
     plan = make_plan(planner, rates=rates, price=price)
-    text = json.dumps(asdict(plan), indent=1) if as_json else "\n".join(page(plan))
+    text = _json(_of_plan(plan)) if as_json else "\n".join(page(plan))
     return text, all(limit.holds for limit in plan.limits)
 
 
@@ -50,7 +62,7 @@ def answer_comparison(run: Path, *, assumptions: Assumptions, probe: bool, as_js
         raise ValueError(f"{run} has no model yet, with which this machine could be measured; leave --probe out")
     rates = _rates(planner, None if newest is None else run / newest) if probe else planner.rates
     found = compare_with(planner, folder, rates)
-    return json.dumps(_plain(found), indent=1) if as_json else "\n".join(lines(found))
+    return _json(_of_comparison(found)) if as_json else "\n".join(lines(found))
 
 
 def _planner(file: Path, overrides: Sequence[str], *, gpus: str | None, assumptions: Assumptions) -> Planner:
@@ -65,6 +77,20 @@ def _rates(planner: Planner, model: Path | None) -> Rates:
     return probed(planner.config, planner.loop, model)
 
 
-def _plain(found: Comparison) -> dict[str, object]:
+def _json(found: dict[str, object]) -> str:
+    return json.dumps(found, indent=1, allow_nan=False)
+
+
+def _of_plan(plan: Plan) -> dict[str, object]:
+    """Return a plan's fields, and of its parts the sums that they answer when asked."""
+    found = asdict(plan)
+    for name, sums in SUMS.items():
+        part = getattr(plan, name)
+        if part is not None:
+            found[name] |= {one: getattr(part, one) for one in sums}
+    return found
+
+
+def _of_comparison(found: Comparison) -> dict[str, object]:
     figures = [asdict(one) | {"error": one.error} for one in found.figures]
     return asdict(found) | {"figures": figures}

@@ -5,6 +5,14 @@ None of it is known before a run. A plan prints what it took, and each may be gi
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from math import isfinite
+
+MAY_BE_ZERO = frozenset(
+    (
+        *("shm_gib", "engine_overhead_gib", "rank_overhead_gib", "pass_ms"),
+        *("prompt_tokens", "answer_tokens", "sampled_per_s", "trained_per_s"),
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +30,11 @@ class Assumptions:
     prompt_tokens: float = 512.0
     """Tokens of a prompt, in the mean; at most a quarter of what an episode may have."""
     answer_share: float = 0.5
-    """Sampled tokens of an answer, in the mean, as a share of what its limits allow."""
+    """Sampled tokens of an answer, in the mean, as a share of what the limits of its turns and of the episode allow."""
     answer_tokens: float = 0.0
     """The same in tokens; 0 takes the share."""
     longest_times: float = 2.0
-    """The longest answer of a step as a multiple of the mean, as far as the limit of a turn allows."""
+    """The longest answer of a step as a multiple of the mean, as far as those limits allow."""
     kept_groups: float = 1.0
     """Share of the groups that are trained on; those without signal are sampled for nothing."""
     flops_learning: float = 0.4
@@ -46,14 +54,17 @@ class Assumptions:
     ray_gbs: float = 2.0
     """What Ray brings an object to another machine with, in GB/s."""
     sampled_per_s: float = 0.0
-    """Tokens that an engine samples a second; 0 goes by the GPU, where it is named."""
+    """Tokens that an engine samples a second, all its sequences together; 0 goes by the GPU, where it is named."""
     trained_per_s: float = 0.0
     """Tokens that the learner trains on a second, prompts included; 0 likewise."""
     disk_gbs: float = 1.0
     """What a checkpoint's files are written with, in GB/s."""
 
     def given(self, pairs: Sequence[str]) -> "Assumptions":
-        """Return them with `name=value` pairs over them. Raise `ValueError` for a name that is none, or no number."""
+        """Return them with `name=value` pairs over them.
+
+        Raise `ValueError` for a name that is none, or a number that can't be.
+        """
         known = {each.name for each in fields(self)}
         told: dict[str, float] = {}
         for pair in pairs:
@@ -64,6 +75,7 @@ class Assumptions:
                 told[name] = float(text)
             except ValueError:
                 raise ValueError(f"--assume {pair}: give a number, such as {name}={getattr(self, name):g}") from None
-            if told[name] < 0:
-                raise ValueError(f"--assume {pair}: must be 0 or more")
+            least = "0 or more" if name in MAY_BE_ZERO else "above 0"
+            if not isfinite(told[name]) or told[name] < 0 or (told[name] == 0 and name not in MAY_BE_ZERO):
+                raise ValueError(f"--assume {pair}: must be a number {least}")
         return replace(self, **told)

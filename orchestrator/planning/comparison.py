@@ -10,7 +10,6 @@ from statistics import fmean
 
 from orchestrator.planning.planner import Planner
 from orchestrator.planning.seconds.rates import Rates
-from orchestrator.planning.seconds.step_time import step_time
 from orchestrator.planning.seconds.work import Work
 from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir
@@ -31,9 +30,9 @@ class Compared:
     measured: float
 
     @property
-    def error(self) -> float:
-        """The prediction's, as a share of what was measured."""
-        return self.predicted / self.measured - 1 if self.measured else float("inf") * (self.predicted > 0)
+    def error(self) -> float | None:
+        """The prediction's, as a share of what was measured; None of nothing."""
+        return self.predicted / self.measured - 1 if self.measured else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,9 @@ def measured_work(planned: Work, rows: list[MetricsRow]) -> Work:
     """Return the work of a step with the lengths that the run had, and the share of what it sampled that it trained on."""
     answers = _mean(rows, "rollout/answers")
     sampled = fmean(row.values["rollout/tokens_per_s"] * row.values["time/step_s"] for row in rows)
-    trained = fmean(row.values["train/tokens_per_s"] * row.values["train/step_seconds"] for row in rows)
+    trained = (
+        fmean(row.values["train/tokens_per_s"] * row.values["train/step_seconds"] for row in rows) / planned.epochs
+    )
     kept = sampled / _mean(rows, "engine/sampled_tokens")
     return replace(
         planned,
@@ -107,7 +108,7 @@ def _bytes(planner: Planner, folder: RunDir, stage: str, rows: list[MetricsRow])
 def _seconds(planner: Planner, work: Work, rows: list[MetricsRow], rates: Rates | None) -> list[Compared]:
     if rates is None:
         return []
-    time = step_time(rates, work, engines=planner.wanted.engines)
+    time = planner.step(rates, work)
     measured = {name: _mean(rows, f"time/{name}") for name in ("step_s", "learn_s", "wait_s")}
     figures = [
         Compared(name="seconds of learning", predicted=time.learn_s, measured=measured["learn_s"]),
@@ -148,7 +149,8 @@ def lines(found: Comparison) -> list[str]:
 
 
 def _line(one: Compared) -> str:
-    return f"{one.name:36} {_text(one.predicted):>14} {_text(one.measured):>14} {one.error:>+8.1%}"
+    error = "-" if one.error is None else f"{one.error:+.1%}"
+    return f"{one.name:36} {_text(one.predicted):>14} {_text(one.measured):>14} {error:>8}"
 
 
 def _text(value: float) -> str:

@@ -38,21 +38,25 @@ def rank_limit(
     *,
     room: float,
     most_ranks: int,
+    longest: int,
     again: Callable[[LearnerConfig], RankMemory],
 ) -> Limit:
-    """Return whether a rank fits; `again` says what it would take with other settings."""
+    """Return whether a rank fits; `longest` are the tokens of a sequence that a pass has to hold, `again` says what it takes
+    with other settings.
+    """
     holds = rank.peak <= room
-    remedy = "" if holds else _first(_rank_remedies(learner, rank, most_ranks), lambda other: again(other).peak <= room)
+    remedies = _rank_remedies(learner, longest=longest, most_ranks=most_ranks)
+    remedy = "" if holds else _first(remedies, lambda other: again(other).peak <= room)
     return Limit(what="a rank's memory", needed=size(rank.peak), has=size(room), holds=holds, remedy=remedy)
 
 
-def _rank_remedies(learner: LearnerConfig, rank: RankMemory, most_ranks: int) -> Iterator[tuple[str, LearnerConfig]]:
+def _rank_remedies(learner: LearnerConfig, *, longest: int, most_ranks: int) -> Iterator[tuple[str, LearnerConfig]]:
     """Yield settings of the learner that take less memory, the cheapest in time first, each on top of those before."""
     told: list[str] = []
     for name, value in (
         ("zero_stage", 2),
         ("zero_stage", 3),
-        ("micro_batch_tokens", rank.pass_tokens // 2),
+        ("micro_batch_tokens", max(longest, learner.micro_batch_tokens // 2)),
         ("shared_prompts", False),
         ("recompute", "full"),
         ("logit_tokens", 1024),
@@ -63,7 +67,7 @@ def _rank_remedies(learner: LearnerConfig, rank: RankMemory, most_ranks: int) ->
         if (
             now == value
             or (name in ("zero_stage", "ranks") and now > value)
-            or (name == "logit_tokens" and now < value)
+            or (name in ("logit_tokens", "micro_batch_tokens") and now < value)
         ):
             continue
         if name == "offload" and not learner.zero_stage:

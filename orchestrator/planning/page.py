@@ -129,6 +129,8 @@ def _shared(plan: Plan) -> Iterator[str]:
         copy = plan.model.checkpoint_bytes
         of_it = f"{plan.model.saved_bytes:,} of the model, {plan.model.state_bytes:,} of the optimiser at most"
         yield f"checkpoint      {copy:,} bytes ({of_it}), {plan.checkpoint_s:,.0f} s to write"
+        if plan.rank.on_disk:
+            yield f"offloaded       {plan.ranks * plan.rank.on_disk:,} bytes on the disk of learner.offload_dir, of all ranks"
 
 
 def _time(plan: Plan) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The parts of a plan, worked out for one configuration on one hardware."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,7 @@ from orchestrator.planning.memory.host_memory import HostMemory, host_memory, ob
 from orchestrator.planning.memory.push import PushPlan, push_plan
 from orchestrator.planning.memory.rank_memory import RankMemory, rank_memory
 from orchestrator.planning.model import PlannedModel, planned_model
-from orchestrator.planning.seconds.rates import Fleet, Rates, card_rates
+from orchestrator.planning.seconds.rates import Fleet, Rates, card_rates, sequences_in_a_pass
 from orchestrator.planning.seconds.step_time import StepTime, step_time
 from orchestrator.planning.seconds.work import Work, answer_tokens, prompt_tokens, work_of
 from orchestrator.settings.loop import LoopConfig
@@ -40,7 +41,7 @@ class Planner:
         self.gpu_bytes = site.hardware.gpu_gib * GIB
         limits = config.rollout.limits
         self.longest = limits.total_tokens
-        mean = prompt_tokens(limits, assumptions) + answer_tokens(limits, assumptions)
+        mean = prompt_tokens(limits, assumptions) + answer_tokens(limits, assumptions, turns=self.turns)
         self.mean_length = int(min(self.longest, mean))
 
     @property
@@ -49,6 +50,15 @@ class Planner:
         if not self.gpu:
             return 0
         return 1 if self.halves else self.wanted.gpus
+
+    @cached_property
+    def turns(self) -> int | None:
+        """Most turns of an episode; None where neither the run nor an environment says."""
+        settings = [env.ref.settings for env in self.config.environments.values()]
+        own = [one.tool_turns if one.tools and one.max_turns else one.max_turns for one in settings]
+        known = [max(turns for turns in own if turns)] if own and all(own) else []
+        limit = self.config.rollout.limits.turns
+        return min([*known, limit] if limit else known, default=None)
 
     @cached_property
     def rank(self) -> RankMemory | None:
@@ -119,7 +129,8 @@ class Planner:
         together = self.site.hardware.gpus_together if self.gpu else self.wanted.ranks
         ranks = min(self.wanted.ranks, together)
         processes = self.wanted.engines * self.wanted.processes
-        left = processes if self.wanted.shared or not self.gpu else max(0, together - ranks)
+        beside = together if self.wanted.shared else max(0, together - ranks)
+        left = beside if self.gpu else processes
         return host_memory(
             self.model,
             self.rank,
@@ -139,33 +150,62 @@ class Planner:
         if loop is None:
             return None
         settings = self.config.settings(loop)
-        return work_of(loop.name, settings, self.config.rollout.limits, self.assumptions)
+        return work_of(loop.name, settings, self.config.rollout.limits, self.assumptions, turns=self.turns)
 
     def time(self, rates: Rates | None = None) -> StepTime | None:
         """Return what a step takes by these rates, else by those of the GPUs; None where neither is known."""
         work, found = self.work, rates or self.rates
         if work is None or found is None:
             return None
-        return step_time(found, work, engines=self.wanted.engines, shift_s=self._shift_s())
+        return self.step(found, work, shift_s=self._shift_s())
+
+    def step(self, rates: Rates, work: Work, *, shift_s: float = 0.0) -> StepTime:
+        """Return what a step of this work takes on its engines."""
+        return step_time(rates, work, engines=self.wanted.engines, one_device=self.halves, shift_s=shift_s)
 
     @property
     def rates(self) -> Rates | None:
-        """Those that were given, else those of the GPUs; None where neither is known."""
+        """Those of the GPUs, with those that were given over them; None where neither is known.
+
+        Raise `ValueError` where one alone was given, and nothing says the other.
+        """
         work, engine, assumed = self.work, self.engine, self.assumptions
-        if assumed.sampled_per_s and assumed.trained_per_s:
+        if work is None or engine is None:
+            return None
+        known = self._card_rates(engine, work)
+        sampled, trained = assumed.sampled_per_s, assumed.trained_per_s
+        if not (sampled or trained):
+            return known
+        if known is None and not (sampled and trained):
+            given, other = ("sampled_per_s", "trained_per_s") if sampled else ("trained_per_s", "sampled_per_s")
+            raise ValueError(
+                f"--assume {given}={sampled or trained:g}: nothing says the other rate; add --assume {other}=..., or name GPUs "
+                f"that hold the model (--gpus)"
+            )
+        if known is None:
             copy_s = self.push.sent / (assumed.host_copy_gbs * 1e9)
-            return Rates(
-                sampled_per_s=assumed.sampled_per_s,
-                token_s=1 / assumed.sampled_per_s,
-                trained_per_s=assumed.trained_per_s,
+            known = Rates(
+                sampled_per_s=sampled,
+                token_s=0.0,
+                trained_per_s=trained,
                 updates_s=0.0,
                 publish_s=copy_s,
                 load_s=copy_s,
-                source="rates that were given",
+                source="",
             )
-        if self.site.card is None or work is None or engine is None or not engine.sequences(self.mean_length):
+        if sampled:
+            most, engines = self.config.rollout.engine.max_sequences, self.wanted.engines
+            batch = sequences_in_a_pass(engine, work, most=most, engines=engines)
+            known = replace(known, sampled_per_s=sampled, token_s=batch / sampled)
+        if trained:
+            known = replace(known, trained_per_s=trained, updates_s=0.0)
+        source = "rates that were given" if sampled and trained else f"{known.source}, and a rate that was given"
+        return replace(known, source=source)
+
+    def _card_rates(self, engine: EngineMemory, work: Work) -> Rates | None:
+        if self.site.card is None or not engine.sequences(self.mean_length):
             return None
-        return card_rates(self._fleet(engine), work, assumed)
+        return card_rates(self._fleet(engine), work, self.assumptions)
 
     def _fleet(self, engine: EngineMemory) -> Fleet:
         loop = self.loop
@@ -184,7 +224,6 @@ class Planner:
             push=self.push,
             spread=self.gpus > self.site.hardware.gpus_together,
             scores=int(old) + int(self._has_reference()),
-            epochs=settings.epochs,
             updates=settings.updates,
         )
 
@@ -192,7 +231,7 @@ class Planner:
         """Return what a step's three changes of shift take where devices are shared: each side goes and comes once."""
         if not self.wanted.shared or self.rank is None or self.engine is None:
             return 0.0
-        return 2 * (self.rank.states + self.engine.weights) / (self.assumptions.host_copy_gbs * 1e9)
+        return 2 * (self.rank.moved + self.engine.weights) / (self.assumptions.host_copy_gbs * 1e9)
 
     @property
     def loop(self) -> StageInstance | None:

@@ -7,6 +7,7 @@ from orchestrator.cluster.placement import lacking
 from orchestrator.planning.limits import Limit, engine_limits, rank_limit, size
 from orchestrator.planning.planner import Planner
 from orchestrator.planning.seconds.step_time import StepTime
+from orchestrator.planning.split import shared_evenly
 from rollout.weights.transports.catalog import AUTO
 
 MARGIN = 1.5
@@ -22,7 +23,8 @@ def run_limits(planner: Planner, time: StepTime | None) -> list[Limit]:
                 planner.rank,
                 planner.config.learner,
                 room=planner.rank_room,
-                most_ranks=max(1, planner.site.hardware.gpus),
+                most_ranks=_most_ranks(planner),
+                longest=planner.longest if planner.plays else 0,
                 again=planner.rank_with,
             )
         )
@@ -40,6 +42,14 @@ def run_limits(planner: Planner, time: StepTime | None) -> list[Limit]:
     if planner.trains and planner.plays:
         found.append(_way_of_pushes(planner))
     return found + (_deadlines(planner, time) if time is not None else [])
+
+
+def _most_ranks(planner: Planner) -> int:
+    """Return how many ranks the GPUs have room for beside the engines, of those that can share every batch."""
+    wanted = planner.wanted
+    taken = 0 if wanted.shared or planner.halves else wanted.engines * wanted.processes
+    free = planner.site.hardware.gpus - taken
+    return next((ranks for ranks in range(free, 1, -1) if shared_evenly(planner.config, ranks)), 1)
 
 
 def _processes(planner: Planner) -> Limit:

@@ -24,12 +24,16 @@ class Split:
 
 
 def best_split(planner: Planner) -> Split | None:
-    """Return the split of the same GPUs that fits and is fastest; None where there is none that is worth it.
+    """Return the split of the same GPUs that fits and is fastest; None where there is none that is worth it,
+    or where the rate of the learner was given, which says nothing of other numbers of ranks.
 
     Each engine has as many GPUs as it has now.
     """
     now = planner.time()
-    if now is None or not planner.gpu or planner.halves or planner.wanted.shared:
+    whole = (
+        planner.halves or planner.wanted.shared or planner.assumptions.trained_per_s > 0
+    )  # a rate of these ranks alone
+    if now is None or not planner.gpu or whole:
         return None
     now_split = (planner.wanted.ranks, planner.wanted.engines)
     others = [other for other in _others(planner) if (other.wanted.ranks, other.wanted.engines) != now_split]
@@ -57,11 +61,11 @@ def _others(planner: Planner) -> Iterator[Planner]:
     counts = range(1, total - each + 1)
     for ranks in counts[:: max(1, len(counts) // MOST)]:
         engines = (total - ranks) // each
-        if engines and _shared_evenly(planner.config, ranks):
+        if engines and shared_evenly(planner.config, ranks):
             yield Planner(_with(planner.config, ranks, engines), planner.model, planner.site, planner.assumptions)
 
 
-def _shared_evenly(config: Config, ranks: int) -> bool:
+def shared_evenly(config: Config, ranks: int) -> bool:
     """Return whether every supervised stage can share its batch among so many ranks."""
     parts = [*config.sections.values(), *(config.settings(one) for one in config.instances if one.given)]
     return all(vars(part).get("batch_size", ranks) % ranks == 0 for part in parts)

@@ -51,7 +51,7 @@ def host_memory(
         held += ranks * rank.states if rank is not None else 0
         held += engines * (engine.weights + engine.cache) if engine is not None else 0
     elif shared and rank is not None and engine is not None:
-        held += max(ranks * rank.states, engines * engine.weights)
+        held += max(ranks * rank.moved, engines * engine.weights)
     passes = 0 if gpu or rank is None else ranks * (rank.peak - rank.states)
     return HostMemory(
         reading=ranks * FLOAT32 * model.parameters,

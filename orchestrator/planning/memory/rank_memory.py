@@ -40,7 +40,9 @@ class RankMemory:
     logits: int
     pass_tokens: int
     offloaded: int
-    """What lies in main memory instead, at `learner.offload=cpu`; on the disk at nvme."""
+    """What lies in main memory instead, at `learner.offload=cpu`."""
+    on_disk: int
+    """What lies on the disk instead, at nvme."""
     push: int
     """Copies of the weights that a push keeps on the device, by `cuda_ipc`."""
     overhead: int
@@ -49,6 +51,11 @@ class RankMemory:
     def states(self) -> int:
         """What is there between two passes."""
         return self.weights + self.gradients + self.optimiser + self.reference + self.push + self.overhead
+
+    @property
+    def moved(self) -> int:
+        """What is put aside where an engine takes the device in turns: all of that but what no one can move."""
+        return self.states - self.overhead
 
     @property
     def peak(self) -> int:
@@ -77,7 +84,7 @@ def rank_memory(
     away = learner.offload != "none"
     gradients = FLOAT32 * trained // (ranks if stage >= 2 or away else 1)
     weights = width * held // (ranks if stage == 3 else 1)
-    offloaded = (states + gradients + (weights if stage == 3 else 0)) if away else 0
+    moved = (states + gradients + (weights if stage == 3 else 0)) if away else 0
     return RankMemory(
         weights=0 if away and stage == 3 else weights,
         gradients=0 if away else gradients,
@@ -88,7 +95,8 @@ def rank_memory(
         activations=activations(model, learner, pass_tokens=pass_tokens, gpu=gpu),
         logits=logits(model, learner, pass_tokens=pass_tokens),
         pass_tokens=pass_tokens,
-        offloaded=offloaded,
+        offloaded=moved if learner.offload == "cpu" else 0,
+        on_disk=moved if learner.offload == "nvme" else 0,
         push=push,
         overhead=overhead,
     )

@@ -31,7 +31,7 @@ class Rates:
     token_s: float
     """Seconds from one token of a sequence to its next."""
     trained_per_s: float
-    """Tokens that the learner trains on a second, all ranks together."""
+    """Tokens that the learner trains on a second, all ranks together, those of a further epoch again."""
     updates_s: float
     """What a step of the learner takes whatever its tokens: the optimiser, with what it moves."""
     publish_s: float
@@ -57,7 +57,6 @@ class Fleet:
     """Whether ranks, or ranks and engines, lie on several machines."""
     scores: int
     """Further passes forward over what is trained: the old policy's, a reference's."""
-    epochs: int
     updates: int
     """Optimiser steps of a step of the loop."""
 
@@ -72,7 +71,7 @@ def card_rates(fleet: Fleet, work: Work, assumptions: Assumptions) -> Rates:
     return Rates(
         sampled_per_s=1 / (token_s / batch + prompts * computing),
         token_s=token_s,
-        trained_per_s=work.trained / learning(fleet, work, assumptions),
+        trained_per_s=work.epochs * work.trained / learning(fleet, work, assumptions),
         updates_s=fleet.updates * _update_s(fleet, assumptions),
         publish_s=publish_s,
         load_s=load_s,
@@ -88,13 +87,18 @@ def decoding(fleet: Fleet, work: Work, assumptions: Assumptions) -> tuple[float,
     """Return the seconds of a decoding pass of an engine, and how many sequences are in it."""
     memory, model, processes = fleet.memory, fleet.model, fleet.engine.processes
     length = work.prompt_tokens + work.answer_tokens / 2
-    fitting = memory.sequences(int(work.prompt_tokens + work.answer_tokens))
-    batch = max(1.0, min(fleet.engine.max_sequences, fitting, work.in_flight / fleet.engines))
+    batch = sequences_in_a_pass(memory, work, most=fleet.engine.max_sequences, engines=fleet.engines)
     cache = batch * (length * memory.token_bytes + 2 * memory.state_bytes)
     read = memory.weights * _read_share(model, batch) + cache
     reading = read / (assumptions.bandwidth_decoding * fleet.card.bandwidth_gbs * 1e9)
     computing = 2 * model.active * batch / _flops(fleet, assumptions.flops_prefill, processes)
     return max(reading, computing) + assumptions.pass_ms / 1000, batch
+
+
+def sequences_in_a_pass(memory: EngineMemory, work: Work, *, most: int, engines: int) -> float:
+    """Return how many sequences an engine decodes at once: as many as it may, as fit, as are in flight."""
+    fitting = memory.sequences(int(work.prompt_tokens + work.answer_tokens))
+    return max(1.0, min(most, fitting, work.in_flight / engines))
 
 
 def _read_share(model: PlannedModel, batch: float) -> float:
@@ -119,23 +123,23 @@ def learning(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
     tokens = work.trained - (work.answers - work.groups) * work.prompt_tokens if alone else work.trained
     backward = 2 if learner.lora.rank else 4
     again = 2 if learner.recompute == "full" else 0
-    passes = fleet.epochs * (2 + backward + again) + 2 * fleet.scores
+    passes = work.epochs * (2 + backward + again) + 2 * fleet.scores
     scores = 2 * sum(layer.queries for layer in model.layers) * (work.prompt_tokens + work.answer_tokens) / 2
     computing = tokens * passes * (model.active + scores) / _flops(fleet, assumptions.flops_learning, learner.ranks)
-    return computing + _sending(fleet, tokens, assumptions)
+    return computing + _sending(fleet, work.epochs, tokens, assumptions)
 
 
-def _sending(fleet: Fleet, tokens: float, assumptions: Assumptions) -> float:
+def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions) -> float:
     """Return what ZeRO takes to gather the weights and to add up gradients, pass by pass."""
     learner, model = fleet.learner, fleet.model
     if learner.ranks == 1:
         return 0.0
-    micro = max(1.0, tokens / learner.ranks / learner.micro_batch_tokens)
+    micro = epochs * max(1.0, tokens / learner.ranks / learner.micro_batch_tokens)
     width = 2 if learner.bf16 else FLOAT32
     gathered = 2 * width * model.parameters if learner.zero_stage == 3 else 0
     shared = FLOAT32 * model.trained * (micro if learner.zero_stage >= 2 else fleet.updates)
     others = (learner.ranks - 1) / learner.ranks
-    return (fleet.epochs * micro * gathered + shared) * others / (_link(fleet, assumptions) * 1e9)
+    return (micro * gathered + shared) * others / (_link(fleet, assumptions) * 1e9)
 
 
 def _link(fleet: Fleet, assumptions: Assumptions) -> float:

@@ -1,7 +1,8 @@
 """The seconds of a step, of a run, and what that costs.
 
 With G for generating, L for learning and publishing, and D for the load that pauses the engines, a step takes G + L + D where
-`max_lag` is 0, and max(G + D, L) above it, where both sides work at once.
+`max_lag` is 0, and max(G + D, L) above it, where both sides work at once. Halves of one GPU compute by turns: there both sides
+add up at any lag.
 """
 
 from dataclasses import dataclass
@@ -47,12 +48,12 @@ class StepTime:
         return self.work.steps * self.work.sampled
 
 
-def step_time(rates: Rates, work: Work, *, engines: int, shift_s: float = 0.0) -> StepTime:
-    """Return the seconds of a step that so many engines sample for."""
+def step_time(rates: Rates, work: Work, *, engines: int, one_device: bool = False, shift_s: float = 0.0) -> StepTime:
+    """Return the seconds of a step that so many engines sample for; `one_device`: learner and engine are halves of one GPU."""
     longest_s = work.longest_answer * rates.token_s
     together = work.sampled / engines / rates.sampled_per_s
     generate_s = together if work.lag else max(together, longest_s)
-    learn_s = work.trained / rates.trained_per_s + rates.updates_s
+    learn_s = work.epochs * work.trained / rates.trained_per_s + rates.updates_s
     first, second = generate_s + rates.load_s, learn_s + rates.publish_s
     return StepTime(
         rates=rates,
@@ -62,6 +63,6 @@ def step_time(rates: Rates, work: Work, *, engines: int, shift_s: float = 0.0) -
         publish_s=rates.publish_s,
         load_s=rates.load_s,
         shift_s=shift_s,
-        step_s=max(first, second) if work.lag else first + second + shift_s,
+        step_s=max(first, second) if work.lag and not one_device else first + second + shift_s,
         longest_s=longest_s,
     )

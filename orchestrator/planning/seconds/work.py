@@ -26,6 +26,8 @@ class Work:
     """Share of the groups that are trained on."""
     lag: float
     """Versions that a group is behind when it is trained on, at the most in the mean."""
+    epochs: int = 1
+    """How often what is trained on is gone over."""
 
     @property
     def answers(self) -> int:
@@ -43,13 +45,15 @@ class Work:
         return self.answers * (self.prompt_tokens + self.answer_tokens)
 
 
-def work_of(name: str, loop: LoopConfig, limits: EpisodeLimits, assumptions: Assumptions) -> Work:
-    """Return what a step of a stage has to do. Raise `ValueError` where nothing is assumed to be kept."""
+def work_of(name: str, loop: LoopConfig, limits: EpisodeLimits, assumptions: Assumptions, *, turns: int | None) -> Work:
+    """Return what a step of a stage has to do; `turns` are the most of an episode, None where nobody knows.
+
+    Raise `ValueError` where nothing is assumed to be kept.
+    """
     if not 0 < assumptions.kept_groups <= 1:
         raise ValueError(f"--assume kept_groups={assumptions.kept_groups:g}: must be above 0 and at most 1")
-    answer = answer_tokens(limits, assumptions)
-    prompt = prompt_tokens(limits, assumptions)
-    room = max(1.0, limits.total_tokens - prompt)
+    answer = answer_tokens(limits, assumptions, turns=turns)
+    most = _answer_limit(limits, assumptions, turns=turns)
     beyond = loop.max_lag if loop.over_sampling is None else loop.over_sampling
     return Work(
         stage=name,
@@ -57,11 +61,12 @@ def work_of(name: str, loop: LoopConfig, limits: EpisodeLimits, assumptions: Ass
         groups=loop.groups_per_step,
         group_size=loop.group_size,
         in_flight=loop.slots * loop.group_size,
-        prompt_tokens=prompt,
-        answer_tokens=min(answer, room),
-        longest_answer=max(answer, min(room, limits.turn_tokens, assumptions.longest_times * answer)),
+        prompt_tokens=prompt_tokens(limits, assumptions),
+        answer_tokens=answer,
+        longest_answer=min(most, max(1.0, assumptions.longest_times) * answer),
         kept=assumptions.kept_groups,
         lag=float(beyond),
+        epochs=loop.epochs,
     )
 
 
@@ -70,6 +75,13 @@ def prompt_tokens(limits: EpisodeLimits, assumptions: Assumptions) -> float:
     return min(assumptions.prompt_tokens, limits.total_tokens / 4)
 
 
-def answer_tokens(limits: EpisodeLimits, assumptions: Assumptions) -> float:
-    """Return the mean length of an answer that is assumed."""
-    return assumptions.answer_tokens or assumptions.answer_share * limits.turn_tokens
+def answer_tokens(limits: EpisodeLimits, assumptions: Assumptions, *, turns: int | None) -> float:
+    """Return the mean length of an answer that is assumed, all its turns together."""
+    most = _answer_limit(limits, assumptions, turns=turns)
+    return min(most, assumptions.answer_tokens or assumptions.answer_share * most)
+
+
+def _answer_limit(limits: EpisodeLimits, assumptions: Assumptions, *, turns: int | None) -> float:
+    """Return the most tokens that are sampled for an answer: what its turns allow, as far as the episode has room."""
+    room = max(1.0, limits.total_tokens - prompt_tokens(limits, assumptions))
+    return room if turns is None else min(room, float(turns * limits.turn_tokens))

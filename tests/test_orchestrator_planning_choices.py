@@ -1,0 +1,206 @@
+"""`temper plan`: what its figures go by where settings, placements or rates are other than usual."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from public_models import NANO_9B
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from learner.config import LearnerConfig
+from learner.models.loading import HEADERS_BYTES, checkpoint_bytes
+from orchestrator.planning.answer import answer_plan
+from orchestrator.planning.assumptions import Assumptions
+from orchestrator.planning.cards import named_site
+from orchestrator.planning.comparison import Compared, measured_work
+from orchestrator.planning.model import counted
+from orchestrator.planning.plan import planned_config
+from orchestrator.planning.planner import Planner
+from orchestrator.planning.run_limits import run_limits
+from orchestrator.planning.seconds.rates import learning
+from orchestrator.planning.seconds.work import work_of
+from orchestrator.planning.split import best_split
+from orchestrator.run.metrics_log import read_metrics
+from rollout.episodes.episode import EpisodeLimits
+
+EIGHT = Path("configs/recipes/eight_gpus.yaml")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("nano")
+    (made / "config.json").write_text(json.dumps(NANO_9B))
+    return made
+
+
+@pytest.fixture(scope="module")
+def usual(folder: Path) -> Planner:
+    site = named_site("8xH100-80G", host_gib_per_gpu=128.0, shm_gib=1.0)
+    config, model = planned_config(EIGHT, [f"model.path={folder}"], site)
+    return Planner(config, model, site, Assumptions())
+
+
+def other(planner: Planner, *assumed: str, gpus: str = "8xH100-80G", **learner: object) -> Planner:
+    """The same with other assumptions, GPUs and settings of the learner, and an engine on each GPU that is left."""
+    site = named_site(gpus, host_gib_per_gpu=128.0, shm_gib=1.0)
+    config = replace(planner.config, learner=replace(planner.config.learner, **learner))  # type: ignore[arg-type]
+    config = replace(config, rollout=replace(config.rollout, workers=max(1, site.hardware.gpus - config.learner.ranks)))
+    return Planner(config, planner.model, site, Assumptions().given(assumed))
+
+
+def test_a_rate_that_is_given_alone_is_taken_over_that_of_the_gpus(usual: Planner) -> None:
+    assert usual.rates is not None
+    sampled = other(usual, "sampled_per_s=1000", ranks=4).rates
+    assert sampled is not None
+    assert (sampled.sampled_per_s, sampled.trained_per_s) == (1000, usual.rates.trained_per_s)
+    trains = other(usual, "trained_per_s=9000", ranks=4)
+    assert trains.rates is not None
+    assert (trains.rates.sampled_per_s, trains.rates.trained_per_s) == (usual.rates.sampled_per_s, 9000)
+    assert best_split(trains) is None  # what other ranks would do nobody said
+    lone = Planner(usual.config, usual.model, replace(usual.site, card=None), trains.assumptions)
+    with pytest.raises(
+        ValueError, match="trained_per_s=9000: nothing says the other rate; add --assume sampled_per_s="
+    ):
+        lone.time()
+
+
+def test_the_longest_answer_takes_a_sequences_share_of_the_rate_that_is_given(usual: Planner) -> None:
+    time = other(usual, "sampled_per_s=1000", ranks=4).time()
+    assert time is not None
+    engine = usual.engine
+    assert engine is not None
+    fitting = engine.sequences(int(time.work.prompt_tokens + time.work.answer_tokens))
+    batch = min(usual.config.rollout.engine.max_sequences, fitting, time.work.in_flight / 4)
+    assert batch > 50
+    assert time.longest_s == pytest.approx(time.work.longest_answer * batch / 1000)
+
+
+def test_remedies_for_a_rank_name_no_gpus_that_engines_have_and_no_pass_that_is_as_long_anyway(usual: Planner) -> None:
+    full = other(
+        usual, ranks=2, zero_stage=1, micro_batch_tokens=8192
+    )  # and 6 engines; the longest sequence has 12,288
+    (failed,) = [one for one in run_limits(full, None) if one.what == "a rank's memory"]
+    assert not failed.holds
+    assert "learner.zero_stage=3" in failed.remedy
+    assert "learner.ranks" not in failed.remedy
+    assert "micro_batch_tokens" not in failed.remedy
+    wide = other(usual, ranks=2, zero_stage=1, micro_batch_tokens=16384)
+    (failed,) = [one for one in run_limits(wide, None) if one.what == "a rank's memory"]
+    assert "learner.micro_batch_tokens=12288" in failed.remedy
+
+
+def test_states_on_a_disk_are_not_in_main_memory(usual: Planner) -> None:
+    disk = other(usual, ranks=4, zero_stage=3, offload="nvme", offload_dir="offloaded")
+    memory = other(usual, ranks=4, zero_stage=3, offload="cpu")
+    assert disk.rank is not None
+    assert memory.rank is not None
+    assert (disk.host.held, memory.host.held) == (0, 4 * memory.rank.offloaded)
+    assert disk.rank.on_disk == memory.rank.offloaded == (4 + 4 + 8 + 2) * usual.model.parameters // 4
+
+
+def test_devices_in_shifts_put_aside_what_one_machine_has_of_each_side(folder: Path) -> None:
+    site = named_site("2x8xH100-80G", host_gib_per_gpu=128.0, shm_gib=1.0)
+    given = [f"model.path={folder}", "placement=shared", "rl.max_lag=0", "learner.ranks=16", "rollout.workers=16"]
+    two = Planner(*planned_config(EIGHT, given, site), site, Assumptions())
+    rank, engine = two.rank, two.engine
+    assert rank is not None
+    assert engine is not None
+    assert rank.moved == rank.states - 3 * 2**30
+    assert two.host.held == 8 * max(rank.moved, engine.weights)
+    time = two.time()
+    assert time is not None
+    assert time.shift_s == pytest.approx(2 * (rank.moved + engine.weights) / 6e9)
+
+
+def test_an_answer_is_as_long_as_its_turns_and_its_episode_allow(usual: Planner) -> None:
+    assert usual.loop is not None
+    loop, limits = (
+        usual.config.settings(usual.loop),
+        EpisodeLimits(turn_tokens=100, total_tokens=1000),
+    )  # prompts of 250
+    lengths = {
+        (turns, given): (work.answer_tokens, work.longest_answer)
+        for turns in (1, 4, 20, None)
+        for given in (0, 60, 5000)
+        for work in [work_of("rl", loop, limits, Assumptions(answer_tokens=given), turns=turns)]
+    }
+    assert {key[0]: both for key, both in lengths.items() if key[1] == 0} == {
+        1: (50, 100),
+        4: (200, 400),
+        20: (375, 750),
+        None: (375, 750),
+    }
+    assert (lengths[1, 60], lengths[4, 60]) == ((60, 100), (60, 120))
+    assert (lengths[1, 5000], lengths[None, 5000]) == ((100, 100), (750, 750))
+
+
+def test_halves_of_one_gpu_take_the_time_of_both_sides(usual: Planner) -> None:
+    alone = other(usual, gpus="1xH200-141G", ranks=1)
+    assert alone.halves
+    assert usual.rates is not None
+    assert usual.work is not None
+    assert usual.work.lag
+    time = alone.step(usual.rates, usual.work)
+    assert time.step_s == pytest.approx(time.generate_s + time.load_s + time.learn_s + time.publish_s)
+
+
+def test_a_further_epoch_takes_as_long_as_the_first(usual: Planner, tmp_path: Path) -> None:
+    assert usual.engine is not None
+    assert usual.work is not None
+    fleet, once = usual._fleet(usual.engine), usual.work
+    twice = replace(once, epochs=2)
+    assert fleet.learner.zero_stage == 3
+    assert fleet.scores == 0
+    assert learning(fleet, twice, usual.assumptions) == pytest.approx(2 * learning(fleet, once, usual.assumptions))
+    assert usual.rates is not None
+    assert usual.step(usual.rates, twice).learn_s == pytest.approx(
+        2 * usual.step(usual.rates, once).learn_s - usual.rates.updates_s
+    )
+    values = {"train/tokens_per_s": 800.0, "train/step_seconds": 2.0, "rollout/answers": 8.0, "time/step_s": 4.0}
+    row = {
+        "stage": "rl",
+        "step": 1,
+        "time": 1.0,
+        **values,
+        "rollout/tokens_per_s": 100.0,
+        "engine/sampled_tokens": 400.0,
+    }
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    work = measured_work(twice, read_metrics(tmp_path / "metrics.jsonl"))
+    assert (work.prompt_tokens, work.answer_tokens) == (50, 50)  # of 1,600 tokens 800 are seen once
+
+
+def test_a_figure_of_which_nothing_was_measured_has_no_error() -> None:
+    assert Compared(name="bytes", predicted=1.0, measured=0.0).error is None
+    assert Compared(name="bytes", predicted=0.0, measured=0.0).error is None
+
+
+def test_json_has_the_sums_of_the_seconds_and_no_price_that_is_no_number(folder: Path) -> None:
+    def planned(price: float) -> str:
+        given, assumed = [f"model.path={folder}"], Assumptions()
+        return answer_plan(
+            EIGHT, given, gpus="8xH100-80G", assumptions=assumed, price=price, probe=False, as_json=True
+        )[0]
+
+    found = json.loads(planned(2.0))
+    time = found["time"]
+    assert time["hours"] == pytest.approx(300 * time["step_s"] / 3600)
+    assert found["cost"] == pytest.approx(2.0 * found["gpus"] * time["hours"])
+    assert time["tokens"] == pytest.approx(time["sampled_per_s"] * time["hours"] * 3600)
+    assert time["limited_by"] in ("generating", "learning")
+    with pytest.raises(ValueError, match="--price nan: must be a number of 0 or more"):
+        planned(float("nan"))
+
+
+def test_tied_weights_are_counted_once_in_a_checkpoint() -> None:
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 500,
+    }
+    config = Qwen3Config(num_key_value_heads=1, head_dim=16, tie_word_embeddings=True, **sizes)
+    asked = checkpoint_bytes(AutoModelForCausalLM.from_config(config), bf16=False)
+    assert asked - HEADERS_BYTES == counted(config, LearnerConfig(), name="tied").checkpoint_bytes
