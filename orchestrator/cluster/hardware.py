@@ -17,7 +17,10 @@ from rollout.weights.host_memory import GROUPS, available_bytes
 
 GIB = 2**30
 ASK_S = 60.0
-"""How long the machines of a cluster may take to answer, and nvidia-smi on each."""
+"""How long nvidia-smi may take."""
+MACHINES_S = 240.0
+"""How long the machines of a cluster may take to answer. Each starts a process for it, which imports torch: seconds, and over a
+minute where everything else starts there at the same time."""
 SMI = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 """Prints the memory of each GPU in MiB."""
 TORCH = """
@@ -95,9 +98,12 @@ def ask_hardware() -> Hardware:
     with _joined():
         nodes = [node for node in ray.nodes() if node["Alive"]]
         calls = [_asked(node["NodeID"]) for node in nodes]
-        done, late = ray.wait(calls, num_returns=len(calls), timeout=ASK_S)
+        done, late = ray.wait(calls, num_returns=len(calls), timeout=MACHINES_S)
         if late:
-            raise TimeoutError(f"{len(late)} of {len(nodes)} machines of the cluster said nothing within {ASK_S:.0f} s")
+            raise TimeoutError(
+                f"{len(late)} of {len(nodes)} machines of the cluster said nothing within {MACHINES_S:.0f} s; "
+                "`ray status` tells which are there"
+            )
         found: list[Machine] = ray.get(done)
         counts = {calls[at]: int(node["Resources"].get("GPU", 0)) for at, node in enumerate(nodes)}
     return Hardware(machines=tuple(with_gpus(one, counts[call]) for one, call in zip(found, done, strict=True)))
