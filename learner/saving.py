@@ -6,14 +6,18 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
-from learner.engine.deepspeed_engine import DeepSpeedEngine
+from learner.engine.deepspeed_engine import DeepSpeedEngine, saved_buffers
 from learner.engine.piece import Piece, bytes_piece, file_piece
-from learner.training_state import STATE_FOLDER, CheckpointFacts
+from learner.models.adapters import is_adapter
+from learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes
 from rollout.weights.host_memory import available_bytes
 
 SPARE = 0.1
 """Share of main memory that stays free beside the copy of a checkpoint: near its end a cluster kills processes."""
+HEADERS_BYTES = 2**20
+"""Of a checkpoint's files, and its small ones, at the most."""
 
 
 class Unwritten:
@@ -58,6 +62,17 @@ def checkpoint_pieces(
         yield facts.write, target
         for name, content in tokenizer.items():
             yield bytes_piece(name, content), target
+
+
+def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
+    """Return the bytes of a checkpoint of the model, at the most. To be asked before the model is partitioned."""
+    parameters = dict(model.named_parameters())
+    adapters = sum(p.numel() for name, p in parameters.items() if is_adapter(name))
+    weights = sum(p.numel() for p in parameters.values()) - adapters
+    trained = sum(p.numel() for p in parameters.values() if p.requires_grad)
+    buffers = sum(buffer.numel() for buffer in saved_buffers(model).values())
+    state = state_bytes(trained, bf16=bf16, adapters=adapters)
+    return model_bytes(weights, bf16=bf16, buffers=buffers) + state + HEADERS_BYTES
 
 
 def has_room(nbytes: int) -> bool:

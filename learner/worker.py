@@ -25,10 +25,10 @@ from learner.losses.config import LossConfig
 from learner.models.adapters import add_adapters, load_adapters
 from learner.models.expert_replay import ExpertReplay
 from learner.models.experts import prepare_routers
-from learner.models.loading import checkpoint_bytes, read_model, read_tokenizer, recompute
+from learner.models.loading import read_model, read_tokenizer, recompute
 from learner.models.scorer import Scorer
 from learner.rank_pushes import RankPushes
-from learner.saving import Unwritten, checkpoint_pieces, has_room, random_file, read_random_states
+from learner.saving import Unwritten, checkpoint_bytes, checkpoint_pieces, has_room, random_file, read_random_states
 from learner.token_records import TokenRecord, records_of
 from learner.training_state import STATE_FOLDER, CheckpointFacts
 from learner.update import (

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from learner.config import LearnerConfig, LoraConfig, OptimConfig
 from learner.engine.optimizer import freeze
 from learner.models.adapters import add_adapters
-from learner.models.loading import HEADERS_BYTES
 from learner.models.logprobs import token_logprobs
 from learner.models.mamba_scan import match_engine
+from learner.saving import HEADERS_BYTES
 from learner.training_state import STATE_FOLDER
 from learner.worker import TrainerWorker
 from orchestrator.run.checkpoint import size_of
@@ -36,6 +36,7 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
         "plain, stage 3": LearnerConfig(zero_stage=3),
         "offload, stage 3": LearnerConfig(zero_stage=3, offload="cpu"),
         "recompute, stage 3": LearnerConfig(zero_stage=3, shared_prompts=False, recompute="full", logit_tokens=9),
+        "bf16": LearnerConfig(zero_stage=1, bf16=True),
         "frozen": FROZEN,
         "lora": LORA,
         "lora, stage 2": LearnerConfig(zero_stage=2, lora=LoraConfig(rank=4, alpha=8)),
@@ -127,7 +128,7 @@ def test_state_and_parameters_in_files_change_nothing(folder):
         assert found[f"{name}, again"] == found[name][2:]
 
 
-@pytest.mark.parametrize("name", ["plain", "plain, stage 3", "frozen", *WITH_ADAPTERS])
+@pytest.mark.parametrize("name", ["plain", "plain, stage 3", "bf16", "frozen", *WITH_ADAPTERS])
 def test_a_checkpoint_asks_for_the_space_that_it_takes(found, name):
     written, asked = found[name]["sizes"]
     assert written <= asked < 1.05 * written + HEADERS_BYTES

@@ -22,7 +22,7 @@ from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import ray
 from orchestrator.doctor.check import Check, examined
 from orchestrator.doctor.checks import CHECKS, examine, start_notes
-from orchestrator.doctor.disk import measured, room_does, speed_does
+from orchestrator.doctor.disk import check_room, measured, speed_does
 from orchestrator.doctor.finding import Finding, Level, ok
 from orchestrator.doctor.gpus import check_kernels, devices_do, driver_fits, gpus_in_use, read_driver
 from orchestrator.doctor.memory import available_does, limits_met, shm_does
@@ -261,7 +261,21 @@ def no_room(folder: Path) -> Finding:
 
 @planted("room", WARNING, "3 checkpoints of 0.4 GB take 1.2", "checkpoints.keep")
 def little_room(folder: Path) -> Finding:
-    return room_does(folder, free=10**9, size=4 * 10**8, checkpoints=3)
+    return check_room(folder, free=10**9, size=4 * 10**8, keep=1, there=[0, 0])
+
+
+def test_checkpoints_that_are_there_already_need_no_room(tmp_path: Path) -> None:
+    config = demo(f"runs_dir={tmp_path}")
+    size = Subject(config=config).planner.model.checkpoint_bytes
+    before = of_demo("room", f"runs_dir={tmp_path}")
+    assert f"5 checkpoints of {size / 1e9:.3g} GB take {5 * size / 1e9:.3g}" in before.text
+    for stage, steps in (("init", 9), ("sft", 2), ("rl", 3)):  # one more than is kept, the best
+        for step in range(steps):
+            folder = tmp_path / "examined" / "checkpoints" / stage / f"{step:06d}"
+            folder.mkdir(parents=True)
+            with (folder / "model.safetensors").open("wb") as file:
+                file.truncate(size)
+    assert f"take {size / 1e9:.3g} more" in of_demo("room", f"runs_dir={tmp_path}").text
 
 
 @planted("disk speed", WARNING, "a checkpoint of 1 GB takes 1e+03 s, and has 320", "deadlines.megabytes_per_s")
@@ -343,6 +357,13 @@ def wrong_gold(folder: Path) -> Finding:
 def own_file(folder: Path) -> Path:
     (folder / "run.yaml").write_text("name: own\nstages: [init, rl]\nenvs: {own: {kind: backwards_env}}\n")
     return folder / "run.yaml"
+
+
+@planted("environments", FAILURE, "has no verdict after 0.3 s", "raise rollout.limits.timeout_s")
+def hanging_verifier(folder: Path) -> Finding:
+    source = block("python").replace("return self.end(", "return __import__('time').sleep(60) or self.end(")
+    (folder / "backwards_env.py").write_text(source.replace("backwards:", "backwards_env:"))
+    return worst("environments", Subject(config=load_config(own_file(folder), ["rollout.limits.timeout_s=0.3"])))
 
 
 @planted("environments", WARNING, "more than rollout.limits.turn_tokens=20", "rollout.limits.turn_tokens=")
@@ -444,3 +465,9 @@ def test_a_run_begins_with_what_the_quick_checks_find_amiss(tmp_path: Path) -> N
     assert any(note.startswith("warning: devices: ") and "lower learner.ranks" in note for note in notes)
     assert not any(note.startswith("ok") for note in notes)
     assert os.environ.get("RAY_ADDRESS") is None
+
+
+def test_a_run_does_not_begin_with_faults_of_a_model_that_it_will_download(tmp_path: Path) -> None:
+    notes = start_notes(demo(f"runs_dir={tmp_path}", "model.path=nobody/nothing", "rollout.workers=40"))
+    assert any("lower learner.ranks" in note for note in notes)
+    assert not any("hub" in note or "nobody/nothing" in note for note in notes), notes

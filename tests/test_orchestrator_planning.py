@@ -9,11 +9,15 @@ from public_models import NANO_9B, NANO_30B, PUBLIC, qwen3
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from learner.config import LearnerConfig, LoraConfig
+from learner.engine.optimizer import freeze
 from learner.models import mamba_scan
+from learner.models.adapters import add_adapters
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model
 from learner.models.loading import read_model
+from learner.saving import HEADERS_BYTES, checkpoint_bytes
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import save_config, settled_config
+from orchestrator.pipeline.start_checks import checkpoint_size
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import named_site
 from orchestrator.planning.memory.layers import layers_of
@@ -63,6 +67,23 @@ def test_a_checkpoint_of_the_demo_is_as_large_as_its_files(tmp_path: Path) -> No
     matrices = [p.shape for name, p in whole.named_parameters() if p.ndim == 2 and "out_proj" not in name]
     inside = matrices[1:-1]  # between the embedding and the output layer
     assert model.trained == sum(4 * (rows + columns) for rows, columns in inside)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("part", ["all", "frozen", "adapters"])
+def test_start_plan_and_learner_agree_on_the_bytes_of_a_checkpoint(part: str, bf16: bool, tmp_path: Path) -> None:
+    make_model(tmp_path, FreshModelConfig(), seed=1)
+    frozen, lora = ["embed"] if part == "frozen" else [], LoraConfig(rank=4 if part == "adapters" else 0)
+    learner = LearnerConfig(zero_stage=1, bf16=bf16, frozen=frozen, lora=lora)
+    whole = read_model(tmp_path, device="cpu")
+    parameters = sum(p.numel() for p in whole.parameters())
+    freeze(whole, learner.frozen)
+    if lora.rank:
+        add_adapters(whole, rank=lora.rank, alpha=lora.alpha)
+    needed = checkpoint_bytes(whole, bf16=bf16) - HEADERS_BYTES
+    planned = counted(read_config(tmp_path), learner, name="fresh")
+    assert planned.checkpoint_bytes == needed
+    assert checkpoint_size(learner, parameters) == (needed if part == "all" else planned.saved_bytes)
 
 
 def kept_by_autograd(config: PretrainedConfig, dtype: torch.dtype, tokens: int) -> float:

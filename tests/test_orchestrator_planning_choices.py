@@ -9,7 +9,7 @@ from public_models import NANO_9B
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from learner.config import LearnerConfig
-from learner.models.loading import HEADERS_BYTES, checkpoint_bytes
+from learner.saving import HEADERS_BYTES, checkpoint_bytes
 from orchestrator.planning.answer import answer_plan
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import named_site

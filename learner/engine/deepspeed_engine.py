@@ -94,7 +94,7 @@ class DeepSpeedEngine:
             require_shareable(model.config)
         if learner.offload == "nvme":
             _require_nvme()
-        exact = {name: buffer.clone() for name, buffer in _saved_buffers(model).items()}
+        exact = {name: buffer.clone() for name, buffer in saved_buffers(model).items()}
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -194,7 +194,7 @@ class DeepSpeedEngine:
         weights = _copied(self.parameters(), keep=keep)
         if not keep:
             return lambda directory: None
-        buffers = {name: copied(buffer) for name, buffer in _saved_buffers(self.model).items()}
+        buffers = {name: copied(buffer) for name, buffer in saved_buffers(self.model).items()}
         return partial(self.model.save_pretrained, state_dict=weights | buffers)
 
     def state_pieces(self, *, keep: bool) -> Iterator[Piece]:
@@ -227,7 +227,7 @@ def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -
     return GuardedMuon(muon_groups(model, optim=optim), optim=optim)
 
 
-def _saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Return the buffers that a checkpoint holds, by name, such as the bias that balances a router."""
     buffers = dict(model.named_buffers())
     return {name: buffers[name] for name in model.state_dict() if name in buffers}

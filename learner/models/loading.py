@@ -20,8 +20,6 @@ TOKENIZER_FILES = (
 
 CAP = "attn_logit_softcapping"
 """Setting of models, such as Gemma 2, that cap the scores of attention, which only its eager form computes."""
-HEADERS_BYTES = 2**20
-"""Of a checkpoint's files, and its small ones, at the most."""
 
 
 def read_model(directory: Path, *, device: Device | None = None) -> PreTrainedModel:
@@ -68,16 +66,3 @@ def recompute(model: PreTrainedModel, kind: Recomputed) -> None:
 def read_tokenizer(directory: Path) -> dict[str, bytes]:
     """Read the tokenizer's files, to be kept: the checkpoint that a run continues from may be gone when it saves the next."""
     return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}
-
-
-def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
-    """Return the bytes of a checkpoint of the model, at the most.
-
-    That is its weights and, of what is trained, the optimiser's two moments, and in bfloat16 the float32 weights too. To be
-    asked before the model is partitioned.
-    """
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    saved = model.state_dict()
-    held = sum(p.numel() for p in model.parameters())  # tied ones once
-    held += sum(buffer.numel() for name, buffer in model.named_buffers() if name in saved)
-    return held * (2 if bf16 else 4) + trained * (8 + (4 if bf16 else 0)) + HEADERS_BYTES

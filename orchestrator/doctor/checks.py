@@ -69,6 +69,11 @@ def examine(subject: Subject) -> Iterator[Finding]:
 
 
 def start_notes(config: Config) -> list[str]:
-    """Return a line for each warning and failure of the checks that take a moment, for people, at the start of a run."""
-    quick = [check for check in CHECKS if check.quick]
-    return [blanked(found.line) for found in examined(quick, Subject(config=config)) if found.level is not Level.OK]
+    """Return a line for each warning and failure of the checks that take a moment, for people, at the start of a run.
+
+    Those on which they build are made too and say nothing: a model that is not here yet is no fault of a run that gets it.
+    """
+    quick = {check.name for check in CHECKS if check.quick}
+    needed = quick.union(*(check.after for check in CHECKS if check.quick))
+    found = examined([check for check in CHECKS if check.name in needed], Subject(config=config))
+    return [blanked(one.line) for one in found if one.check in quick and one.level is not Level.OK]

@@ -10,6 +10,8 @@ from pathlib import Path
 from orchestrator.doctor.finding import Finding, ok, warning
 from orchestrator.doctor.subject import Subject
 from orchestrator.pipeline.start_checks import require_disk
+from orchestrator.run.checkpoint import size_of
+from orchestrator.run.folder import RunDir
 
 CHUNK = 2**24
 MOST_BYTES = 2**26
@@ -25,17 +27,24 @@ def look_at_room(subject: Subject) -> Iterator[Finding]:
     if subject.config is None:
         yield ok(f"{folder} has {free / GB:.1f} GB free")
         return
-    trained = sum(one.stage.trains for one in subject.instances)
-    size = subject.planner.model.checkpoint_bytes if trained else 0
-    if trained:
-        require_disk(folder, size, subject.parameters)
-    yield room_does(folder, free=free, size=size, checkpoints=trained * subject.config.checkpoints.keep + 1)
+    config, run = subject.config, RunDir(Path(subject.config.runs_dir) / subject.config.name)
+    there = [size_of(run.checkpoints(one.name)) for one in subject.instances if one.stage.trains]
+    if not there:
+        yield ok(f"{folder} has {free / GB:.1f} GB free, and no stage writes checkpoints")
+        return
+    size = subject.planner.model.checkpoint_bytes
+    require_disk(folder, size, subject.parameters)
+    yield check_room(folder, free=free, size=size, keep=config.checkpoints.keep, there=there)
 
 
-def room_does(folder: Path, *, free: int, size: int, checkpoints: int) -> Finding:
-    """Say whether a folder has room for all checkpoints that a run keeps, one of them being written."""
-    needed = checkpoints * size
-    kept = f"{checkpoints} checkpoints of {size / GB:.3g} GB take {needed / GB:.3g}"
+def check_room(folder: Path, *, free: int, size: int, keep: int, there: list[int]) -> Finding:
+    """Say whether a folder has room for all checkpoints that a run keeps, one of them being written.
+
+    `there` are the bytes of those that it has, by stage; each stage keeps `keep` of them, of `size` bytes.
+    """
+    count = keep * len(there) + 1
+    needed = size + sum(max(0, keep * size - nbytes) for nbytes in there)
+    kept = f"{count} checkpoints of {size / GB:.3g} GB take {needed / GB:.3g}" + (" more" if any(there) else "")
     said = f"{folder} has {free / GB:.1f} GB free, {kept}"
     if needed > free:
         return warning(said, "lower checkpoints.keep, free some, or give runs_dir= on a larger disk")

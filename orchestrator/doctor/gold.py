@@ -1,6 +1,8 @@
 """The environments: whether their gold answers are worth all when the model says them, in its own form."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 from envs.binding import BoundEnv
@@ -9,6 +11,7 @@ from envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, parse_t
 from envs.playback import Scored, score
 from envs.source import distinct, open_source
 from envs.task_rows import data_of
+from orchestrator.deadline import in_thread
 from orchestrator.doctor.finding import Finding, failure, ok, warning
 from orchestrator.doctor.prompts import to_download
 from orchestrator.doctor.subject import Subject
@@ -53,7 +56,10 @@ def look_at_environments(subject: Subject) -> Iterator[Finding]:
 
 def gold_is_right(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
     """Say how many gold answers of tasks are worth all, said by the model whose turns the renderer writes and reads."""
-    played = play_gold(env, tasks, renderer)
+    try:
+        played = play_gold(env, tasks, renderer, seconds=limits.timeout_s)
+    except TimeoutError as error:
+        return failure(f"{env.name}: {error}", "mend what hangs there, or raise rollout.limits.timeout_s")
     right = played.tried - len(played.own_fault) - len(played.form_fault)
     said = f"{env.name}: {right} of {played.tried} gold answers are right"
     if played.own_fault:
@@ -76,25 +82,35 @@ def gold_is_right(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limi
     return ok(f"{said} through the model's template, the longest turn {played.longest} tokens")
 
 
-def play_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer) -> Played:
-    """Play the gold answers of tasks, each as the model's template writes and reads it."""
-    assert env.definition.gold is not None
+def play_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, *, seconds: float) -> Played:
+    """Play the gold answers of tasks, each as the model's template writes and reads it.
+
+    Raise `TimeoutError` where one is not played within so many seconds.
+    """
     played = Played()
     for task in tasks:
-        try:
-            turns = env.definition.gold(task)
-        except ValueError:  # the task holds none
-            continue
-        played.tried += 1
-        speaker = _Speaker(renderer, task)
-        scored = score(task, turns, read=speaker.read)
-        played.longest = max(played.longest, speaker.longest)
-        if _right(scored):
-            continue
-        own = score(task, turns)
-        faults = played.form_fault if _right(own) else played.own_fault
-        faults.append(f"{task.key}: {_why(scored if _right(own) else own)}")
+        try:  # in a context of its own a thread would download
+            asyncio.run(asyncio.wait_for(in_thread(copy_context().run, _play, env, task, renderer, played), seconds))
+        except TimeoutError as error:
+            raise TimeoutError(f"the gold answer of {task.key} has no verdict after {seconds:g} s") from error
     return played
+
+
+def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None:
+    assert env.definition.gold is not None
+    try:
+        turns = env.definition.gold(task)
+    except ValueError:  # the task holds none
+        return
+    played.tried += 1
+    speaker = _Speaker(renderer, task)
+    scored = score(task, turns, read=speaker.read)
+    played.longest = max(played.longest, speaker.longest)
+    if _right(scored):
+        return
+    own = score(task, turns)
+    faults = played.form_fault if _right(own) else played.own_fault
+    faults.append(f"{task.key}: {_why(scored if _right(own) else own)}")
 
 
 class _Speaker:

@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 from envs.catalog import env_class
+from learner.config import LearnerConfig
 from learner.models.fresh import byte_tokenizer, parameter_count
 from learner.models.shape import longest_sequence
+from learner.training_state import model_bytes, state_bytes
 from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.format_checks import format_notes
 from orchestrator.pipeline.limit_checks import hang_notes, limit_notes
@@ -13,9 +15,6 @@ from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.stages.stage import Role, StageInstance, StartCheck
 from rollout.tokenizer import load_tokenizer
 from rollout.weights.weight_files import require_whole
-
-TRAINED_BYTES, FROZEN_BYTES = 12, 4
-"""What a checkpoint has of a parameter: the weight in float32, and AdamW's two moments where it is trained."""
 
 
 def check_before(
@@ -46,7 +45,7 @@ def check_before(
         start = StartCheck(config=config, name=one.name, tokenizer=tokenizer, longest=longest)
         one.stage.check(config.settings(one), start)
     if any(one.stage.trains for one in ahead):
-        require_disk(root, checkpoint_size(config, parameters), parameters)
+        require_disk(root, checkpoint_size(config.learner, parameters), parameters)
     return notes
 
 
@@ -89,10 +88,13 @@ def check_entry_points(config: Config) -> None:
             ) from error
 
 
-def checkpoint_size(config: Config, parameters: int) -> int:
-    """Return the bytes that a checkpoint of a model with so many parameters has, about."""
-    partly = config.learner.lora.rank > 0 or bool(config.learner.frozen)
-    return parameters * (FROZEN_BYTES if partly else TRAINED_BYTES)
+def checkpoint_size(learner: LearnerConfig, parameters: int) -> int:
+    """Return the bytes that a checkpoint of a model with so many parameters has.
+
+    Where a part of it or adapters are trained, only the model counts: how many these are the model's class alone can tell.
+    """
+    trained = 0 if learner.lora.rank or learner.frozen else parameters
+    return model_bytes(parameters, bf16=learner.bf16) + state_bytes(trained, bf16=learner.bf16)
 
 
 def require_disk(folder: Path, needed: int, parameters: int) -> None:

@@ -22,6 +22,7 @@ from learner.engine.optimizer import freeze
 from learner.models.adapters import add_adapters, merged_names
 from learner.models.fresh import byte_tokenizer, hybrid_config
 from learner.models.shape import ModelShape, read_shape
+from learner.training_state import model_bytes, state_bytes
 from orchestrator.planning.memory.layers import Layer, layers_of
 from orchestrator.settings.run_config import ModelConfig
 from rollout.weights.manifest import WireDtype, layout
@@ -66,7 +67,7 @@ class PlannedModel:
     saved_bytes: int
     """Bytes of the tensors that a checkpoint has of the model itself."""
     state_bytes: int
-    """Bytes of those that it has of the optimiser, at the most: AdamW's moments, in bfloat16 the float32 weights too."""
+    """Bytes of those that it has of the training state, at the most (`learner.training_state.state_bytes`)."""
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -136,8 +137,8 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         layers=layers,
         shape=read_shape(config, parameters=whole),
         push_bytes={dtype: layout(push_shapes(model), dtype=dtype)[1] for dtype in get_args(WireDtype)},
-        saved_bytes=_saved_bytes(model, width=2 if learner.bf16 else 4),
-        state_bytes=trained * (12 if learner.bf16 else 8),
+        saved_bytes=_saved_bytes(model, bf16=learner.bf16),
+        state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=trained if learner.lora.rank else 0),
     )
 
 
@@ -157,11 +158,11 @@ def push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, meta).items()}
 
 
-def _saved_bytes(model: PreTrainedModel, *, width: int) -> int:
+def _saved_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
     """Return the bytes of what is saved of a model: its weights, and in float32 its buffers, such as a router's bias."""
     buffers = dict(model.named_buffers())
     kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
-    return width * sum(math.prod(shape) for shape in push_shapes(model).values()) + 4 * kept
+    return model_bytes(sum(math.prod(shape) for shape in push_shapes(model).values()), bf16=bf16, buffers=kept)
 
 
 def _parts(sizes: Mapping[str, int]) -> dict[str, int]:
