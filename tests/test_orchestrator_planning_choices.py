@@ -115,10 +115,8 @@ def test_devices_in_shifts_put_aside_what_one_machine_has_of_each_side(folder: P
 
 def test_an_answer_is_as_long_as_its_turns_and_its_episode_allow(usual: Planner) -> None:
     assert usual.loop is not None
-    loop, limits = (
-        usual.config.settings(usual.loop),
-        EpisodeLimits(turn_tokens=100, total_tokens=1000),
-    )  # prompts of 250
+    loop = usual.config.settings(usual.loop)
+    limits = EpisodeLimits(turn_tokens=100, total_tokens=1000)  # prompts of 250
     lengths = {
         (turns, given): (work.answer_tokens, work.longest_answer)
         for turns in (1, 4, 20, None)
@@ -131,6 +129,10 @@ def test_an_answer_is_as_long_as_its_turns_and_its_episode_allow(usual: Planner)
         20: (375, 750),
         None: (375, 750),
     }
+    assert usual.turns == 4  # of its tools; mathematics and code have one turn
+    short = replace(usual.config.rollout, limits=replace(usual.config.rollout.limits, turns=2))
+    cut = Planner(replace(usual.config, rollout=short), usual.model, usual.site, Assumptions())
+    assert cut.turns == 2
     assert (lengths[1, 60], lengths[4, 60]) == ((60, 100), (60, 120))
     assert (lengths[1, 5000], lengths[None, 5000]) == ((100, 100), (750, 750))
 

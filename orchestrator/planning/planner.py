@@ -56,9 +56,8 @@ class Planner:
         """Most turns of an episode; None where neither the run nor an environment says."""
         settings = [env.ref.settings for env in self.config.environments.values()]
         own = [one.tool_turns if one.tools and one.max_turns else one.max_turns for one in settings]
-        known = [max(turns for turns in own if turns)] if own and all(own) else []
-        limit = self.config.rollout.limits.turns
-        return min([*known, limit] if limit else known, default=None)
+        most = max((turns or 0 for turns in own), default=0) if all(own) else 0
+        return min((turns for turns in (most, self.config.rollout.limits.turns) if turns), default=None)
 
     @cached_property
     def rank(self) -> RankMemory | None:
@@ -157,11 +156,11 @@ class Planner:
         work, found = self.work, rates or self.rates
         if work is None or found is None:
             return None
-        return self.step(found, work, shift_s=self._shift_s())
+        return self.step(found, work)
 
-    def step(self, rates: Rates, work: Work, *, shift_s: float = 0.0) -> StepTime:
-        """Return what a step of this work takes on its engines."""
-        return step_time(rates, work, engines=self.wanted.engines, one_device=self.halves, shift_s=shift_s)
+    def step(self, rates: Rates, work: Work) -> StepTime:
+        """Return what a step of this work takes where its processes lie."""
+        return step_time(rates, work, engines=self.wanted.engines, one_device=self.halves, shift_s=self._shift_s())
 
     @property
     def rates(self) -> Rates | None:
