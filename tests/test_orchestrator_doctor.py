@@ -22,15 +22,15 @@ from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import ray
 from orchestrator.doctor.check import Check, examined
 from orchestrator.doctor.checks import CHECKS, examine, start_notes
-from orchestrator.doctor.disk import check_room, measured, speed_does
-from orchestrator.doctor.finding import Finding, Level, ok
-from orchestrator.doctor.gpus import check_kernels, devices_do, driver_fits, gpus_in_use, read_driver
-from orchestrator.doctor.memory import available_does, limits_met, shm_does
-from orchestrator.doctor.packages import compared, read_lock
-from orchestrator.doctor.sandbox import isolates, tried
-from orchestrator.doctor.store import answers
+from orchestrator.doctor.disk import check_room, check_speed, measured
+from orchestrator.doctor.finding import Finding, Level, of_error, ok
+from orchestrator.doctor.gpus import check_devices, check_driver, check_kernels, gpus_in_use, read_driver
+from orchestrator.doctor.memory import check_available, check_memory, check_pushes, check_shm
+from orchestrator.doctor.packages import check_versions, read_lock
+from orchestrator.doctor.sandbox import check_isolation, tried
+from orchestrator.doctor.store import check_store
 from orchestrator.doctor.subject import Subject, read_subject
-from orchestrator.doctor.system_limits import open_files_do, ports_do
+from orchestrator.doctor.system_limits import check_open_files, check_ports
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import Site
@@ -82,7 +82,7 @@ def worst(check: str, subject: Subject) -> Finding:
 
 
 def of_demo(check: str, *overrides: str) -> Finding:
-    return worst(check, Subject(config=demo(*overrides)))
+    return worst(check, Subject(given=demo(*overrides)))
 
 
 def looked(work: Callable[[], Finding | None]) -> Finding:
@@ -118,7 +118,7 @@ INSTALLED = {"torch": "2.13.0+cu130", "numpy": "2.4.1+local", "ray": "2.0", "mor
 @planted("versions", FAILURE, "1 of 4 packages of lock.txt are missing: rich", "make setup")
 def missing_package(folder: Path) -> Finding:
     (folder / "lock.txt").write_text(LOCK)
-    return next(compared(read_lock(folder / "lock.txt"), INSTALLED, name="lock.txt"))
+    return next(check_versions(read_lock(folder / "lock.txt"), INSTALLED, name="lock.txt"))
 
 
 @planted(
@@ -126,27 +126,27 @@ def missing_package(folder: Path) -> Finding:
 )
 def other_versions(folder: Path) -> Finding:
     (folder / "lock.txt").write_text(LOCK)
-    return next(compared(read_lock(folder / "lock.txt"), INSTALLED | {"rich": "1.0"}, name="lock.txt"))
+    return next(check_versions(read_lock(folder / "lock.txt"), INSTALLED | {"rich": "1.0"}, name="lock.txt"))
 
 
 @planted("driver", FAILURE, "driver 570.86 is older than 580", "580 or later")
 def old_driver(folder: Path) -> Finding:
-    return driver_fits("570.86", cuda="13.0", gpus=1)
+    return check_driver("570.86", cuda="13.0", gpus=1)
 
 
 @planted("driver", FAILURE, "no driver answers", "STACK=cpu")
 def no_driver(folder: Path) -> Finding:
-    return driver_fits(None, cuda="13.0", gpus=0)
+    return check_driver(None, cuda="13.0", gpus=0)
 
 
 @planted("driver", FAILURE, "may use no GPU", "CUDA_VISIBLE_DEVICES")
 def hidden_gpus(folder: Path) -> Finding:
-    return driver_fits("580.1", cuda="13.0", gpus=0)
+    return check_driver("580.1", cuda="13.0", gpus=0)
 
 
 @planted("driver", WARNING, "torch is a build for CPUs", "STACK=gpu")
 def unused_gpu(folder: Path) -> Finding:
-    return driver_fits("580.1", cuda=None, gpus=0)
+    return check_driver("580.1", cuda=None, gpus=0)
 
 
 @planted("driver", WARNING, "GPU 1 has 70112 MiB in use", "CUDA_VISIBLE_DEVICES")
@@ -157,24 +157,24 @@ def gpu_in_use(folder: Path) -> Finding:
 
 @planted("open files", WARNING, "1024 files open", "ulimit -n")
 def few_files(folder: Path) -> Finding:
-    return open_files_do(1024)
+    return check_open_files(1024)
 
 
 @planted("ports", FAILURE, "no 16 free ports", "end what holds them")
 def ports_taken(folder: Path) -> Finding:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        return ports_do(range(port, port + 1))
+        return check_ports(range(port, port + 1))
 
 
 @planted("sandbox", FAILURE, "level 2 of 3, and sandbox.min_level=3: NOT STOPPED: find_files", KERNEL)
 def low_sandbox(folder: Path) -> Finding:
-    return isolates(tried(max_level=2), least=3, programs=True)
+    return check_isolation(tried(max_level=2), least=3, programs=True)
 
 
 @planted("sandbox", WARNING, "no environment needs it", KERNEL)
 def low_sandbox_without_programs(folder: Path) -> Finding:
-    return isolates(tried(max_level=2), least=3, programs=False)
+    return check_isolation(tried(max_level=2), least=3, programs=False)
 
 
 @planted("model", FAILURE, "not a whole safetensors file", "download it again")
@@ -213,12 +213,12 @@ def no_kernels(folder: Path) -> Finding:
 
 @planted("devices", FAILURE, "the run wants 4 GPUs", "rollout.workers")
 def few_gpus(folder: Path) -> Finding:
-    return devices_do(Wanted(ranks=1, engines=3), SMALL)
+    return check_devices(Wanted(ranks=1, engines=3), SMALL)
 
 
 @planted("devices", WARNING, "2 CPU cores and 64 GiB of memory for 8 processes", "lower learner.ranks")
 def few_cores(folder: Path) -> Finding:
-    return devices_do(Wanted(ranks=4, engines=4), replace(SMALL, gpus=0, cpus=2))
+    return check_devices(Wanted(ranks=4, engines=4), replace(SMALL, gpus=0, cpus=2))
 
 
 def planner(config: Config, machine: Machine, *, shm: int = GIB) -> Planner:
@@ -228,29 +228,38 @@ def planner(config: Config, machine: Machine, *, shm: int = GIB) -> Planner:
 
 @planted("memory", FAILURE, "main memory of a machine: needs", "machines with more")
 def little_memory(folder: Path) -> Finding:
-    *_, last = limits_met(planner(demo(), replace(SMALL, gpus=0, memory_gib=0.5)), pushes=False)
+    *_, last = check_memory(planner(demo(), replace(SMALL, gpus=0, memory_gib=0.5)))
     return last
 
 
 @planted("memory", FAILURE, "a rank's memory: needs", "larger GPUs")
 def small_gpus(folder: Path) -> Finding:
-    return next(limits_met(planner(demo(), replace(SMALL, gpus=2, gpu_gib=3.0)), pushes=False))
+    return next(check_memory(planner(demo(), replace(SMALL, gpus=2, gpu_gib=2.5))))
+
+
+@planted("memory", WARNING, "less than 15% of a GPU over", "larger GPUs")
+def nearly_large_enough_gpus(folder: Path) -> Finding:
+    rank = planner(demo(), replace(SMALL, gpus=2)).rank
+    assert rank is not None
+    failed = next(check_memory(planner(demo(), replace(SMALL, gpus=2, gpu_gib=rank.peak / GIB / 1.17))))
+    assert failed.level is FAILURE
+    return next(check_memory(planner(demo(), replace(SMALL, gpus=2, gpu_gib=rank.peak / GIB / 1.13))))
 
 
 @planted("memory", WARNING, "needs 2.0 GiB of main memory, and 1.0 GiB are available now", "end what uses it")
 def memory_in_use(folder: Path) -> Finding:
-    return available_does(2 * GIB, GIB)
+    return check_available(2 * GIB, GIB)
 
 
 @planted("push", WARNING, "64.0 MiB free", "--shm-size")
 def small_shm(folder: Path) -> Finding:
-    return shm_does(2**26)
+    return check_shm(2**26)
 
 
 @planted("push", FAILURE, "bytes of weights do not fit into Ray's object store", "--object-store-memory")
 def large_push(folder: Path) -> Finding:
     small = planner(demo("learner.transport=ray"), replace(SMALL, gpus=0), shm=2**20)
-    return next(limits_met(small, pushes=True))
+    return next(check_pushes(small))
 
 
 @planted("room", FAILURE, "bytes free and a checkpoint of", "runs_dir=")
@@ -264,9 +273,15 @@ def little_room(folder: Path) -> Finding:
     return check_room(folder, free=10**9, size=4 * 10**8, keep=1, there=[0, 0])
 
 
+def test_an_evaluation_wants_no_room_for_checkpoints() -> None:
+    found = of_demo("room", "stages=[init,eval]")
+    assert found.level is Level.OK
+    assert found.text.endswith("free, and no stage writes checkpoints")
+
+
 def test_checkpoints_that_are_there_already_need_no_room(tmp_path: Path) -> None:
     config = demo(f"runs_dir={tmp_path}")
-    size = Subject(config=config).planner.model.checkpoint_bytes
+    size = Subject(given=config).planner.model.checkpoint_bytes
     before = of_demo("room", f"runs_dir={tmp_path}")
     assert f"5 checkpoints of {size / 1e9:.3g} GB take {5 * size / 1e9:.3g}" in before.text
     for stage, steps in (("init", 9), ("sft", 2), ("rl", 3)):  # one more than is kept, the best
@@ -280,7 +295,7 @@ def test_checkpoints_that_are_there_already_need_no_room(tmp_path: Path) -> None
 
 @planted("disk speed", WARNING, "a checkpoint of 1 GB takes 1e+03 s, and has 320", "deadlines.megabytes_per_s")
 def slow_disk(folder: Path) -> Finding:
-    return speed_does(1e6, size=10**9, deadline=320.0)
+    return check_speed(1e6, size=10**9, deadline=320.0)
 
 
 @planted("disk speed", FAILURE, "nothing can be written into /proc", "runs_dir=")
@@ -351,7 +366,7 @@ def few_turns(folder: Path) -> Finding:
 def wrong_gold(folder: Path) -> Finding:
     source = block("python").replace("gold=lambda task: [task.spec", "gold=lambda task: ['x' + task.spec")
     (folder / "backwards_env.py").write_text(source.replace("backwards:", "backwards_env:"))
-    return worst("environments", Subject(config=load_config(own_file(folder), [])))
+    return worst("environments", Subject(given=load_config(own_file(folder), [])))
 
 
 def own_file(folder: Path) -> Path:
@@ -363,7 +378,7 @@ def own_file(folder: Path) -> Path:
 def hanging_verifier(folder: Path) -> Finding:
     source = block("python").replace("return self.end(", "return __import__('time').sleep(60) or self.end(")
     (folder / "backwards_env.py").write_text(source.replace("backwards:", "backwards_env:"))
-    return worst("environments", Subject(config=load_config(own_file(folder), ["rollout.limits.timeout_s=0.3"])))
+    return worst("environments", Subject(given=load_config(own_file(folder), ["rollout.limits.timeout_s=0.3"])))
 
 
 @planted("environments", WARNING, "more than rollout.limits.turn_tokens=20", "rollout.limits.turn_tokens=")
@@ -373,12 +388,12 @@ def long_gold(folder: Path) -> Finding:
 
 @planted("tracking", WARNING, "does not answer", "tracking.uri")
 def no_server(folder: Path) -> Finding:
-    return answers("http://user:password@127.0.0.1:9")
+    return check_store("http://user:password@127.0.0.1:9")
 
 
 @planted("tracking", WARNING, "can't be made", "runs_dir")
 def no_store(folder: Path) -> Finding:
-    return answers("sqlite:////proc/none/mlflow.db")
+    return check_store("sqlite:////proc/none/mlflow.db")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[one.found.__name__ for one in FAULTS])
@@ -392,6 +407,11 @@ def test_a_planted_fault_is_found_and_its_remedy_said(
     assert fault.remedy in found.remedy, found
     assert found.remedy
     assert "password" not in found.text
+
+
+def test_an_error_that_names_no_remedy_has_none() -> None:
+    assert (of_error(ValueError("torn")).text, of_error(ValueError("torn")).remedy) == ("torn", "")
+    assert (of_error(KeyError("x")).text, of_error(KeyError("x")).remedy) == ("KeyError: 'x'", "")
 
 
 def test_every_check_has_a_planted_fault() -> None:
@@ -419,7 +439,7 @@ def test_gold_that_the_model_can_not_say_is_told_from_gold_that_is_wrong(tmp_pat
     assert broken != (model / "chat_template.jinja").read_text()
     (tmp_path / "chat.jinja").write_text(broken)
     said = [f"model.path={model}", f"model.chat_template={tmp_path}/chat.jinja", "sft.shares={}", "rl.shares={}"]
-    found = list(examined([one for one in CHECKS if one.name == "environments"], Subject(config=demo(*said))))
+    found = list(examined([one for one in CHECKS if one.name == "environments"], Subject(given=demo(*said))))
     failed = [one for one in found if one.level is Level.FAILURE]
     assert len(failed) == 1
     assert failed[0].text.startswith("tool_use: 0 of 8 gold answers are right through the model's template")
@@ -455,6 +475,7 @@ def test_without_a_configuration_the_machine_alone_is_examined_and_a_failure_is_
     shown = capsys.readouterr().out
     assert "FAILURE configuration" in shown
     assert "-> did you mean 'steps'?" in shown
+    assert "1 failures" not in shown
     assert main(["doctor", "none.yaml"]) == 2
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from orchestrator.cli.named_model import path_of_run
 from orchestrator.run.redaction import blanked
 
-TEXT = "look for what may be wrong with this machine and a configuration; nothing is started, written or downloaded"
+TEXT = "look for what may be wrong with this machine and a configuration; nothing is started or downloaded, and nothing stays"
 EPILOG = """examples:
   temper doctor                                       this machine alone
   temper doctor configs/demo.yaml
@@ -59,7 +59,8 @@ def _execute(given: argparse.Namespace) -> int:
         )
         print()
     else:
-        console.print(f"{counts['failure']} failures, {counts['warning']} warnings, {counts['ok']} ok")
+        bad = [f"{(count := counts[level])} {level}{'' if count == 1 else 's'}" for level in ("failure", "warning")]
+        console.print(f"{', '.join(bad)}, {counts['ok']} ok")
     return 1 if counts["failure"] else 0
 
 

@@ -28,7 +28,7 @@ def examined(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
     """Yield what checks find, one after the other. Raises nothing."""
     blocked: set[str] = set()
     for check in checks:
-        if check.of_run and subject.config is None:
+        if check.of_run and subject.given is None:
             continue
         if not blocked.isdisjoint(check.after):
             blocked.add(check.name)

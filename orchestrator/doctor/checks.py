@@ -29,9 +29,9 @@ def look_at_configuration(subject: Subject) -> Iterator[Finding]:
     """Tell why there is no configuration where one was given."""
     if subject.fault is not None:
         raise subject.fault
-    if subject.config is not None:
-        told = subject.config
-        yield ok(f"{', '.join(told.environments)}; stages {', '.join(one.name for one in told.instances)}")
+    if subject.given is not None:
+        stages = ", ".join(one.name for one in subject.instances)
+        yield ok(f"{', '.join(subject.config.environments)}; stages {stages}")
 
 
 MODEL = ("model",)
@@ -75,5 +75,5 @@ def start_notes(config: Config) -> list[str]:
     """
     quick = {check.name for check in CHECKS if check.quick}
     needed = quick.union(*(check.after for check in CHECKS if check.quick))
-    found = examined([check for check in CHECKS if check.name in needed], Subject(config=config))
+    found = examined([check for check in CHECKS if check.name in needed], Subject(given=config))
     return [blanked(one.line) for one in found if one.check in quick and one.level is not Level.OK]

@@ -24,7 +24,7 @@ GB = 1e9
 def look_at_room(subject: Subject) -> Iterator[Finding]:
     """Compare what is free with what checkpoints take."""
     folder, free = subject.folder, shutil.disk_usage(subject.folder).free
-    if subject.config is None:
+    if subject.given is None:
         yield ok(f"{folder} has {free / GB:.1f} GB free")
         return
     config, run = subject.config, RunDir(Path(subject.config.runs_dir) / subject.config.name)
@@ -54,14 +54,14 @@ def check_room(folder: Path, *, free: int, size: int, keep: int, there: list[int
 def look_at_speed(subject: Subject) -> Iterator[Finding]:
     """Write a little and flush it, and say how long a checkpoint would take so."""
     speed = measured(subject.folder)
-    if subject.config is None or not any(one.stage.trains for one in subject.instances):
+    if subject.given is None or not any(one.stage.trains for one in subject.instances):
         yield ok(f"{subject.folder} takes {speed / 1e6:.0f} MB/s, flushed")
         return
     size = subject.planner.model.checkpoint_bytes
-    yield speed_does(speed, size=size, deadline=subject.config.deadlines.files(size).seconds)
+    yield check_speed(speed, size=size, deadline=subject.config.deadlines.files(size).seconds)
 
 
-def speed_does(speed: float, *, size: int, deadline: float) -> Finding:
+def check_speed(speed: float, *, size: int, deadline: float) -> Finding:
     """Say how long a checkpoint takes at so many bytes a second, and whether that is within its deadline in seconds."""
     seconds = size / speed
     said = f"{speed / 1e6:.0f} MB/s, flushed: a checkpoint of {size / GB:.3g} GB takes {seconds:.2g} s"

@@ -49,9 +49,9 @@ def failure(text: str, remedy: str) -> Finding:
 
 
 def of_error(error: Exception) -> Finding:
-    """Return the failure that an exception tells of: our messages end with the remedy, behind a semicolon."""
+    """Return the failure that an exception tells of: our messages end with the remedy, behind a semicolon, if they have one."""
     text = " ".join(str(error).split()) or repr(error)
     what, mark, remedy = text.rpartition("; ")
     if not isinstance(error, ValueError | OSError | RuntimeError | EnvError):
-        return failure(f"{type(error).__name__}: {text}", "the message says what raised it")
-    return failure(what, remedy) if mark else failure(text, "mend what the message names")
+        return failure(f"{type(error).__name__}: {text}", "")
+    return failure(what, remedy) if mark else failure(text, "")

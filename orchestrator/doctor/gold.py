@@ -42,19 +42,19 @@ class Played:
 
 def look_at_environments(subject: Subject) -> Iterator[Finding]:
     """Play gold answers of every environment."""
-    check_entry_points(subject.told)
-    for name, env in subject.told.environments.items():
+    check_entry_points(subject.config)
+    for name, env in subject.config.environments.items():
         if any(map(to_download, data_of(env))):
             continue
         if env.definition.gold is None:
             yield ok(f"{name} has no gold answers to be played")
             continue
         only_evaluated = env.config.data is None and env.config.eval_data is not None
-        source = open_source(env, split="heldout" if only_evaluated else "train", seed=subject.told.seed)
-        yield gold_is_right(env, distinct(source, TASKS), subject.renderer, subject.told.rollout.limits)
+        source = open_source(env, split="heldout" if only_evaluated else "train", seed=subject.config.seed)
+        yield check_gold(env, distinct(source, TASKS), subject.renderer, subject.config.rollout.limits)
 
 
-def gold_is_right(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
+def check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
     """Say how many gold answers of tasks are worth all, said by the model whose turns the renderer writes and reads."""
     try:
         played = play_gold(env, tasks, renderer, seconds=limits.timeout_s)

@@ -27,7 +27,7 @@ def look_at_driver(subject: Subject) -> Iterator[Finding]:
         yield ok(NOT_ASKED)
         return
     told = ask_driver()
-    yield driver_fits(told[0][0] if told else None, cuda=torch.version.cuda, gpus=subject.machine.gpus)
+    yield check_driver(told[0][0] if told else None, cuda=torch.version.cuda, gpus=subject.machine.gpus)
     if torch.version.cuda is not None:
         yield from gpus_in_use(told)
 
@@ -53,7 +53,7 @@ def gpus_in_use(told: list[tuple[str, int]]) -> Iterator[Finding]:
         yield warning(", ".join(used), "end what uses them, or leave them out by CUDA_VISIBLE_DEVICES")
 
 
-def driver_fits(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
+def check_driver(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
     """Say whether a driver runs torch's CUDA, None being a build for CPUs; `gpus` are those that torch may use."""
     if cuda is None:
         if driver is None:
@@ -104,13 +104,13 @@ def look_at_devices(subject: Subject) -> Iterator[Finding]:
     """Compare what a run places with what this machine has."""
     if subject.joins:
         yield ok(NOT_ASKED)
-    elif subject.config is None:
+    elif subject.given is None:
         yield ok(Hardware(machines=(subject.machine,)).in_words())
     else:
-        yield devices_do(subject.wanted, subject.machine)
+        yield check_devices(subject.wanted, subject.machine)
 
 
-def devices_do(wanted: Wanted, machine: Machine) -> Finding:
+def check_devices(wanted: Wanted, machine: Machine) -> Finding:
     """Say whether one machine has what a run places."""
     nodes = [Node(name="", address="this machine", gpus=machine.gpus, free=machine.gpus)]
     placed, has = wanted.on(nodes), Hardware(machines=(machine,)).in_words()

@@ -2,22 +2,22 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 
+from orchestrator.cluster.hardware import Hardware
 from orchestrator.doctor.finding import Finding, failure, ok, warning
 from orchestrator.doctor.gpus import NOT_ASKED
 from orchestrator.doctor.subject import Subject
 from orchestrator.planning.limits import Limit, size
 from orchestrator.planning.plan import SHM
 from orchestrator.planning.planner import Planner
-from orchestrator.planning.run_limits import run_limits
+from orchestrator.planning.run_limits import device_limits, main_memory_limit, push_limits
 from rollout.weights.host_memory import available_bytes
 
 LEAST_SHM = 2**30
 """What Ray's objects and the processes of an engine want of /dev/shm, as a rule of thumb; a container has 64 MiB."""
-PUSH = "a push"
-"""What the limits of pushes begin with."""
-ELSEWHERE = ("GPUs", "positions of the model")
-"""Limits that other checks look at."""
+MARGIN = 0.15
+"""Share of a GPU by which a plan may be over it and the run fit all the same: activations and overheads are estimates."""
 
 
 def look_at_memory(subject: Subject) -> Iterator[Finding]:
@@ -26,13 +26,13 @@ def look_at_memory(subject: Subject) -> Iterator[Finding]:
         yield ok(NOT_ASKED)
         return
     available, total = available_bytes()
-    if subject.config is None:
+    if subject.given is None:
         yield ok(f"{size(available)} of {size(total)} of main memory are available")
         return
-    found = list(limits_met(subject.planner, pushes=False))
+    found = list(check_memory(subject.planner))
     yield from found
     if not any(one.remedy for one in found):
-        yield available_does(subject.planner.host.peak, available)
+        yield check_available(subject.planner.host.peak, available)
 
 
 def look_at_push(subject: Subject) -> Iterator[Finding]:
@@ -40,25 +40,42 @@ def look_at_push(subject: Subject) -> Iterator[Finding]:
     if subject.joins:
         yield ok(NOT_ASKED)
         return
-    yield shm_does(shutil.disk_usage(SHM).free if SHM.is_dir() else 0)
-    if subject.config is not None:
-        yield from limits_met(subject.planner, pushes=True)
+    yield check_shm(shutil.disk_usage(SHM).free if SHM.is_dir() else 0)
+    if subject.given is not None:
+        yield from check_pushes(subject.planner)
 
 
-def limits_met(planner: Planner, *, pushes: bool) -> Iterator[Finding]:
-    """Tell whether a run as planned keeps each limit of memory, or of pushes."""
-    for limit in run_limits(planner, None):
-        if limit.what.startswith(PUSH) == pushes and limit.what not in ELSEWHERE:
-            yield keeps(limit)
+def check_memory(planner: Planner) -> Iterator[Finding]:
+    """Tell whether a run as planned keeps each limit of memory; of a GPU's, whether it is over by more than a margin."""
+    over = {limit.what for limit in device_limits(_with_margin(planner)) if not limit.holds}
+    for limit in device_limits(planner):
+        yield check_limit(limit, within=limit.what not in over)
+    yield check_limit(main_memory_limit(planner))
 
 
-def keeps(limit: Limit) -> Finding:
-    """Tell whether a limit is kept."""
+def check_pushes(planner: Planner) -> Iterator[Finding]:
+    """Tell whether the pushes of a run as planned reach its engines."""
+    yield from map(check_limit, push_limits(planner))
+
+
+def _with_margin(planner: Planner) -> Planner:
+    """Return the same plan on GPUs that are larger by the margin."""
+    machines = [replace(one, gpu_gib=(1 + MARGIN) * one.gpu_gib) for one in planner.site.hardware.machines]
+    site = replace(planner.site, hardware=Hardware(machines=tuple(machines)))
+    return Planner(planner.config, planner.model, site, planner.assumptions)
+
+
+def check_limit(limit: Limit, *, within: bool = False) -> Finding:
+    """Tell whether a limit is kept; `within` where it would be with the margin."""
     said = f"{limit.what}: needs {limit.needed}" + (f", there are {limit.has}" if limit.has else "")
-    return ok(said) if limit.holds else failure(said, limit.remedy or "temper plan says what takes it")
+    if limit.holds:
+        return ok(said)
+    if within:
+        return warning(f"{said}; less than {MARGIN:.0%} of a GPU over, and it is an estimate", limit.remedy)
+    return failure(said, limit.remedy)
 
 
-def available_does(needed: int, available: int) -> Finding:
+def check_available(needed: int, available: int) -> Finding:
     """Say whether as much main memory as a run needs is free now."""
     if needed > available:
         return warning(
@@ -67,7 +84,7 @@ def available_does(needed: int, available: int) -> Finding:
     return ok(f"{size(available)} of main memory are available now")
 
 
-def shm_does(free: int) -> Finding:
+def check_shm(free: int) -> Finding:
     """Say whether /dev/shm has so much free as Ray and engines of several processes want."""
     if free < LEAST_SHM:
         return warning(

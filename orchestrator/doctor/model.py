@@ -21,7 +21,7 @@ def look_at_files(subject: Subject) -> Iterator[Finding]:
         yield warning(f"{name} is not on this machine, so nothing is known of it", f"hf download {name}", blocks=True)
         return
     where = "a fresh hybrid" if subject.model is None else str(subject.model)
-    length = subject.told.rollout.engine.max_model_len
+    length = subject.config.rollout.engine.max_model_len
     if subject.longest is not None and length > subject.longest:
         yield warning(
             f"rollout.engine.max_model_len={length} is more than the {subject.longest} positions that {where} names",
@@ -33,9 +33,9 @@ def look_at_files(subject: Subject) -> Iterator[Finding]:
 def look_at_thoughts(subject: Subject) -> Iterator[Finding]:
     """Look for the tags of a thought, and whether thoughts can be limited and left out where stages do so."""
     if subject.model is not None:
-        check_model(subject.model, subject.told)
+        check_model(subject.model, subject.config)
     tags = subject.renderer.format.tags
-    thinking = any(env.config.thinking for env in subject.told.environments.values())
+    thinking = any(env.config.thinking for env in subject.config.environments.values())
     if tags is None:
         yield ok(
             "the model has no tags of a thought" + ("; it answers at once, and budgets are refused" if thinking else "")
@@ -59,7 +59,7 @@ def look_at_tool_calls(subject: Subject) -> Iterator[Finding]:
     """Render a gold dialogue, read it, and render it again."""
     if not is_here(subject):
         return
-    notes = format_notes(subject.told, subject.instances, subject.tokenizer)
+    notes = format_notes(subject.config, subject.instances, subject.tokenizer)
     form = subject.renderer.format
     read = f"calls are written as {form.name}" if form.reads_calls else f"no tool calls ({form.no_calls})"
     yield ok("; ".join([f"a gold dialogue comes back as it was; {read}", *notes]))
@@ -70,10 +70,10 @@ def look_at_output_layer(subject: Subject) -> Iterator[Finding]:
     if subject.model is None:
         yield ok("a layer of its own")
     else:
-        yield output_layer_is(subject.model_config, tensor_names(subject.model))
+        yield check_output_layer(subject.model_config, tensor_names(subject.model))
 
 
-def output_layer_is(config: PretrainedConfig, names: Collection[str]) -> Finding:
+def check_output_layer(config: PretrainedConfig, names: Collection[str]) -> Finding:
     """Say whether the files have the output layer that a configuration says there is, which may be the embedding (tied)."""
     tied = bool(config.get_text_config(decoder=True).tie_word_embeddings)
     has_head = any(name.endswith(HEAD) for name in names)

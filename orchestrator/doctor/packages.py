@@ -22,7 +22,7 @@ SETUP = "make setup installs what the lock says"
 def look_at_packages(_: Subject) -> Iterator[Finding]:
     """Compare Python and its packages with the lock of the stack that torch is of."""
     lock = ROOT / "requirements" / ("cpu.txt" if torch.version.cuda is None else "gpu.txt")
-    yield from compared(read_lock(lock), installed(), name=f"requirements/{lock.name}")
+    yield from check_versions(read_lock(lock), installed(), name=f"requirements/{lock.name}")
     python = platform.python_version()
     if python.rpartition(".")[0] not in PYTHONS:
         yield warning(
@@ -30,7 +30,7 @@ def look_at_packages(_: Subject) -> Iterator[Finding]:
         )
 
 
-def compared(locked: Mapping[str, str], found: Mapping[str, str], *, name: str) -> Iterator[Finding]:
+def check_versions(locked: Mapping[str, str], found: Mapping[str, str], *, name: str) -> Iterator[Finding]:
     """Compare versions by package; those that are installed beside the lock's do not matter."""
     missing = sorted(package for package in locked if package not in found)
     other = sorted(

@@ -30,7 +30,7 @@ MOST_WORDS = 5_000_000
 
 def look_at_rows(subject: Subject) -> Iterator[Finding]:
     """Read the rows of data of every environment."""
-    for name, env in subject.told.environments.items():
+    for name, env in subject.config.environments.items():
         for data in data_of(env):
             if to_download(data):
                 yield warning(
@@ -40,10 +40,10 @@ def look_at_rows(subject: Subject) -> Iterator[Finding]:
             elif data.streaming:
                 yield ok(f"{name}: {data.name}: read as it is needed (streaming)")
             else:
-                yield rows_of(env, data)
+                yield check_rows(env, data)
 
 
-def rows_of(env: BoundEnv, data: DataConfig) -> Finding:
+def check_rows(env: BoundEnv, data: DataConfig) -> Finding:
     """Count the rows of data by what becomes of them. Raise as reading them does."""
     read = all_rows(env, data)
     heldout = sum(each.heldout for each in read.tasks)
@@ -62,9 +62,10 @@ def to_download(data: DataConfig) -> bool:
 
 def is_here(subject: Subject) -> bool:
     """Return whether all that a run reads is on this machine."""
-    told = [(one.stage, settings) for one in subject.instances if (settings := subject.told.settings(one)) is not None]
-    data = [each for env in subject.told.environments.values() for each in data_of(env)]
-    data += [each for stage, settings in told if (each := stage.data(settings)) is not None]
+    config = subject.config
+    stages = [(one.stage, settings) for one in subject.instances if (settings := config.settings(one)) is not None]
+    data = [each for env in config.environments.values() for each in data_of(env)]
+    data += [each for stage, settings in stages if (each := stage.data(settings)) is not None]
     return not any(map(to_download, data))
 
 
@@ -73,17 +74,17 @@ def look_at_stages(subject: Subject) -> Iterator[Finding]:
     if not is_here(subject):
         return
     for one in subject.instances:
-        subject.told.require_stage(one)
-        start = StartCheck(config=subject.told, name=one.name, tokenizer=subject.tokenizer, longest=subject.longest)
-        one.stage.check(subject.told.settings(one), start)
+        subject.config.require_stage(one)
+        start = StartCheck(config=subject.config, name=one.name, tokenizer=subject.tokenizer, longest=subject.longest)
+        one.stage.check(subject.config.settings(one), start)
     yield ok(f"{', '.join(one.name for one in subject.instances)} have what they read")
 
 
 def look_at_prompts(subject: Subject) -> Iterator[Finding]:
     """Count the tokens of the longest prompts."""
-    for name, env in subject.told.environments.items():
-        if not any(map(to_download, data_of(env))) and (tasks := some_tasks(env, seed=subject.told.seed)):
-            yield prompts_fit(name, tasks, subject.renderer, subject.told.rollout.limits)
+    for name, env in subject.config.environments.items():
+        if not any(map(to_download, data_of(env))) and (tasks := some_tasks(env, seed=subject.config.seed)):
+            yield check_prompts(name, tasks, subject.renderer, subject.config.rollout.limits)
 
 
 def some_tasks(env: BoundEnv, *, seed: int) -> list[Task]:
@@ -96,7 +97,7 @@ def some_tasks(env: BoundEnv, *, seed: int) -> list[Task]:
     return distinct(open_source(env, split="train", seed=seed), GENERATED)
 
 
-def prompts_fit(name: str, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
+def check_prompts(name: str, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
     """Say how long the longest prompt is, and what the limits leave for an answer."""
     most = sorted(tasks, key=lambda task: len(str(task.messages)) + len(str(task.tools)))[-COUNTED:]
     longest = max(len(renderer.prompt_ids(task)) for task in most)
@@ -115,23 +116,24 @@ def prompts_fit(name: str, tasks: Sequence[Task], renderer: Renderer, limits: Ep
 
 def look_at_limits(subject: Subject) -> Iterator[Finding]:
     """Hold the limits of episodes against what environments have, and the deadlines against each other."""
-    told, ahead = subject.told, subject.instances
-    notes = turn_notes(told.environments, told.rollout.limits) if any(map(told.plays, ahead)) else []
-    notes += hang_notes(told, ahead)
+    config, ahead = subject.config, subject.instances
+    limits = config.rollout.limits
+    notes = turn_notes(config.environments, limits) if any(map(config.plays, ahead)) else []
+    notes += hang_notes(config, ahead)
     for note in notes:
         yield warning(note, "leave the smaller setting out, or raise it")
     if not notes:
-        yield ok(f"episodes of {told.rollout.limits.total_tokens} tokens and {told.rollout.limits.timeout_s:g} s")
+        yield ok(f"episodes of {limits.total_tokens} tokens and {limits.timeout_s:g} s")
 
 
 def look_at_overlap(subject: Subject) -> Iterator[Finding]:
     """Compare evaluation prompts with training prompts, where both are rows of data."""
     if is_here(subject):
-        for found in find_overlaps(subject.told, most_words=MOST_WORDS):
-            yield overlaps(found)
+        for found in find_overlaps(subject.config, most_words=MOST_WORDS):
+            yield check_overlap(found)
 
 
-def overlaps(found: EvaluationOverlap) -> Finding:
+def check_overlap(found: EvaluationOverlap) -> Finding:
     """Say how much of an evaluation set is trained on."""
     alike = len(found.found.exact)
     if alike > found.left_out or len(found.found.shared) > max(alike, found.left_out):

@@ -10,10 +10,10 @@ from orchestrator.doctor.subject import Subject
 
 def look_at_sandbox(subject: Subject) -> Iterator[Finding]:
     """Try attacks as the sandbox does where it starts."""
-    config = subject.config
+    config = subject.given
     least = MIN_LEVEL if config is None else config.sandbox.min_level
     programs = config is not None and any(env.runs_programs for env in config.environments.values())
-    yield isolates(tried(), least=least, programs=programs)
+    yield check_isolation(tried(), least=least, programs=programs)
 
 
 def tried(max_level: int = MAX_LEVEL) -> Isolation:
@@ -27,7 +27,7 @@ def tried(max_level: int = MAX_LEVEL) -> Isolation:
         sandbox.close()
 
 
-def isolates(isolation: Isolation, *, least: int, programs: bool) -> Finding:
+def check_isolation(isolation: Isolation, *, least: int, programs: bool) -> Finding:
     """Say whether a sandbox isolates enough; `programs` where environments run what the model writes."""
     level = isolation.level
     if level < least:

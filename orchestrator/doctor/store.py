@@ -16,12 +16,12 @@ GOES_ON = "a run goes on without, and sends what is left when it is there"
 
 def look_at_store(subject: Subject) -> Iterator[Finding]:
     """Ask the store that a run would send to."""
-    config = subject.config
+    config = subject.given
     uri = store_of(None if config is None else config.tracking.uri, Path("runs" if config is None else config.runs_dir))
-    yield answers(uri)
+    yield check_store(uri)
 
 
-def answers(uri: str) -> Finding:
+def check_store(uri: str) -> Finding:
     """Say whether a store answers; one in a file is not made."""
     shown = blanked(uri)
     file = Path(uri.removeprefix(SQLITE))

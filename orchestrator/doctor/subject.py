@@ -31,7 +31,8 @@ from rollout.weights.weight_files import require_whole
 class Subject:
     """A machine, and a configuration or None. What is found out of them is found out once."""
 
-    config: Config | None = None
+    given: Config | None = None
+    """The configuration, where one is examined."""
     fault: Exception | None = None
     """Why there is no configuration where one was given."""
 
@@ -48,47 +49,47 @@ class Subject:
     @property
     def folder(self) -> Path:
         """The folder in which runs lie, as far as it is there."""
-        wanted = Path.cwd() if self.config is None else Path(self.config.runs_dir).resolve()
+        wanted = Path.cwd() if self.given is None else Path(self.given.runs_dir).resolve()
         return next(folder for folder in (wanted, *wanted.parents) if folder.exists())
 
     @property
-    def told(self) -> Config:
+    def config(self) -> Config:
         """The configuration, which there must be."""
-        assert self.config is not None
-        return self.config
+        assert self.given is not None
+        return self.given
 
     @property
     def instances(self) -> list[StageInstance]:
         """The stages of a run."""
-        return [] if self.config is None else self.config.instances
+        return [] if self.given is None else self.given.instances
 
     @property
     def wanted(self) -> Wanted:
         """What a run would place."""
-        return placed(self.told, self.instances)
+        return placed(self.config, self.instances)
 
     @property
     def to_download(self) -> str:
         """The name on the hub of a model that is not on this machine; "" where none has to be downloaded."""
-        source = self.told.model.source
+        source = self.config.model.source
         return "" if source is None or not source.on_hub or is_whole(source) else source.path
 
     @cached_property
     def model(self) -> Path | None:
         """The folder of the model; None for a fresh one. Raise `FileNotFoundError` or `ValueError` where it can't be had."""
-        source = self.told.model.source
+        source = self.config.model.source
         return None if source is None else source.folder
 
     @cached_property
     def parameters(self) -> int:
         """How many parameters the model has. Raise as `require_whole`."""
-        return parameter_count(self.told.model.fresh) if self.model is None else require_whole(self.model)
+        return parameter_count(self.config.model.fresh) if self.model is None else require_whole(self.model)
 
     @cached_property
     def model_config(self) -> PretrainedConfig:
         """The model's own configuration."""
         if self.model is None:
-            return hybrid_config(self.told.model.fresh, byte_tokenizer())
+            return hybrid_config(self.config.model.fresh, byte_tokenizer())
         found: PretrainedConfig = AutoConfig.from_pretrained(self.model, trust_remote_code=False)
         return found
 
@@ -102,22 +103,22 @@ class Subject:
         """What a run would take on this machine."""
         room = shutil.disk_usage(SHM).total if SHM.is_dir() else None
         site = Site(hardware=Hardware(machines=(self.machine,)), card=None, shm_bytes=room, named=False)
-        return Planner(self.told, planned_model(self.told.model, self.told.learner), site, Assumptions())
+        return Planner(self.config, planned_model(self.config.model, self.config.learner), site, Assumptions())
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's tokenizer, with what the configuration declares of its turns."""
-        return byte_tokenizer() if self.model is None else load_tokenizer(self.model, self.told.model.declared())
+        return byte_tokenizer() if self.model is None else load_tokenizer(self.model, self.config.model.declared())
 
     @cached_property
     def renderer(self) -> Renderer:
         """What writes and reads the model's turns."""
-        return Renderer(self.tokenizer, self.told.rollout.thought)
+        return Renderer(self.tokenizer, self.config.rollout.thought)
 
     @cached_property
     def longest(self) -> int | None:
         """Positions that the model's configuration names."""
-        return self.told.model.fresh.max_positions if self.model is None else longest_sequence(self.model)
+        return self.config.model.fresh.max_positions if self.model is None else longest_sequence(self.model)
 
 
 def read_subject(path: Path | None, overrides: list[str]) -> Subject:
@@ -133,7 +134,7 @@ def read_subject(path: Path | None, overrides: list[str]) -> Subject:
         raise FileNotFoundError(f"no configuration file {path}; give a YAML file or a run's folder")
     try:
         with cache_alone():
-            return Subject(config=_config(file, overrides))
+            return Subject(given=_config(file, overrides))
     except (ValueError, OSError) as error:
         return Subject(fault=error)
 

@@ -15,10 +15,10 @@ PORTS_WANTED = 16
 
 def look_at_open_files(_: Subject) -> Iterator[Finding]:
     """Look at how many files a process may have open. Ray raises its own limit as far as it may."""
-    yield open_files_do(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    yield check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
-def open_files_do(most: int) -> Finding:
+def check_open_files(most: int) -> Finding:
     """Say whether so many open files do."""
     if most == resource.RLIM_INFINITY:
         return ok("no limit")
@@ -29,10 +29,10 @@ def open_files_do(most: int) -> Finding:
 
 def look_at_ports(_: Subject) -> Iterator[Finding]:
     """Look for free ports as processes of a run do."""
-    yield ports_do(PORTS)
+    yield check_ports(PORTS)
 
 
-def ports_do(among: range) -> Finding:
+def check_ports(among: range) -> Finding:
     """Say whether enough of these ports can be listened on."""
     try:
         found = free_ports(PORTS_WANTED, among=among)

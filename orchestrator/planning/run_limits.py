@@ -17,6 +17,17 @@ MARGIN = 1.5
 def run_limits(planner: Planner, time: StepTime | None) -> list[Limit]:
     """Return every limit that is looked at."""
     found = [_processes(planner)] if planner.gpu else []
+    found += device_limits(planner)
+    if planner.engine is not None:
+        found += _positions(planner)
+    found.append(main_memory_limit(planner))
+    found += push_limits(planner)
+    return found + (_deadlines(planner, time) if time is not None else [])
+
+
+def device_limits(planner: Planner) -> list[Limit]:
+    """Return the limits of what ranks and engines hold on their devices."""
+    found: list[Limit] = []
     if planner.rank is not None and planner.gpu:
         found.append(
             rank_limit(
@@ -37,11 +48,7 @@ def run_limits(planner: Planner, time: StepTime | None) -> list[Limit]:
             again=planner.engine_with,
             most_processes=planner.site.hardware.gpus_together,
         )
-        found += _positions(planner)
-    found.append(_main_memory(planner))
-    if planner.trains and planner.plays:
-        found.append(_way_of_pushes(planner))
-    return found + (_deadlines(planner, time) if time is not None else [])
+    return found
 
 
 def _most_ranks(planner: Planner) -> int:
@@ -69,7 +76,8 @@ def _positions(planner: Planner) -> list[Limit]:
     return [Limit(what="positions of the model", needed=needed, has=has, holds=holds, remedy=remedy)]
 
 
-def _main_memory(planner: Planner) -> Limit:
+def main_memory_limit(planner: Planner) -> Limit:
+    """Return whether a machine's main memory has room for what lies there."""
     host, room, remedy = planner.host, planner.site.hardware.memory_gib * GIB, ""
     holds = host.peak <= room
     if not holds and host.reading >= host.peak:
@@ -80,8 +88,12 @@ def _main_memory(planner: Planner) -> Limit:
     return Limit(what="main memory of a machine", needed=size(host.peak), has=size(room), holds=holds, remedy=remedy)
 
 
+def push_limits(planner: Planner) -> list[Limit]:
+    """Return whether pushes reach the engines and find room; nothing for a run without any."""
+    return [_way_of_pushes(planner)] if planner.trains and planner.plays else []
+
+
 def _way_of_pushes(planner: Planner) -> Limit:
-    """Return whether pushes reach the engines and find room."""
     push = planner.push
     copies = (
         f"{size(push.copies * push.nbytes)} of the weights in main memory" if push.copies else "no copy of the weights"
