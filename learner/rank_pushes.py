@@ -22,9 +22,7 @@ class RankPushes:
         self._config, self._rank, self._heart = config, rank, heart
         self._transport: SegmentTransport[Any] | None = None  # kept from model to model, as its ways to the engines are
         self._publisher: WeightPublisher | BucketPublisher | AdapterPublisher | None = None
-        self._alone: bool | None = (
-            None  # whether this model's adapters are pushed without what they stand beside, once asked
-        )
+        self._alone: bool | None = None  # whether this model's adapters are pushed without their base, once asked
         self._has_base = False  # whether that was published
 
     def publish(self, version: int, engine: DeepSpeedEngine) -> WeightManifest | None:

@@ -1,9 +1,11 @@
 """Ray itself: joining a cluster or starting one on this machine, and leaving it."""
 
+import json
 import os
 from pathlib import Path
 
 import ray
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.job_config import JobConfig
 
 from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
@@ -30,8 +32,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> Path | None:
     # Its head would remember 100,000 calls at 2 kB each, growing for hours; without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
-    variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)}
-    variables |= {name: os.environ[name] for name in (VLLM_LEVEL,) if name in os.environ}  # a cluster has its own
+    variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _vllm_level()
     joined = ray.init(
         address=address,
         namespace="temper",
@@ -42,6 +43,16 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> Path | None:
         **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )
     return Path(joined.address_info["session_dir"]) / "logs"
+
+
+def _vllm_level() -> dict[str, str]:
+    """Return how much vLLM is to log in workers, as the nodes of a cluster have variables of their own.
+
+    Nothing where a submitted job says so itself: Ray refuses to start where it is told twice.
+    """
+    job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
+    told = (job.get("runtime_env") or {}).get("env_vars") or {}
+    return {name: os.environ[name] for name in {VLLM_LEVEL} & os.environ.keys() - told.keys()}
 
 
 def stop_ray() -> None:

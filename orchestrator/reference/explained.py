@@ -1,12 +1,10 @@
 """One setting explained: what it is, what it is worth in a file and why, who reads it, what a change of it means."""
 
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from envs.core.setting import Kind
-from orchestrator.profiles.asked import CHOSEN
+from orchestrator.profiles.asked import CHOSEN, found
 from orchestrator.reference.catalog import NamedSetting, below, named_setting
 from orchestrator.reference.origin import origin, stands
 from orchestrator.reference.readers import readers_in_words
@@ -65,17 +63,10 @@ def _values(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
     for key in keys:
         shown = f"{key}: " if len(keys) > 1 else ""
         if stands(file.values, key):
-            lines.append(f"{shown}{value_text(_found(file.values, key))} ({origin(key, file)})")
+            lines.append(f"{shown}{value_text(found(file.values, key))} ({origin(key, file)})")
         else:
             lines.append(f"{shown}none ({key.rpartition('.')[0]} has no such entry)")
     return lines
-
-
-def _found(values: Mapping[str, Any], key: str) -> Any:
-    value: Any = values
-    for word in key.split("."):
-        value = value[word] if isinstance(value, Mapping) else None
-    return value
 
 
 def _inside(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
@@ -98,7 +89,7 @@ def _value_inside(setting: Setting, key: str, file: ResolvedFile | None) -> str:
     if setting.is_section:
         return "section"
     given = file is not None and stands(file.values, key)
-    return _cut(value_text(_found(file.values, key)) if file and given else setting.default_text, width=30)
+    return _cut(value_text(found(file.values, key)) if file and given else setting.default_text, width=30)
 
 
 def _cut(text: str, width: int = WIDTH) -> str:

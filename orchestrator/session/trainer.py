@@ -47,10 +47,8 @@ class Trainer:
         self.learner: TrainerGroup | None = None
         self.renewals = 0
         """How often the ranks died and others took over."""
-        self._said = ""
-        """What was told last of how weights travel."""
-        self._said_adapters = ""
-        """What was told last of how adapters do."""
+        self._told: dict[str, str] = {}
+        """What was told last of how weights travel, and of how adapters do."""
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
         self._unscored: set[str] = set()
         self._turn_ends: dict[str, str] = {}
@@ -99,10 +97,7 @@ class Trainer:
         parameters = await in_thread(require_whole, self._run.model_dir)
         nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
         choice = choose(learner.transport, ground, sparse=learner.sparse_push, nbytes=nbytes)
-        news = f"weights travel by {choice.transport}: {choice.why}"
-        if news != self._said:
-            self._run.progress.note(news)
-            self._said = news
+        self._tell("weights", f"weights travel by {choice.transport}: {choice.why}")
         return choice.transport
 
     async def renew(self, death: LearnerDied) -> None:
@@ -166,9 +161,13 @@ class Trainer:
             if why
             else "pushes carry adapters alone after the first, and the engines add them to the weights that they keep"
         )
-        if news != self._said_adapters:
+        self._tell("adapters", news)
+
+    def _tell(self, what: str, news: str) -> None:
+        """Say how something travels where that is news."""
+        if self._told.get(what) != news:
             self._run.progress.note(news)
-            self._said_adapters = news
+            self._told[what] = news
 
     def _began_with(self, name: str) -> Path:
         """Return the model that an instance began with, which its adapters or its reference belong to."""

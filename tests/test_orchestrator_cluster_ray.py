@@ -1,0 +1,23 @@
+"""Tests of what workers of a cluster are told by their environment."""
+
+import json
+
+import pytest
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+from orchestrator.cluster.ray_cluster import _vllm_level
+from orchestrator.run.noise import VLLM_LEVEL
+
+
+def test_workers_are_told_how_much_vllm_logs_but_for_a_job_that_tells_them_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(RAY_JOB_CONFIG_JSON_ENV_VAR, raising=False)
+    monkeypatch.delenv(VLLM_LEVEL, raising=False)
+    assert _vllm_level() == {}
+    monkeypatch.setenv(VLLM_LEVEL, "DEBUG")
+    assert _vllm_level() == {VLLM_LEVEL: "DEBUG"}
+    monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {"HF_HOME": "/models"}}}))
+    assert _vllm_level() == {VLLM_LEVEL: "DEBUG"}
+    monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {VLLM_LEVEL: "ERROR"}}}))
+    assert _vllm_level() == {}
