@@ -16,6 +16,7 @@ from test_orchestrator_session import HealthyLearner
 from envs.core.member import MemberNow
 from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import TrainBatch
+from learner.token_records import TokenRecord
 from orchestrator.audit.audit import audit
 from orchestrator.deadline import StopFlag
 from orchestrator.pipeline.config import load_config
@@ -94,6 +95,9 @@ class MortalLearner(HealthyLearner):
 
     async def restore(self, directory: Path) -> None:
         self.steps = int(directory.name)
+
+    async def token_records(self) -> list[TokenRecord]:
+        return []
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         self.steps += 1

@@ -192,7 +192,11 @@ def test_the_same_task_is_shown_of_two_evaluations(page: "Page", evaluation: str
 
 def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: RunDir) -> None:
     command = [sys.executable, "-m", "orchestrator", "view", str(run.root)]
-    serving = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began the tests behind `&`
+    try:
+        serving = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+    finally:
+        signal.signal(signal.SIGINT, ours)
     try:
         assert serving.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+/", serving.stdout.readline())

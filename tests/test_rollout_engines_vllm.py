@@ -182,8 +182,10 @@ async def prefixes_are_computed_once(setup: Setup, *, cached: bool) -> None:
 async def the_learner_has_its_shift(setup: Setup) -> None:
     """An engine that sleeps has given its cache back, answers, loads while it sleeps, and goes on with what it froze."""
     engine, rank = setup.engine, setup.rank
-    running = asyncio.create_task(setup.sample(4, tokens=150))
-    await asyncio.sleep(0.3)
+    running = asyncio.create_task(setup.sample(4, tokens=300))
+    while not engine._llm.get_num_unfinished_requests():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
     before = await engine.holding()
     await engine.occupy(weights=False, cache=False, limit_s=60.0)
     asleep = await engine.holding()
@@ -197,7 +199,7 @@ async def the_learner_has_its_shift(setup: Setup) -> None:
     rank.occupy(weights=False, states=False)
     assert not running.done()
     await engine.occupy(weights=True, cache=True, limit_s=60.0)
-    assert {len(said.token_ids) for _, said in await running} <= set(range(1, 151))
+    assert {len(said.token_ids) for _, said in await running} <= set(range(1, 301))
     after = await setup.sample(8, tokens=24)
     rank.occupy(weights=True, states=True)
     assert setup.gap(after) < TOLERANCE
