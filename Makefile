@@ -47,7 +47,7 @@ ui: setup  ## open MLflow's pages on http://127.0.0.1:5000
 submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
 	@$(PY) -m orchestrator submit $(CONFIG) $(ARGS)
 
-test: setup  ## set up, run the tests, two files at a time: 20 minutes
+test: setup  ## set up, run the tests, two files at a time: a quarter of an hour
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: setup  ## run the tests that take long: every row, every generator, every attack

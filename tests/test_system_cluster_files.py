@@ -1,0 +1,72 @@
+"""The image, the job of KubeRay and the script of Slurm agree with the checkout: names, versions, commands that load."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.pipeline.config import unsettled_config
+
+ROOT = Path(__file__).parent.parent
+PLACE = ROOT / "docs" / "clusters"
+INSTRUCTIONS = {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "ENV", "CMD"}
+
+
+def pinned(package: str, lock: str) -> str:
+    """The version of a package in a lock file."""
+    found = re.search(rf"^{package}==(\S+)", (ROOT / "requirements" / lock).read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_the_image_is_made_of_what_the_checkout_has() -> None:
+    text = re.sub(r"\\\n\s*", " ", (PLACE / "Dockerfile").read_text(encoding="utf-8"))
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert {word for word, _ in lines} <= INSTRUCTIONS
+    assert [word for word, _ in lines][:2] == ["FROM", "ARG"]
+    for sources in (rest.split()[:-1] for word, rest in lines if word == "COPY"):
+        assert all((ROOT / source).exists() for source in sources), sources
+    setup = next(rest for word, rest in lines if "make setup" in rest)
+    assert "STACK=${STACK}" in setup
+    copied = {
+        source for word, rest in lines[: lines.index(["RUN", setup])] if word == "COPY" for source in rest.split()
+    }
+    read = re.findall(
+        r"requirements/|pyproject.toml", (ROOT / "requirements" / "install.sh").read_text(encoding="utf-8")
+    )
+    assert {one.rstrip("/") for one in read} <= copied
+
+
+def test_the_job_of_kuberay_runs_a_recipe_on_pods_of_one_image() -> None:
+    job: dict[str, Any] = yaml.safe_load((PLACE / "rayjob.yaml").read_text(encoding="utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["rayVersion"] == pinned("ray", "gpu.txt")
+    folder, command = job["spec"]["entrypoint"].split(" && ")
+    assert folder == "cd /temper"
+    program, stage, recipe, *overrides = shlex.split(command)
+    assert (program, stage) == ("temper", "run")
+    config = unsettled_config(ROOT / recipe, overrides)
+    pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
+    containers = [container for pod in pods for container in pod["spec"]["containers"]]
+    assert len({container["image"] for container in containers}) == 1
+    for pod in pods:
+        mounts = {one["name"]: one["mountPath"] for one in pod["spec"]["containers"][0]["volumeMounts"]}
+        assert mounts.keys() == {volume["name"] for volume in pod["spec"]["volumes"]}
+        assert mounts["runs"] == config.runs_dir
+    wanted = [container["resources"]["limits"].get("nvidia.com/gpu", 0) for container in containers]
+    assert sum(wanted) == 8  # what the recipe is for
+
+
+def test_the_script_of_slurm_is_a_shell_script_that_starts_ray_and_a_run() -> None:
+    script = PLACE / "run.sbatch"
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=10)
+    text = script.read_text(encoding="utf-8")
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)", text, re.MULTILINE))
+    assert {"nodes", "gpus-per-node", "time", "signal"} <= options.keys()
+    assert re.search(r"sbatch docs/clusters/run.sbatch (\S+)", text)
+    unsettled_config(ROOT / re.findall(r"sbatch docs/clusters/run.sbatch (\S+)", text)[0], [])
+    assert text.index("ray start --head") < text.index("ray start --address") < text.index("temper run")
