@@ -28,7 +28,7 @@ from learner.losses.advantages import differ
 from orchestrator.buffer_state import BufferState, HeldTicket
 from orchestrator.deadline import in_thread
 from orchestrator.mixture import Mixture
-from orchestrator.slots import Dropped, Meter, Occupancy, Slot, SlotState
+from orchestrator.slots import Dropped, HeldSlots, Meter, Occupancy, Slot, SlotState
 from orchestrator.ticket_ledger import TicketLedger, Totals
 from rollout.sampling import PLAIN, Sampling
 from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
@@ -69,7 +69,7 @@ class Buffer:
         self._fewest = fewest
         self._overridden, self._signal = overridden, signal
         self._sampling = sampling
-        self._slots: dict[int, Slot] = {}  # by number, which is the order of admission
+        self._slots = HeldSlots()
         self._again: deque[Slot] = deque()  # of a checkpoint, in their slots already: to be handed out once more
         self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
         self._next = next_ticket
@@ -83,12 +83,12 @@ class Buffer:
     @property
     def slots(self) -> dict[int, tuple[str, SlotState]]:
         """The slots that are held, by their tickets' numbers: environment and state."""
-        return {number: (slot.draw.env, slot.state) for number, slot in self._slots.items()}
+        return {slot.number: (slot.draw.env, slot.state) for slot in self._slots}
 
     @property
     def unfinished(self) -> set[int]:
         """The tickets that hold a slot and have no group yet."""
-        return {number for number, slot in self._slots.items() if slot.group is None}
+        return {slot.number for slot in self._slots if slot.group is None}
 
     async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
         """Wait for a free slot, and return the right to start the next group; those of a checkpoint come first.
@@ -101,7 +101,7 @@ class Buffer:
             slot = self._next_slot(mixture, version.value)
         task = await in_thread(mixture.task, slot.draw)
         self._measure()
-        slot.state = SlotState.GENERATING
+        self._slots.enter(slot, SlotState.GENERATING)
         slot.ticket = Ticket(number=slot.number, task=task, admitted=slot.admitted, sampling=self._sampling)
         return slot.ticket
 
@@ -113,10 +113,12 @@ class Buffer:
             return slot
         if self._later:
             held = self._later.popleft()
-            self._slots[held.number] = slot = Slot(number=held.number, draw=held.draw, admitted=version)
+            slot = Slot(number=held.number, draw=held.draw, admitted=version)
+            self._slots.add(slot)
             self._ledger.reissued(slot.number, why="restored")
         else:
-            self._slots[self._next] = slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
+            slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
+            self._slots.add(slot)
             self._next += 1
             self._totals = replace(self._totals, issued=self._totals.issued + 1)
             self._ledger.admitted(slot.number, slot.draw, version)  # the last, as it may fail: no task is lost then
@@ -136,19 +138,21 @@ class Buffer:
             if len(group.trajectories) < self._fewest:
                 self._fail(slot, group)
             else:
-                slot.group = group
-                slot.state = SlotState.READY if self._teaches(group) else SlotState.GENERATING
+                self._slots.finish(slot, group)
+                self._slots.enter(slot, SlotState.READY if self._teaches(group) else SlotState.GENERATING)
             self._decide()
             self._changed.notify_all()
 
     def _decide(self) -> None:
         """Drop or keep the groups without signal as far as it is certain whether earlier ones leave them to be dropped."""
+        if not self._slots.any_undecided:
+            return
         earlier = 0  # of which it is not certain yet
-        for slot in self._in(SlotState.MAKING, SlotState.GENERATING):
+        for slot in self._slots.missing:
             if slot.group is not None and self.dropped.no_signal + earlier < self._max_drops:
                 self._drop(slot, slot.group)
             elif slot.group is not None and self.dropped.no_signal >= self._max_drops:
-                slot.state = SlotState.READY
+                self._slots.enter(slot, SlotState.READY)
             else:
                 earlier += self.max_lag == 0
 
@@ -158,9 +162,9 @@ class Buffer:
             await self._changed.wait_for(lambda: self._step_is_ready(version))
             self._measure()
             groups = []
-            for slot in self._in(SlotState.READY)[: self._per_step]:
+            for slot in self._slots.in_state(SlotState.READY)[: self._per_step]:
                 assert slot.group is not None
-                slot.state = SlotState.TRAINING
+                self._slots.enter(slot, SlotState.TRAINING)
                 groups.append(slot.group)
             return groups
 
@@ -168,7 +172,7 @@ class Buffer:
         """Let the groups of a step that the learner did not begin wait again."""
         self._measure()
         for slot in self._taken():
-            slot.state = SlotState.READY
+            self._slots.enter(slot, SlotState.READY)
 
     async def trained(self, step: int) -> Dropped:
         """Take note that the learner made its step with what was taken: a checkpoint from now on is without it. Return what was
@@ -190,12 +194,12 @@ class Buffer:
         """Free the slots of a step: the engines serve its weights."""
         async with self._changed:
             self._measure()
-            self._slots = {n: slot for n, slot in self._slots.items() if slot.trained != step}
+            self._slots = HeldSlots(slot for slot in self._slots if slot.trained != step)
             self._changed.notify_all()
 
     def totals(self) -> Totals:
         """Return what became of all tickets so far."""
-        in_flight = sum(not slot.trained for slot in self._slots.values()) + len(self._later)
+        in_flight = sum(not slot.trained for slot in self._slots) + len(self._later)
         return replace(self._totals, in_flight=in_flight)
 
     def occupancy(self) -> Occupancy:
@@ -206,14 +210,11 @@ class Buffer:
 
     def _measure(self) -> None:
         """Count the time until now, before something changes."""
-        self._meter.count([slot.state for slot in self._slots.values()], now=self._clock())
-
-    def _in(self, *states: SlotState) -> list[Slot]:
-        return [slot for slot in self._slots.values() if slot.state in states]
+        self._meter.count(self._slots.counts, now=self._clock())
 
     def _taken(self) -> list[Slot]:
         """Return the slots of the step that the learner was given, and has not made yet."""
-        return [slot for slot in self._in(SlotState.TRAINING) if not slot.trained]
+        return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained]
 
     def _teaches(self, group: Group) -> bool:
         return self._signal(group.rewards_G) or group.has_fault(self._overridden)
@@ -232,7 +233,7 @@ class Buffer:
 
     def _set_aside(self, slot: Slot, group: Group) -> None:
         """Free the slot of a group that is not trained on, which is measured with the step."""
-        del self._slots[slot.number]
+        self._slots.remove(slot)
         self.dropped.groups.append(group)
         self.dropped.draws.append(slot.draw)
 
@@ -242,12 +243,11 @@ class Buffer:
         A group is due `max_lag` versions after its admission. Of those that are due within so many further steps, no more
         may be missing now than those steps can train.
         """
-        if len(self._in(SlotState.READY)) < self._per_step:
+        if self._slots.counts[SlotState.READY] < self._per_step:
             return False
-        missing = self._in(SlotState.MAKING, SlotState.GENERATING)
-        steps_left = [slot.admitted.step + self.max_lag - version.step for slot in missing]
+        now = version.step - self.max_lag
         return all(
-            sum(left <= further for left in steps_left) <= further * self._per_step for further in range(self.max_lag)
+            self._slots.missing_until(now + further) <= further * self._per_step for further in range(self.max_lag)
         )
 
     def last_sign(self) -> float:
@@ -256,13 +256,13 @@ class Buffer:
 
     def waiting_for(self) -> str:
         """Return a line for people on the groups that a stuck `take` waits for."""
-        missing = self._in(SlotState.MAKING, SlotState.GENERATING)
+        missing = self._slots.missing
         shown = ", ".join(slot.label for slot in missing[:3])
         return f"{len(missing)} groups that are still generated ({shown})"
 
     def state(self) -> BufferState:
         """Return what a checkpoint holds: every ticket that is not decided yet, and the finished groups."""
-        held = (slot for slot in self._slots.values() if not slot.trained)
+        held = (slot for slot in self._slots if not slot.trained)
         return BufferState.of(held, self._later, self.dropped, next_ticket=self._next, totals=self.totals())
 
     def restore(self, state: BufferState, *, was: WeightVersion, now: WeightVersion, envs: Collection[str]) -> set[int]:
@@ -281,7 +281,7 @@ class Buffer:
         for gone in places.gone:
             self._ledger.dropped(gone.number, why="no_share")
             self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
-        self._slots = {slot.number: slot for slot in places.slots}
+        self._slots = HeldSlots(places.slots)
         self._again = deque(slot for slot in places.slots if slot.group is None)
         self._later = deque(places.later)
         self._decide()

@@ -3,14 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Executor, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from envs.core.bounds import positive
+from envs.core.clock import loop_time
 from envs.core.setting import running
 
 Arguments = TypeVarTuple("Arguments")
@@ -97,10 +97,10 @@ async def within(
     before what is waited for is given up; what comes meanwhile is taken. A `TimeoutError` of the awaitable's own passes through
     unchanged.
     """
-    work, began = asyncio.ensure_future(awaitable), monotonic()
+    work, began = asyncio.ensure_future(awaitable), loop_time()
     try:
         while not work.done():
-            left = max(began, last_sign()) + limit.seconds - monotonic()
+            left = max(began, last_sign()) + limit.seconds - loop_time()
             if left <= 0:
                 stuck = StuckError(
                     f"{stage}: nothing for {limit.seconds:.0f} s while waiting for {waiting_for()}; the same command "
@@ -134,9 +134,20 @@ async def in_thread(function: Callable[[*Arguments], T], *args: *Arguments) -> T
 
     Nothing waits for a call that was given up: unlike a thread of asyncio's own it does not keep the process from ending.
     """
-    future: Future[T] = Future()
-    threading.Thread(target=_settle, args=(future, partial(function, *args)), daemon=True).start()
-    return await asyncio.wrap_future(future)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, function, *args)
+
+
+class _Threads(Executor):
+    """Starts a thread for each call."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any) -> "Future[T]":  # type: ignore[override]
+        """Begin a call."""
+        future: Future[T] = Future()
+        threading.Thread(target=_settle, args=(future, partial(fn, *args)), daemon=True).start()
+        return future
+
+
+_THREADS = _Threads()
 
 
 def _settle(future: "Future[T]", call: Callable[[], T]) -> None:

@@ -30,9 +30,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from time import monotonic
 from typing import Any, TypeVar
 
+from envs.core.clock import loop_time
 from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, VersionCell
@@ -218,10 +218,10 @@ class Loop:
 
     async def _load(self, step: int, push: Push, limit: Deadline) -> float:
         """Let the engines load a push, and free the slots of its step; return how many seconds they took."""
-        began = monotonic()
+        began = loop_time()
         loading = self.rollouts.load_weights(push)
         self.version.value = await self._within(step, "the engines to load weights", loading, limit=limit)
-        seconds = monotonic() - began
+        seconds = loop_time() - began
         self.evaluations.begin(step, self.version.value)
         await self.buffer.release(step)
         return seconds
@@ -230,7 +230,7 @@ class Loop:
         """Wait until the engines have loaded the last push; raise what that failed with."""
         if self._loading is not None:
             loading, self._loading = self._loading, None
-            self._load_s, self._loaded_at = await loading, monotonic()
+            self._load_s, self._loaded_at = await loading, loop_time()
 
     async def _evaluated(self, step: int, evaluated: Awaitable[None]) -> None:
         """Wait for the evaluation that is under way: the weights that are served stay until it has ended."""
@@ -244,7 +244,7 @@ class Loop:
         return await within(self.limit, taking, stage=stage, waiting_for=what, last_sign=self._last_sign)
 
     def _last_sign(self) -> float:
-        load = monotonic() if self._loading is not None else self._loaded_at  # which has a deadline of its own
+        load = loop_time() if self._loading is not None else self._loaded_at  # which has a deadline of its own
         return max(self.buffer.last_sign(), self.evaluations.last_sign(), self.healed(), load)
 
     async def _take(self, producer: asyncio.Task[None]) -> list[Group]:

@@ -1,5 +1,8 @@
-"""The clock of an episode: it runs while something is done for that episode alone, and stands still while it queues."""
+"""The clock of an episode, which runs while something is done for that episode alone and stands still while it queues; and that
+of the event loop, by which everything waits.
+"""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -52,3 +55,13 @@ def off_the_clock() -> Iterator[None]:
         return
     with clock.turned(on=False):
         yield
+
+
+def loop_time() -> float:
+    """Return the seconds of the running event loop, or of the monotonic clock where none runs; that is the same for asyncio's
+    own loops.
+    """
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()

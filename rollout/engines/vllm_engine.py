@@ -44,6 +44,9 @@ from rollout.engines.vllm_stats import StatsRecorder
 class VllmEngine:
     """An `Engine` around vLLM's asynchronous engine, in this process and one child."""
 
+    _grace_s: float | None = None
+    """Seconds in which its processes may end by themselves; None is as many as vLLM gives them."""
+
     def __init__(
         self,
         model_dir: Path,
@@ -168,8 +171,7 @@ class VllmEngine:
         """Return what vLLM sampled. Raises `RuntimeError` where it ended the request by itself, `WorkerDied` where it died."""
         final = None
         try:
-            prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._served))
-            async for output in self._llm.generate(prompt, params, request):
+            async for output in self._llm.generate(self._prompt(prompt_ids), params, request):
                 final = output
         except EngineDeadError as error:
             raise WorkerDied("the engine's process died") from error
@@ -179,6 +181,9 @@ class VllmEngine:
         if sampled.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended request {request} by itself: {sampled.finish_reason}")
         return sampled
+
+    def _prompt(self, ids: Sequence[int]) -> TokensPrompt:
+        return TokensPrompt(prompt_token_ids=list(ids), cache_salt=str(self._served))
 
     async def _experts(self, request: str, sampled: CompletionOutput, *, ids: int) -> Choices:
         if sampled.routed_experts is not None:
@@ -274,6 +279,6 @@ class VllmEngine:
 
     async def close(self) -> None:
         """See `Engine.close`."""
-        self._llm.shutdown()
+        self._llm.shutdown(timeout=self._grace_s)
         self._receiver.close()
         self._scratch.close()

@@ -30,6 +30,7 @@ from envs.core.failure import in_words
 from rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
 from rollout.engines.runners.draft_sampler import DraftSampler
 from rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
+from rollout.engines.runners.layer_recorder import LayerRecorder
 from rollout.engines.runners.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU
 from rollout.weights.adapted import read_weights
@@ -207,6 +208,23 @@ class WorkerExtension:
     def expert_layers(self) -> list[int]:
         """Return the numbers of the model's layers that have experts."""
         return expert_layers(self.model_runner.get_model())  # type: ignore[attr-defined]
+
+    def record_layers(self) -> str:
+        """Record from now on what goes through the model's layers; returns why that can not be, or nothing."""
+        runner = self.model_runner  # type: ignore[attr-defined]
+        layers = runner.model_config.hf_text_config.num_hidden_layers
+        try:
+            self.layer_recorder = LayerRecorder(
+                runner.get_model(), eager=runner.model_config.enforce_eager, layers=layers
+            )
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def take_layers(self, file: str) -> int:
+        """End the recording, and write it where this process is the first; returns how many tokens it is of."""
+        self.layer_recorder.end()
+        return self.layer_recorder.take(file) if self.rank == 0 else 0  # type: ignore[attr-defined]
 
     def take_experts(self, request: str) -> tuple[list[int], bytes]:
         """Return the recorded choices of a request: their shape, and the bytes of 16-bit integers."""

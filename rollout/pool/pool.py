@@ -6,10 +6,11 @@ A worker that dies is replaced (`slot_keeper.py`), and what it was doing is done
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
-from time import monotonic
 from typing import TypeVar
 
+from envs.core.clock import loop_time
 from envs.core.member import Holding, MemberNow
 from envs.core.pulse import WorkerDied
 from rollout.engines.protocol import EngineStats
@@ -24,6 +25,7 @@ from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.delivery import Push
 
 T = TypeVar("T")
+_LOAD = attrgetter("load")
 Spawn = Callable[[int], PoolWorker]
 """Makes the worker of a slot, by its number; what takes time is left to `PoolWorker.placed` and `start`."""
 
@@ -130,9 +132,14 @@ class RolloutPool:
 
     async def _free(self, avoided: WorkerSlot | None) -> WorkerSlot:
         """Wait until a worker serves, and return the one with the least to do, another than `avoided` where there is one."""
-        await self._keeper.until(lambda: self._keeper.awake and bool(self._in(WorkerState.SERVING)))
-        serving = self._in(WorkerState.SERVING)
-        return min([slot for slot in serving if slot is not avoided] or serving, key=lambda slot: slot.load)
+        await self._keeper.until(lambda: self._keeper.awake and self._any_serves())
+        serving = [slot for slot in self._slots if slot.state is WorkerState.SERVING and slot is not avoided]
+        least = min(serving, key=_LOAD, default=avoided)  # for every group, among thousands of workers
+        assert least is not None
+        return least
+
+    def _any_serves(self) -> bool:
+        return any(slot.state is WorkerState.SERVING for slot in self._slots)
 
     def _in(self, *states: WorkerState) -> list[WorkerSlot]:
         return [slot for slot in self._slots if slot.state in states]
@@ -143,7 +150,7 @@ class RolloutPool:
         That is now while none serves and one starts, which has a deadline of its own.
         """
         waits = not self._in(WorkerState.SERVING) and bool(self._in(WorkerState.STARTING))
-        return monotonic() if waits else self._keeper.healed_at
+        return loop_time() if waits else self._keeper.healed_at
 
     def members(self) -> list[MemberNow]:
         """Return what each worker does."""
@@ -177,7 +184,7 @@ class RolloutPool:
 
     def starting(self) -> float:
         """Return a sign of life on the monotonic clock: now while an engine is being started, else 0."""
-        return monotonic() if self._keeper.starting else 0.0
+        return loop_time() if self._keeper.starting else 0.0
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
         """Sample turns by the engines alone, for measurement; returns their tokens."""

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
 
+from envs.core.clock import loop_time
 from envs.core.failure import in_words
 from envs.core.pulse import ProcessDied, WorkerDied
 from rollout.pool.pool_worker import PoolWorker
@@ -88,7 +88,7 @@ class SlotKeeper:
         if slot.state is WorkerState.JOINING and slot.worker is worker and not slot.over.is_set():
             slot.state, slot.served, self._has_served = WorkerState.SERVING, True, True
             if slot.restarts:
-                self.healed_at = monotonic()
+                self.healed_at = loop_time()
             self.changed()
 
     async def until(self, ready: Callable[[], bool]) -> None:
@@ -153,7 +153,7 @@ class SlotKeeper:
                 self._healing.died(slot.worker.name, death)
                 self._healing.restarts.count(death)
                 slot.restarts += 1
-                self.healed_at = monotonic()
+                self.healed_at = loop_time()
                 slot.begin(self._spawn(slot.number))
         except Exception as error:
             self._given_up = self._given_up or error
@@ -165,7 +165,7 @@ class SlotKeeper:
 
     async def _life(self, slot: WorkerSlot) -> WorkerDied | None:
         """Bring a worker up and wait for its end; returns the death that it died, None where it left as it should."""
-        worker, began = slot.worker, monotonic()
+        worker, began = slot.worker, loop_time()
         living = asyncio.create_task(self._live(slot, worker, began))
         over = asyncio.create_task(slot.over.wait())
         try:
@@ -196,15 +196,15 @@ class SlotKeeper:
                 await self._healing.late(worker, late)
             raise WorkerDied(f"{worker.name} {late}") from None
         except Exception as error:
-            if isinstance(error, WorkerDied) or not self._has_served:  # a mistake in the settings, for example
-                raise
+            if isinstance(error, WorkerDied) or error is self._given_up or not self._has_served:
+                raise  # without one that ever served it is a mistake in the settings, for example
             raise WorkerDied(f"{worker.name} did not start: {in_words(error)}") from error
         if confirmed != started.version:
             raise WorkerDied(f"{worker.name} started on version {started.version.step} and confirms {confirmed.step}")
         if slot.state is WorkerState.STARTING:
             slot.state = WorkerState.JOINING
             await self._join(slot, worker, started)
-            serves = f"serves version {self._weights.now.version.step} after {monotonic() - began:.0f} s"
+            serves = f"serves version {self._weights.now.version.step} after {loop_time() - began:.0f} s"
             if slot.restarts:
                 self._healing.healed(worker.name, serves)
             elif self._complete:

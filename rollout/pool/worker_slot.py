@@ -41,11 +41,14 @@ class WorkerSlot:
     tickets: list[int] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     death: WorkerDied | None = None
+    load: int = 0
+    """How many groups it counts as having: a worker that fails at once is free at once, and would attract all work."""
 
     def begin(self, worker: PoolWorker) -> None:
         """Give the place to a newcomer."""
         self.worker, self.state, self.death = worker, WorkerState.STARTING, None
         self.streak, self.tickets, self.over = 0, [], asyncio.Event()
+        self._weigh()
 
     def end(self, worker: PoolWorker, death: WorkerDied) -> None:
         """Take no more from a worker that died, or is taken for dead; nothing where another one has its place already."""
@@ -61,10 +64,12 @@ class WorkerSlot:
         """Count a group as in flight during the block; gives the worker."""
         worker, tickets = self.worker, self.tickets
         tickets.append(ticket)
+        self._weigh()
         try:
             yield worker
         finally:
             tickets.remove(ticket)
+            self._weigh()
             if self.state is WorkerState.DRAINING and not tickets:
                 self.over.set()
 
@@ -74,17 +79,17 @@ class WorkerSlot:
             return
         if group.trajectories or not group.worth_retrying:
             self.streak = 0
+            self._weigh()
             return
         self.streak = min(self.streak + 1, LONGEST_STREAK)
+        self._weigh()
         kinds = {failure.kind for failure in group.failures}
         if self.streak >= BROKEN_AFTER and kinds == {FailureKind.ENGINE}:
             said = group.failures[-1].message
             self.end(worker, WorkerDied(f"{worker.name} generated nothing for {self.streak} groups in a row: {said}"))
 
-    @property
-    def load(self) -> int:
-        """How many groups it counts as having: a worker that fails at once is free at once, and would attract all work."""
-        return len(self.tickets) + 2**self.streak - 1
+    def _weigh(self) -> None:
+        self.load = len(self.tickets) + 2**self.streak - 1
 
     @property
     def takes_weights(self) -> bool:

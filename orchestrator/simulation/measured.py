@@ -1,0 +1,145 @@
+"""Speeds and lengths of a run that was made, read from its metrics and trajectories.
+
+Of an engine two numbers are found by least squares over the steps: a pass takes a + b n seconds with n sequences, so an engine
+is busy for a * passes + b * tokens in a step. At lag 0 it is busy while the loop waits for groups, above it all the step long,
+less the loads: where the learner hardly waits they may have stood idle, which is said beside the speeds.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from orchestrator.planning.comparison import FILLING, measured_work
+from orchestrator.planning.plan import planned_config
+from orchestrator.planning.planner import Planner
+from orchestrator.planning.seconds.work import Work
+from orchestrator.run.folder import RunDir
+from orchestrator.run.metrics_log import MetricsRow, read_metrics
+from orchestrator.simulation.speeds import START_S, Speeds
+from rollout.weights.transports.catalog import transport_kind
+
+WAITING = 0.1
+"""The share of a step that the learner waits, below which the engines may have stood idle at lag 1 or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a run measured. `groups` are the lengths of recorded answers, group by group; none where none were recorded."""
+
+    speeds: Speeds
+    work: Work
+    groups: tuple[tuple[int, ...], ...]
+
+
+def measured_by(run: Path, planner: Planner, *, steps: range | None = None, start_s: float = START_S) -> Measured:
+    """Return what a run measured by its own settings, of these steps alone where they are given.
+
+    Of `planner` are the hardware, and how many sequences the engines of the simulation have.
+
+    Raise `FileNotFoundError` where there is no such run, `ValueError` where it has no step of the stage that is simulated.
+    """
+    folder = RunDir(run)
+    for file in (folder.metrics, folder.config):
+        if not file.is_file():
+            raise FileNotFoundError(f"{run} is no run's folder with steps: it has no {file.name}")
+    own = Planner(*planned_config(folder.config, [], planner.site), planner.site, planner.assumptions)
+    planned, most = own.work, planner.config.rollout.engine.max_sequences
+    if planned is None:
+        raise ValueError("`stages` lists neither rl nor distill: there is no loop to simulate")
+    rows = steps_of(folder, planned.stage)
+    rows = rows[FILLING:] if steps is None else [row for row in rows if row.step in steps]
+    if not rows:
+        raise ValueError(f"{run} has too few steps of {planned.stage} to measure by: it needs at least {FILLING + 1}")
+    work = measured_work(planned, rows)
+    speeds = measured_speeds(own, work, rows, most=most, run=str(run), start_s=start_s)
+    files = folder.trajectory_files(planned.stage)
+    wanted = [path for step, path in files.items() if steps is None or step in steps]
+    return Measured(speeds=speeds, work=work, groups=tuple(group for path in wanted for group in recorded_groups(path)))
+
+
+def steps_of(folder: RunDir, stage: str) -> list[MetricsRow]:
+    """Return the rows of a stage's steps."""
+    rows = [row for row in read_metrics(folder.metrics) if row.stage == stage and row.is_of_its_step]
+    return [row for row in rows if "time/step_s" in row.values]
+
+
+def measured_speeds(
+    planner: Planner, work: Work, rows: Sequence[MetricsRow], *, most: int, run: str, start_s: float
+) -> Speeds:
+    """Return the speeds that these steps had, of engines with up to `most` sequences; `planner` is of the run's settings."""
+    config = planner.config
+    engines = config.rollout.workers
+    beside_s = _mean(rows, "episode/step_s") + _mean(rows, "episode/rest_s")
+    fixed, each = engine_pass(rows, engines=engines, lag=work.lag > 0, beside_s=beside_s)
+    answers = sum(row.values["rollout/answers"] for row in rows)
+    sampled = sum(row.values["rollout/tokens_per_s"] * row.values["time/step_s"] for row in rows)
+    learning = sum(row.values["time/learn_s"] + row.values["time/batch_s"] for row in rows)
+    return Speeds(
+        pass_s=(0.0, *(fixed + each * n for n in range(1, most + 1))),
+        learn_token_s=learning / (sampled + work.prompt_tokens * answers),
+        learn_fixed_s=0.0,
+        publish_s=_mean(rows, "time/publish_s"),
+        load_s=_mean(rows, "push/load_s"),
+        transport=transport_kind(config.learner.transport).name,
+        prompt_tokens=work.prompt_tokens,
+        source=f"measured by {run}{unsure(rows, lag=work.lag > 0)}",
+        beside_s=beside_s,
+        between_s=_mean(rows, "time/log_s") + _mean(rows, "time/save_s"),
+        start_s=start_s,
+    )
+
+
+def unsure(rows: Sequence[MetricsRow], *, lag: bool) -> str:
+    """Return why the engines of these steps may be faster than they seem; empty where they worked all the time."""
+    share = _mean(rows, "time/wait_s") / _mean(rows, "time/step_s")
+    if not lag or share >= WAITING:
+        return ""
+    return (
+        f" (its learner waited only {100 * share:.0f} % of a step: the engines may have stood idle and be faster than is "
+        f"simulated; measure them by a run with max_lag: 0)"
+    )
+
+
+def engine_pass(rows: Sequence[MetricsRow], *, engines: int, lag: bool, beside_s: float) -> tuple[float, float]:
+    """Return a and b of a pass of a + b n seconds, neither below 0.
+
+    Raise `ValueError` where the steps have no pass.
+    """
+    points = [_point(row, engines=engines, lag=lag, beside_s=beside_s) for row in rows]
+    if not any(passes for passes, _, _ in points):
+        raise ValueError("the steps of the run have no engine/passes, by which engines are measured")
+    pp = sum(p * p for p, _, _ in points)
+    pt = sum(p * t for p, t, _ in points)
+    tt = sum(t * t for _, t, _ in points)
+    ps = sum(p * s for p, _, s in points)
+    ts = sum(t * s for _, t, s in points)
+    ground = pp * tt - pt * pt
+    if ground > 1e-9 * pp * tt:
+        fixed, each = (ps * tt - ts * pt) / ground, (ts * pp - ps * pt) / ground
+        if fixed >= 0 and each >= 0:
+            return fixed, each
+    by_pass, by_token = (ps / pp, 0.0), (0.0, ts / tt)
+    return min(by_pass, by_token, key=lambda one: sum((one[0] * p + one[1] * t - s) ** 2 for p, t, s in points))
+
+
+def _point(row: MetricsRow, *, engines: int, lag: bool, beside_s: float) -> tuple[float, float, float]:
+    """Return passes, tokens and busy seconds of an engine in a step."""
+    values = row.values
+    busy = values["time/step_s"] - values["push/load_s"] if lag else values["time/wait_s"] - beside_s
+    return values["engine/passes"] / engines, values["engine/sampled_tokens"] / engines, max(0.0, busy)
+
+
+def recorded_groups(path: Path) -> list[tuple[int, ...]]:
+    """Return the sampled tokens of the answers in a file of trajectories, group by group."""
+    groups: dict[int, list[int]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["failure"] is None:
+            groups.setdefault(row["ticket"], []).append(sum(len(turn["sampled_ids"]) for turn in row["turns"]))
+    return [tuple(lengths) for lengths in groups.values()]
+
+
+def _mean(rows: Sequence[MetricsRow], name: str) -> float:
+    return fmean(row.values.get(name, 0.0) for row in rows)
