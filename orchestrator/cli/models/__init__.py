@@ -1,0 +1,1 @@
+"""Commands about a model beside its runs."""

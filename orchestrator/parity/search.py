@@ -1,0 +1,228 @@
+"""Which setting causes a gap: each that could is changed alone, those first that need no other engine.
+
+as configured --> the trainer changed, sampling changed: no engine is started for these
+              --> the engine changed, the likeliest first, until what is left is a tenth
+              --> where none alone leaves so little: all in their exact form
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from envs.core.failure import in_words
+from orchestrator.parity.answers import Answer, Answered, ask
+from orchestrator.parity.causes import Cause, engine_causes, free_causes, with_all
+from orchestrator.parity.gap import Gap, between
+from orchestrator.parity.layers import LayerFindings, compare_layers
+from orchestrator.parity.setup import Facts, Setup
+from orchestrator.parity.trainer import Trainer
+
+EXACT = 1e-5
+"""Largest difference of a token, in nats, below which there is nothing to explain: float32 on a CPU stays below it."""
+LEFT = 0.1
+"""Share of the gap that a change leaves at the most where it explains the gap."""
+TELLS = 0.5
+"""Share of the gap that a change leaves at the most where it explains some of it: another engine samples other answers, whose
+gap differs by a tenth or two where nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaps:
+    """The three differences of the same tokens: trainer less decoding, trainer less prefill, prefill less decoding.
+
+    The first is at the sampling of the setup, the others are of plain samples, at temperature 1.
+    """
+
+    decoding: Gap
+    prefill: Gap
+    engine: Gap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A change, and the gap that is left with it; None and why where it could not be measured."""
+
+    causes: tuple[Cause, ...]
+    gap: Gap | None
+    fault: str = ""
+
+    @property
+    def name(self) -> str:
+        """What was changed, in words."""
+        return "; ".join(cause.name for cause in self.causes)
+
+    @property
+    def setting(self) -> str:
+        """What is to be written for it."""
+        return " ".join(cause.setting for cause in self.causes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was found: the gaps as configured, the layers, what was tried in its order, and what was left untried."""
+
+    gaps: Gaps
+    layers: LayerFindings | None
+    why_no_layers: str
+    tried: list[Tried]
+    untried: list[Cause] = field(default_factory=list)
+    starts: int = 0
+    seconds: float = 0.0
+
+    @property
+    def nothing_to_explain(self) -> bool:
+        """Whether the sides agree as float32 does."""
+        return max(self.gaps.decoding.largest, self.gaps.prefill.largest) <= EXACT
+
+    @property
+    def cause(self) -> Tried | None:
+        """The change that explains most of the gap, of as few settings as do; None where none explains half of it."""
+        measured = [(one.gap.mean, one) for one in self.tried if one.gap is not None]
+        telling = [(mean, one) for mean, one in measured if mean <= TELLS * self.gaps.decoding.mean]
+        if self.nothing_to_explain or not telling:
+            return None
+        enough = [pair for pair in telling if pair[0] <= LEFT * self.gaps.decoding.mean] or telling
+        return min(enough, key=lambda pair: (len(pair[1].causes), pair[0]))[1]
+
+    @property
+    def nearest(self) -> Tried | None:
+        """The change that leaves least of the gap, however much that is; None where none could be measured."""
+        measured = [(one.gap.mean, one) for one in self.tried if one.gap is not None]
+        return min(measured, key=lambda pair: pair[0])[1] if measured else None
+
+
+class Comparison:
+    """A model whose engines and trainer are compared. Engines that were started alike are started once."""
+
+    def __init__(
+        self,
+        model: Path,
+        facts: Facts,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        tokens: int,
+        end: int,
+        deadline_s: float = 600.0,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`tokens` is the most of an answer, which the id `end` ends; `deadline_s` is that of one engine's work; `tell` gets
+        what is under way.
+        """
+        self._model, self._facts, self._prompts = model, facts, prompts
+        self._tokens, self._end, self._deadline_s, self._tell = tokens, end, deadline_s, tell
+        self._trainer = Trainer(model)
+        self._answered: dict[tuple[str, str], Answered] = {}
+        self._starts = 0
+
+    @property
+    def starts(self) -> int:
+        """How many engines were started, those too that gave no answer."""
+        return self._starts
+
+    def diagnose(self, setup: Setup, *, starts: int = 8, bisect: bool = True) -> Diagnosis:
+        """Compare a setup's sides and, with `bisect`, look for the setting that causes the gap by at most `starts` engines.
+
+        Raise what the first engine raises; one that can't be started for a change is told of.
+        """
+        began, before = time.monotonic(), self.starts
+        base = self._ask(setup, "as configured")
+        gaps = self._gaps(base, setup)
+        layers, why_not = self._layers(base, setup)
+        found = Diagnosis(gaps=gaps, layers=layers, why_no_layers=why_not, tried=[])
+        if bisect and not found.nothing_to_explain:
+            allowed = before + max(1, starts)
+            found = self._bisect(setup, base, found, allowed=allowed)
+        return replace(found, starts=self.starts - before, seconds=time.monotonic() - began)
+
+    def _bisect(self, setup: Setup, base: Answered, found: Diagnosis, *, allowed: int) -> Diagnosis:
+        for cause in free_causes(setup):
+            self._tell(f"with {cause.setting}")
+            answers = base.plain if cause.side == "sampling" else base.answers
+            found = replace(found, tried=[*found.tried, self._tried((cause,), answers, cause.change(setup))])
+        if _explained(found):
+            return found
+        alone = found.gaps.prefill.mean <= LEFT * found.gaps.decoding.mean
+        waiting = engine_causes(setup, self._facts, decoding_alone=alone)
+        while waiting and self.starts < allowed and not _explained(found):
+            cause = waiting.pop(0)
+            found = replace(found, tried=[*found.tried, self._try(setup, (cause,))])
+        exact = [one.causes[0] for one in found.tried if one.causes[0].form == "exact" and one.gap is not None]
+        pairs, whole = _pairs(exact), tuple(exact)
+        for pair in pairs:  # whose engines have answered
+            if pair != whole and not _explained(found) and _explains(both := self._try(setup, pair), found):
+                found = replace(found, tried=[*found.tried, both])
+        if len(whole) > 1 and (whole in pairs or self.starts < allowed) and not _explained(found):
+            found = replace(found, tried=[*found.tried, self._try(setup, whole)])
+        return replace(found, untried=waiting)
+
+    def _try(self, setup: Setup, causes: tuple[Cause, ...]) -> Tried:
+        """Measure the gap with changes that need an engine; what goes wrong there is found too."""
+        changed = with_all(setup, causes)
+        try:
+            answered = self._ask(changed, " ".join(cause.setting for cause in causes))
+        except Exception as error:  # whatever vLLM has against this setting
+            return Tried(causes=causes, gap=None, fault=in_words(error))
+        return self._tried(causes, answered.answers, changed)
+
+    def _tried(self, causes: tuple[Cause, ...], answers: Sequence[Answer], changed: Setup) -> Tried:
+        """Measure the gap of answers with changes; what goes wrong, such as too little memory or a NaN, is found too."""
+        try:
+            return Tried(causes=causes, gap=self._decoding(answers, changed))
+        except Exception as error:
+            return Tried(causes=causes, gap=None, fault=in_words(error))
+
+    def _ask(self, setup: Setup, what: str) -> Answered:
+        key = (setup.engine_key, str(setup.sampling))
+        if key in self._answered:
+            return self._answered[key]
+        self._trainer.release()
+        self._starts += 1
+        self._tell(f"engine {self.starts}: {what}")
+        self._answered[key] = answered = ask(
+            self._model,
+            setup,
+            self._prompts,
+            tokens=self._tokens,
+            end=self._end,
+            deadline_s=self._deadline_s,
+        )
+        self._tell(f"engine {self.starts}: {answered.seconds:.1f} s")
+        return answered
+
+    def _gaps(self, answered: Answered, setup: Setup) -> Gaps:
+        plain = self._trainer.scores(answered.plain, setup.learner)
+        decoded = [answer.decoded_T for answer in answered.plain]
+        prefill = [answer.prefill_T for answer in answered.plain]
+        return Gaps(
+            decoding=self._decoding(answered.answers, setup),
+            prefill=between(plain, prefill),
+            engine=between(prefill, decoded),
+        )
+
+    def _decoding(self, answers: Sequence[Answer], setup: Setup) -> Gap:
+        return between(self._trainer.scores(answers, setup.learner), [answer.decoded_T for answer in answers])
+
+    def _layers(self, answered: Answered, setup: Setup) -> tuple[LayerFindings | None, str]:
+        if answered.watched is None:
+            return None, answered.why_not
+        self._tell("layer by layer")
+        try:
+            return compare_layers(self._trainer, answered.watched, bf16=setup.learner.bf16), ""
+        except ValueError as error:
+            return None, str(error)
+
+
+def _pairs(causes: Sequence[Cause]) -> list[tuple[Cause, ...]]:
+    """Return each cause of the learner beside each of the engine: where both round, either alone may change nothing."""
+    return [(own, other) for other in causes if other.side == "engine" for own in causes if own.side == "learner"]
+
+
+def _explains(one: Tried, found: Diagnosis) -> bool:
+    """Return whether a change leaves a tenth of the gap."""
+    return one.gap is not None and one.gap.mean <= LEFT * found.gaps.decoding.mean
+
+
+def _explained(found: Diagnosis) -> bool:
+    """Return whether a change to an exact form explains the gap."""
+    return any(_explains(one, found) and one.causes[0].form == "exact" for one in found.tried)
