@@ -12,5 +12,6 @@ From the bottom up; each room imports itself and those above it in this list:
                   `rank_pushes` a rank's part in each
     training_state, saving      what a checkpoint has beside the model; how it is copied and written
     update        one update of a model
+    imports_kept  what a process has imported is no garbage
     worker        one rank of the trainer, a plain class; `trainer_group` is all of them as one
 """

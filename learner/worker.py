@@ -21,6 +21,7 @@ from learner.engine.aside import device_bytes
 from learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from learner.engine.frozen_model import FrozenModel
 from learner.engine.optimizer import freeze, learning_rate
+from learner.imports_kept import keep_imports
 from learner.losses.config import LossConfig
 from learner.models.adapters import add_adapters, load_adapters
 from learner.models.expert_replay import ExpertReplay
@@ -59,6 +60,7 @@ class TrainerWorker:
             MASTER_ADDR=master_addr,
             MASTER_PORT=str(master_port),
         )
+        keep_imports()  # an engine of DeepSpeed that begins or ends asks for three collections
         torch.set_num_threads(config.threads)
         transformers_logging.set_verbosity_error()  # on a CPU it warns that GPU kernels are absent
         transformers_logging.disable_progress_bar()

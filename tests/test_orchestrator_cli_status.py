@@ -1,6 +1,7 @@
 """`status` and `scale`, as another terminal sees a run."""
 
 import json
+import socket
 import threading
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pytest
 from rich.console import Console
 
 from orchestrator.__main__ import main
-from orchestrator.cli.status_command import status_table
 from orchestrator.run.folder import RunDir
+from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.supervision.scale import ask_for_workers, take_request
 from orchestrator.supervision.status import EvaluationStatus, MemberStatus, RunStatus, TicketStatus, read_status
+from orchestrator.watching.facts import gather
+from orchestrator.watching.terminal import facts_table
 
 WORKER = MemberStatus(
     name="rollout worker 0",
@@ -28,6 +31,7 @@ WORKER = MemberStatus(
 STARTING = MemberStatus(name="rollout worker 1", state="starting", restarts=0, tickets=())
 STATUS = RunStatus(
     pid=1,
+    host=socket.gethostname(),
     time=1000.0,
     stage="rl",
     step=3,
@@ -52,10 +56,16 @@ def test_a_status_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_a_run_that_goes_on_is_shown_with_its_workers_and_its_oldest_groups_first() -> None:
-    console = Console(width=160)
+def test_a_run_that_goes_on_is_shown_with_its_workers_and_its_oldest_groups_first(tmp_path: Path) -> None:
+    console, folder = Console(width=160), RunDir(tmp_path / "job")
+    folder.open()
+    STATUS.write(folder.root)
+    log = MetricsLog(folder.metrics)
+    log.append("rl", 3, {"env/math/reward": 0.25, "train/lag_tokens": 0.5, "time/eval_s": 0.0})
+    log.event("rl", 3, "alarm", {"rl.bands.entropy": "train/entropy 0.1 is below low=0.2"})
     with console.capture() as shown:
-        console.print(status_table(STATUS, running=True, now=1002.0))
+        console.print(facts_table(gather(folder, now=1002.0)))
+    folder.close()
     text = shown.get()
     for wanted in (
         "rl 3/60, version 4 (driver 1, 2 s ago)",
@@ -64,6 +74,9 @@ def test_a_run_that_goes_on_is_shown_with_its_workers_and_its_oldest_groups_firs
         "4242",
         "node-a",
         "faults: 1",
+        "env/math/reward 0.25, train/lag_tokens 0.5\n",
+        "memory in GiB: driver ",
+        "alarm after step 3: rl.bands.entropy: train/entropy 0.1 is below low=0.2",
         "evaluating rl step 2: 5 of 64 tasks answered in 8 s",
     ):
         assert wanted in text
@@ -122,3 +135,21 @@ def test_what_is_no_request_is_refused_and_taken_away(tmp_path: Path, text: str)
     with pytest.raises(ValueError, match="scale.json"):
         take_request(tmp_path)
     assert take_request(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["view"], ["explain"], ["replay"], ["audit"], ["scale", "--rollout-workers=2"]]
+)
+def test_a_folder_that_is_no_run_is_told_with_the_runs_that_are_there(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    for run, said in (("nope", "none"), ("other", "none"), ("nope", "demo")):
+        if said == "demo":
+            (tmp_path / "runs" / "demo").mkdir(parents=True)
+            (tmp_path / "runs" / "demo" / "config.yaml").touch()
+        assert main([*command, run]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{run} is no run's folder" in line
+        assert line.endswith(said)

@@ -1,7 +1,6 @@
 """The viewer in a real browser: what is seen, clicked and typed. Skips where the machine has no Chromium."""
 
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
 from viewed_run import HOSTILE, SPLIT, write_large_run, write_viewed_run
 
 from orchestrator.__main__ import main
@@ -23,16 +23,7 @@ from orchestrator.viewing.server import ViewServer
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-ARGUMENTS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
-PATIENCE_MS = 10_000
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium is here; Debian and Ubuntu have the package chromium"
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +33,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    with sync_api.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
 def page(browser: "Browser") -> "Iterator[Page]":
     """A page that may load nothing but itself, and must have no error by the end."""
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
-    page.set_default_timeout(PATIENCE_MS)
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    yield page
-    page.close()
+    with one_page(browser) as (page, errors):
+        yield page
     assert errors == []
 
 

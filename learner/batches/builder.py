@@ -5,9 +5,22 @@ from dataclasses import dataclass
 
 from learner.batches.micro_batches import TrainBatch, make_batch
 from learner.batches.pairs import Pair, make_pair_batch
-from learner.batches.samples import TrainingSample
+from learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
 from learner.config import LearnerConfig
-from learner.losses.config import Aggregation
+from learner.losses.config import Aggregation, LossConfig
+from rollout.trajectory import Group
+
+
+def samples_by(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSample]:
+    """Return the samples of sampled answers as a loss trains them; see `samples_from_groups`."""
+    return samples_from_groups(
+        groups,
+        advantage=loss.advantage,
+        advantage_clip=loss.advantage_clip,
+        mask_truncated=loss.mask_truncated,
+        overrides=loss.overrides,
+        normalise=not loss.normalises_divergence,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +43,13 @@ class BatchBuilder:
             constant_length=constant_length,
             shared_prompts=self.config.shared_prompts,
         )
+
+    def of_groups(self, groups: Sequence[Group], loss: LossConfig, *, updates: int) -> list[TrainBatch]:
+        """Return the batches of a step on sampled answers, one for each of its `updates`."""
+        return [
+            self.of_samples(part, aggregation=loss.aggregation, constant_length=loss.constant_length)
+            for part in mini_batches(samples_by(loss, groups), count=updates)
+        ]
 
     def of_pairs(self, pairs: Sequence[Pair]) -> TrainBatch:
         """Return the batch of one update on preferences; see `make_pair_batch`."""

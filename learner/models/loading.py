@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from learner.config import Recomputed
 from learner.models import mamba_scan
@@ -41,6 +42,18 @@ def read_model(directory: Path, *, device: Device | None = None) -> PreTrainedMo
     require_kernels(model, device=device or training_device())
     mamba_scan.match_engine(model)
     return model
+
+
+def file_names(directory: Path) -> dict[str, str]:
+    """Return by the name of each parameter in a model's file that in the model, where one stands for one. Reads no weights."""
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    found: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
+        in_file = list(revert_weight_conversion(model, {name: parameter.detach()}))
+        found |= {in_file[0]: name} if len(in_file) == 1 else {}
+    return found
 
 
 def recompute(model: PreTrainedModel, kind: Recomputed) -> None:

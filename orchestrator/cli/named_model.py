@@ -7,6 +7,8 @@ from orchestrator.settings.model_source import ModelSource
 
 RUNS = "runs"
 """Where runs lie that no configuration places."""
+LEFT = ("config.yaml", "manifest.json", "metrics.jsonl", "status.json", "trajectories", "eval")
+"""What tells the folder of a run, or of an evaluation, from others."""
 
 
 def path_of_run(text: str) -> Path:
@@ -19,6 +21,15 @@ def run_folder(given: str, runs_dir: str) -> Path | None:
     """Return the folder of the run that is named, by its folder or its name in `runs_dir`; None where there is none."""
     places = (Path(given), Path(runs_dir) / given)
     return next((place for place in places if (place / "manifest.json").is_file()), None)
+
+
+def require_run(folder: Path) -> RunDir:
+    """Return the run in a folder. Raise `FileNotFoundError`, with the runs that there are, where none has left anything."""
+    if any((folder / name).exists() for name in LEFT):
+        return RunDir(folder)
+    there = sorted(path.parent.name for path in Path(RUNS).glob("*/config.yaml"))
+    has = f"in {RUNS}/ are {', '.join(there)}" if there else f"in {RUNS}/ of the current folder are none"
+    raise FileNotFoundError(f"{folder} is no run's folder; give a run's folder or its name: {has}")
 
 
 def newest_model(folder: Path) -> Path:

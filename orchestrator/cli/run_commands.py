@@ -9,8 +9,6 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from orchestrator.bench.all import bench, print_bench
-from orchestrator.bench.growth import bench_growth, write_growth
 from orchestrator.cli.screen_options import set_log_level
 from orchestrator.cli.submit import submit
 from orchestrator.deadline import StuckError
@@ -75,6 +73,10 @@ def reported(work: Callable[[], int]) -> int:
 
 
 def _measure(config: Config, *, growth: bool) -> None:
+    # Imported here: DeepSpeed takes seconds, and a run's driver needs it in its ranks alone.
+    from orchestrator.bench.all import bench, print_bench
+    from orchestrator.bench.growth import bench_growth, write_growth
+
     mixture = open_mixture(config.environments, {}, split="train", seed=config.seed)
     if not growth:
         print_bench(asyncio.run(bench(config, mixture)))

@@ -20,23 +20,31 @@ def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = No
     What a model wrote never stands in it as HTML: columns are base64, and the code puts text into text nodes alone. The
     page's own code is named by its hash in a policy (Content Security Policy), so that no other would run.
     """
-    code = (HERE / "viewer.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    policy = f"{POLICY}; script-src 'sha256-{digest}'"
     parts = {} if archives is None else _parts(archives)
     data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts.items()]
-    shell = (HERE / "viewer.html").read_text(encoding="utf-8")
+    return filled(HERE / "viewer.html", run | {"offline": archives is not None}, data="\n".join(data))
+
+
+def filled(shell: Path, facts: dict[str, Any], *, data: str = "") -> str:
+    """Return a page of its HTML file, and of the CSS and JavaScript of the same name beside it, with facts as plain JSON data.
+
+    The style of the viewer comes first. The page's code is the only one that may run.
+    """
+    code = shell.with_suffix(".js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    styles = dict.fromkeys((HERE / "viewer.css", shell.with_suffix(".css")))
+    page = shell.read_text(encoding="utf-8")
     for name, text in (
-        ("POLICY", policy),
-        ("STYLE", (HERE / "viewer.css").read_text(encoding="utf-8")),
-        ("RUN", in_script(run | {"offline": archives is not None})),
-        ("DATA", "\n".join(data)),
+        ("POLICY", f"{POLICY}; script-src 'sha256-{digest}'"),
+        ("STYLE", "\n".join(style.read_text(encoding="utf-8") for style in styles)),
+        ("RUN", in_script(facts)),
+        ("DATA", data),
         ("CODE", code),
     ):
-        before, mark, after = shell.partition(f"<!--{name}-->")
-        assert mark, f"viewer.html has no place for {name}"
-        shell = before + text + after
-    return shell
+        before, mark, after = page.partition(f"<!--{name}-->")
+        assert mark, f"{shell.name} has no place for {name}"
+        page = before + text + after
+    return page
 
 
 def in_script(value: Any) -> str:

@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
-from orchestrator.cli.named_model import path_of_run
+from orchestrator.cli.named_model import path_of_run, require_run
 from orchestrator.run.folder import RunDir, write_whole
 from orchestrator.viewing.archive import Archive
+from orchestrator.viewing.loopback import opened, serve_until_interrupt
 from orchestrator.viewing.page import document
 from orchestrator.viewing.recorded_file import chosen_file
 from orchestrator.viewing.run_facts import facts_of, tokenizer_of_run
@@ -41,9 +42,7 @@ def add_view_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _view(given: argparse.Namespace) -> int:
-    run = RunDir(given.run)
-    if not given.run.is_dir():
-        raise FileNotFoundError(f"{given.run} is no folder of a run")
+    run = require_run(given.run)
     if given.out is None:
         if given.step or given.evaluation or given.against:
             raise ValueError(
@@ -64,17 +63,7 @@ def _view(given: argparse.Namespace) -> int:
 
 
 def _serve(run: RunDir, port: int) -> int:
-    try:
-        server = ViewServer(run, port=port)
-    except OSError as error:
-        raise ValueError(
-            f"--port {port}: {error.strerror or error}; choose another, or leave it out for one that is free"
-        ) from error
+    server = opened(lambda: ViewServer(run, port=port), port)
     server.shelf.read_ahead()
-    with server:
-        print(f"{run.root} is at {server.address} (Ctrl-C ends it)", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()
+    serve_until_interrupt(server, str(run.root))
     return 0

@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.audit.audit import Audit, audit
-from orchestrator.cli.named_model import path_of_run
-from orchestrator.run.folder import RunDir
+from orchestrator.cli.named_model import path_of_run, require_run
 
 COLUMNS = (
     *("stage", "steps", "issued", "trained", "dropped", "failed"),
@@ -63,7 +62,7 @@ def print_audit(found: Audit, console: Console) -> None:
 
 
 def _audit(given: argparse.Namespace) -> int:
-    found = audit(RunDir(given.run.resolve()))
+    found = audit(require_run(given.run.resolve()))
     if given.json:
         print(json.dumps(found.as_json(), indent=1))
     else:

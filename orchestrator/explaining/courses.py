@@ -1,0 +1,81 @@
+"""The course of each metric over the steps of a stage, and what kind of thing it measures."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+
+from orchestrator.explaining.bends import noise_of
+from orchestrator.run.metrics_log import MetricsRow
+
+Kind = Literal["learning", "given", "machine"]
+"""What the model and its rewards do; what settings and the mixture lay down; what the processes and the clock do."""
+MACHINE = ("time/", "episode/", "engine/", "push/", "buffer/", "rollout/dropped", "rollout/episodes_")
+MACHINE_ENDINGS = ("_s", "step_seconds", "failure_rate", "failures_retried", "per_s")
+GIVEN = ("train/learning_rate", "train/lag_", "train/updates", "rollout/partial", "rollout/answers")
+GIVEN_ENDINGS = ("/groups", "/groups_trained")
+SAME = ("/reward_trained", "/parts/correct")
+"""The reward of those groups alone that were trained, which are chosen by it; and what `correct` says too."""
+FEW = 5
+"""Values whose median stands for the beginning, or the end, of a course."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """One metric of one stage over its steps; values that were not finite are left out."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @property
+    def first(self) -> float:
+        """The median of its first values."""
+        return median(self.values[:FEW])
+
+    @property
+    def last(self) -> float:
+        """The median of its last values."""
+        return median(self.values[-FEW:])
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of its noise from step to step, by the median absolute deviation of its differences."""
+        changes = np.diff(np.array(self.values))
+        return noise_of(changes) / math.sqrt(2) if len(changes) else 0.0
+
+    def smoothed(self) -> list[float]:
+        """Return medians of three neighbours, so that no single step counts."""
+        values = self.values
+        return [median(values[max(0, at - 1) : at + 2]) for at in range(len(values))]
+
+
+def courses_of(rows: Iterable[MetricsRow], stage: str) -> dict[str, Course]:
+    """Return the courses of an instance of a stage by metric, in the order in which its rows have them."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        if row.stage == stage and row.event is None:
+            for name, value in row.values.items():
+                if math.isfinite(value):
+                    points.setdefault(name, []).append((row.step, value))
+    return {
+        name: Course(name=name, steps=tuple(s for s, _ in each), values=tuple(v for _, v in each))
+        for name, each in points.items()
+    }
+
+
+def kind_of(metric: str) -> Kind:
+    """Return what kind of thing a metric measures."""
+    if metric.startswith(MACHINE) or metric.endswith(MACHINE_ENDINGS):
+        return "machine"
+    if metric.startswith(GIVEN) or metric.endswith(GIVEN_ENDINGS):
+        return "given"
+    return "learning"
+
+
+def is_told(metric: str) -> bool:
+    """Return whether a bend of it says something that no other metric says better."""
+    return not metric.endswith(SAME)

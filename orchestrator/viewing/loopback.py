@@ -1,0 +1,87 @@
+"""A server of pages on loopback alone, by the standard library: what it answers to a path is a function's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+LOOPBACK = "127.0.0.1"
+NAMES = (LOOPBACK, "localhost")
+"""What a browser on this machine calls it; under another name that leads here it is somebody else's page that asks."""
+REQUEST_S = 30.0
+"""How long a browser may take to send a request or to take its answer, in seconds."""
+HTML, JSON = "text/html; charset=utf-8", "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What lies at a path. `kind` is its media type."""
+
+    body: bytes
+    kind: str = "text/plain"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+NOTHING = Answer(body=b"nothing lies here\n", status=HTTPStatus.NOT_FOUND)
+REFUSED = Answer(body=b"this page answers to 127.0.0.1 and localhost alone\n", status=HTTPStatus.FORBIDDEN)
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """Serves what `answer` gives for a path, at `address`, from a thread a request."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[str], Answer], *, port: int = 0) -> None:
+        """Listen on a port of loopback, with 0 one that is free. Raise `OSError` where it is taken."""
+        super().__init__((LOOPBACK, port), _Request)
+        self.answer = answer
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        return f"http://{LOOPBACK}:{self.server_port}/"
+
+
+Server = TypeVar("Server", bound=LoopbackServer)
+
+
+def opened(make: Callable[[], Server], port: int) -> Server:
+    """Return a server that listens. Raise `ValueError` where the port that was asked for is taken."""
+    try:
+        return make()
+    except OSError as error:
+        raise ValueError(
+            f"--port {port}: {error.strerror or error}; choose another, or leave it out for one that is free"
+        ) from error
+
+
+def serve_until_interrupt(server: LoopbackServer, what: str) -> None:
+    """Say where `what` is served, and serve it until Ctrl-C."""
+    with server:
+        print(f"{what} is at {server.address} (Ctrl-C ends it)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: LoopbackServer
+    timeout = REQUEST_S
+
+    def do_GET(self) -> None:
+        """Answer with what lies at the path, if it is this machine that asks."""
+        known = self.headers.get("Host") in {f"{name}:{self.server.server_port}" for name in NAMES}
+        answer = self.server.answer(unquote(urlsplit(self.path).path)) if known else REFUSED
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing of each request."""

@@ -1,0 +1,47 @@
+"""The live page of a run: its facts as JSON, polled by a page of HTML, and the viewer below it."""
+
+import json
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+from orchestrator.run.folder import RunDir
+from orchestrator.viewing.loopback import HTML, JSON, NOTHING, Answer
+from orchestrator.viewing.page import filled
+from orchestrator.viewing.server import Shelf
+from orchestrator.watching.facts import gather
+
+SHELL = Path(__file__).with_name("status.html")
+FACTS = "/facts.json"
+VIEW = "/view"
+
+
+class LivePage:
+    """What lies where: the page at "/", its facts at `FACTS`, the viewer of the run's answers below `VIEW`."""
+
+    def __init__(self, run: RunDir, *, now: Callable[[], float] = time.time) -> None:
+        """`now` is a clock in seconds since 1970."""
+        self._run = run
+        self._now = now
+        self._shelf: Shelf | None = None
+
+    def answer(self, path: str) -> Answer:
+        """Return what lies at a path; may be asked from several threads."""
+        if path == "/":
+            return Answer(body=filled(SHELL, {"run": self._run.root.resolve().name}).encode(), kind=HTML)
+        if path == FACTS:
+            return self._facts()
+        if path.startswith(f"{VIEW}/"):
+            if self._shelf is None:
+                self._shelf = Shelf(self._run)
+            return self._shelf.answer(path.removeprefix(VIEW))
+        return NOTHING
+
+    def _facts(self) -> Answer:
+        try:
+            facts = gather(self._run, now=self._now()).as_json()
+        except (ValueError, OSError) as error:
+            told = json.dumps({"error": str(error)}).encode()
+            return Answer(body=told, kind=JSON, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        return Answer(body=json.dumps(facts, allow_nan=False).encode(), kind=JSON)

@@ -1,0 +1,96 @@
+"""The live page in a real browser: it follows the run, says when the driver is gone, and leads to the viewer."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
+from viewed_run import HOSTILE, write_viewed_run
+
+from orchestrator.run.folder import RunDir
+from orchestrator.run.metrics_log import MetricsLog
+from orchestrator.supervision.status import MemberStatus, RunStatus
+from orchestrator.viewing.loopback import LoopbackServer
+from orchestrator.watching.live_page import LivePage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with launched() as browser:
+        yield browser
+
+
+def tell(run: RunDir, log: MetricsLog, *, step: int) -> None:
+    """Write what a driver writes after a step."""
+    log.append("rl", step, {"env/math/reward": step / 10, "train/lag_tokens": 0.5})
+    RunStatus(
+        pid=1,
+        time=1000.0,
+        stage="rl",
+        step=step,
+        steps=60,
+        version=step,
+        buffer={"ready": 2},
+        tickets=(),
+        members=(MemberStatus(name=HOSTILE, state="serving", restarts=0, tickets=(), doing="a pass"),),
+        failures={},
+        faults=0,
+    ).write(run.root)
+
+
+def test_the_page_follows_the_run_leads_to_the_viewer_and_says_when_the_driver_is_gone(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    log = MetricsLog(run.metrics)
+    run.open()
+    for step in (1, 2):
+        tell(run, log, step=step)
+    log.event("rl", 2, "alarm", {"rl.bands.kl": HOSTILE})
+    server = LoopbackServer(LivePage(run, now=lambda: 1005.0).answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    expect = sync_api.expect
+    with one_page(browser) as (page, errors):
+        page.goto(server.address)
+        page.wait_for_selector("body[data-ready]")
+        expect(page.locator("#now")).to_have_text("rl 2/60")
+        expect(page.locator("#gone")).to_be_hidden()
+        assert "lag of tokens\t0.5 versions" in page.locator("#state").inner_text()
+        assert page.locator("#processes th").text_content() == HOSTILE
+        assert page.locator("#alarms li").text_content() == f"rl 2: rl.bands.kl: {HOSTILE}"
+        assert (page.title(), page.locator("img").count()) == ("tiny - temper status", 0)
+        curve = page.locator("[data-curve='env/math/reward']")
+        assert len(str(curve.locator("polyline").get_attribute("points")).split()) == 2
+        tell(run, log, step=3)
+        expect(page.locator("#now")).to_have_text("rl 3/60")
+        expect(curve.locator("b")).to_have_text("0.3")
+        assert len(str(curve.locator("polyline").get_attribute("points")).split()) == 3
+        run.close()
+        expect(page.locator("#gone")).to_have_text(
+            "The driver is gone: it told its last 5 s ago. The same command goes on with the run."
+        )
+        page.locator("#recorded a", has_text="step rl/10").click()
+        page.wait_for_selector(".row")
+        assert page.locator(".row").count() == 5
+        assert page.url.startswith(f"{server.address}view/#file=rl-10")
+        page.go_back()
+        expect(page.locator("#gone")).to_be_visible()
+        log.append("rl", 4, {"env/math/reward": 0.4, "train/lag_tokens": float("nan")})
+        expect(page.locator("[data-curve='train/lag_tokens'] b")).to_have_text("-")
+        run.config.write_text('{"name": "tiny", "stages": ["rl"]}', encoding="utf-8")
+        run.store(replace(run.state(), done={"rl": 60}))
+        expect(page.locator("#gone")).to_have_text("The run has ended as planned: all its stages are done.")
+        assert errors == []
+        server.shutdown()
+        server.server_close()
+        expect(page.locator("#gone")).to_have_text(
+            "temper status --serve answers no longer: it has ended, and this page is as it was then."
+        )
