@@ -196,8 +196,10 @@ def test_a_name_can_not_leave_the_folder_of_runs(name: str) -> None:
         Config(name=name, envs=load_config(DEMO, []).envs)
 
 
-def test_the_stages_of_the_readme_are_as_it_says(tmp_path: Path) -> None:
-    (given,) = re.findall(r"```yaml\n(stages:\n.*?)```", Path("README.md").read_text(encoding="utf-8"), re.DOTALL)
+def test_the_stages_of_the_page_of_configuration_are_as_it_says(tmp_path: Path) -> None:
+    (given,) = re.findall(
+        r"```yaml\n(stages:\n.*?)```", Path("docs/configuration.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     path = tmp_path / "run.yaml"
     path.write_text(f"name: x\nenvs: {{math: {{}}, tool_use: {{}}}}\n{given}", encoding="utf-8")
     config = load_config(path, ["rl.steps=200"])

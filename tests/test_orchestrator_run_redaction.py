@@ -7,7 +7,7 @@ import pytest
 from run_folders import with_checkpoint
 
 from orchestrator.__main__ import main
-from orchestrator.pipeline.config import flat_config, load_config, save_config
+from orchestrator.pipeline.config import KINDS, flat_config, load_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.reporting.report import write_report
 from orchestrator.run.folder import RunDir
@@ -52,10 +52,24 @@ def test_a_key_that_names_a_secret_is_known_in_any_spelling(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["eos_token", "bosToken", "PAD_TOKEN", "stop_token", "eos_token_id", "image_token_ids", "nll_per_token"]
+    "key",
+    [
+        "eos_token",
+        "bosToken",
+        "PAD_TOKEN",
+        "stop_token",
+        "eos_token_id",
+        "image_token_ids",
+        "nll_per_token",
+        "token_range",
+    ],
 )
 def test_a_key_that_names_a_token_of_text_is_no_secret(key: str) -> None:
     assert not is_secret(key)
+
+
+def test_no_setting_of_ours_is_taken_for_a_secret() -> None:
+    assert [key for key in KINDS if any(map(is_secret, key.split(".")))] == []
 
 
 def test_an_option_that_names_a_token_of_text_is_there_when_the_run_is_loaded_again(tmp_path: Path, shop: str) -> None:

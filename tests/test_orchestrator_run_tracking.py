@@ -13,8 +13,8 @@ from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
 from orchestrator.run.metrics_log import MetricsLog, read_metrics
-from orchestrator.run.tracking import Ended, MlflowTracker
-from orchestrator.run.unsent_rows import UnsentRows
+from orchestrator.tracking.tracker import Ended, MlflowTracker
+from orchestrator.tracking.unsent_rows import UnsentRows
 
 
 def test_metrics_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ import sys
 from pathlib import Path
 from time import sleep
 from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.run.tracking import Ended, MlflowTracker
+from orchestrator.tracking.tracker import Ended, MlflowTracker
 
 folder = Path(sys.argv[1])
 MlflowTracker(

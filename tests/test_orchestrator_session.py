@@ -136,7 +136,7 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
 
     learner = Learner()
     on_a_run(tmp_path, learner, saved)
-    assert learner.calls == ["use_threads", "load", "checkpoint_bytes", "save", "write"]
+    assert learner.calls == ["use_threads", "load", "checkpoint_bytes", "checkpoint_bytes", "save", "write"]
     later = Learner()
     near = LossConfig(kl_coefficient=0.1)
     assert on_a_run(tmp_path, later, lambda run: begun(run, near)) == 5
@@ -145,6 +145,7 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
         "load",
         "restore",
         "load_reference",
+        "checkpoint_bytes",
     ]  # compared with what the stage began with
 
 
@@ -253,9 +254,9 @@ def test_a_stage_whose_learner_dies_goes_on_from_its_newest_checkpoint_with_new_
     result, calls, said = healed_run(tmp_path, 2, saved=5)
     assert result == Path("[0, 5, 5]")
     assert calls == [
-        ["use_threads", "load", "checkpoint_bytes", "save", "write", "kill"],
-        ["use_threads", "load", "restore", "kill"],
-        ["use_threads", "load", "restore"],
+        ["use_threads", "load", "checkpoint_bytes", "checkpoint_bytes", "save", "write", "kill"],
+        ["use_threads", "load", "restore", "checkpoint_bytes", "kill"],
+        ["use_threads", "load", "restore", "checkpoint_bytes"],
     ]
     assert "the learner has new ranks, which go on after step 5" in said
     events = [row.event for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,12 @@ from orchestrator.pipeline.config import load_config
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
-from orchestrator.run.tracking import Ended
 from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import RunSupervision
 from orchestrator.supervision.scale import ask_for_workers
 from orchestrator.supervision.status import read_status
+from orchestrator.tracking.data_set import DataSet
+from orchestrator.tracking.tracker import Ended
 
 
 class Untracked:
@@ -28,6 +29,16 @@ class Untracked:
     def params(self, values: dict[str, str]) -> None: ...
 
     def artifact(self, path: Path) -> None: ...
+
+    def episodes(self, path: Path) -> None: ...
+
+    def describe(self, note: str) -> None: ...
+
+    def stage(
+        self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
+    ) -> None: ...
+
+    def model(self, path: Path, facts: dict[str, str]) -> None: ...
 
     def close(self, ended: Ended) -> None: ...
 

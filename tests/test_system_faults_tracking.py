@@ -19,6 +19,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
 from orchestrator.run.metrics_log import MetricsRow
+from orchestrator.tracking.metric_names import shown_name
 
 MANY = 2000
 """Steps, more than are made."""
@@ -83,11 +84,12 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def of_the_experiment(server: Server, view: int) -> list[Run]:
-    """Return the runs there that are deleted, or those that are not."""
+    """Return the runs there that are deleted, or those that are not, without those of their stages."""
     client = MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("temper")
     assert experiment is not None
-    return list(client.search_runs([experiment.experiment_id], run_view_type=view))
+    found = client.search_runs([experiment.experiment_id], run_view_type=view)
+    return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
 
 
 def require_tracked(server: Server, run: Path) -> None:
@@ -96,7 +98,7 @@ def require_tracked(server: Server, run: Path) -> None:
     (found,) = of_the_experiment(server, ViewType.ACTIVE_ONLY)
     assert found.info.status == "FINISHED"
     for stage, name in METRICS:
-        history = client.get_metric_history(found.info.run_id, f"{stage}/{name}")
+        history = client.get_metric_history(found.info.run_id, shown_name(stage, name))
         sent = sorted((metric.step, metric.value) for metric in history)
         assert sent == [(row.step, row.values[name]) for row in rows(run, stage)], (stage, name)
     listed = [file for folder in (None, "eval") for file in client.list_artifacts(found.info.run_id, folder)]

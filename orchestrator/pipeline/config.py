@@ -19,6 +19,7 @@ from orchestrator.settings.fitting import require_shifts
 from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
 from orchestrator.settings.text import flat_text, layered, read_text, typed, write_text
 from orchestrator.stages.stage import Stage, StageInstance, all_stages
+from orchestrator.tracking.metric_names import SYSTEM
 
 S = TypeVar("S")
 
@@ -43,7 +44,7 @@ class Config(RunConfig):
         for name, (stage, part) in parts.items():
             stage.fits(part, self, name)
         for instance in self.instances:
-            if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start"):
+            if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start", SYSTEM):
                 raise ValueError(
                     f"stages: {instance.name!r} can't be the name of a stage, it means something else already"
                 )

@@ -13,6 +13,7 @@ from orchestrator.settings.data_option import data_option
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.text import parsed, read_text
 from orchestrator.stages.registry import HELP
+from orchestrator.tracking.metric_names import SYSTEM
 
 Given = dict[str, Any]
 """A configuration as a YAML file would have it."""
@@ -46,7 +47,7 @@ def label_of(folder: Path) -> str:
 def slug(text: str) -> str:
     """Return a text as the name of an instance of a stage."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_") or "model"
-    return f"model-{name}" if name in (*KNOWN, *HELP, "metrics", "start") else name
+    return f"model-{name}" if name in (*KNOWN, *HELP, "metrics", "start", SYSTEM) else name
 
 
 def asked_for(given: Given, told: Mapping[str, Any], *, label: str, envs: Named, presets: Named) -> Given:

@@ -13,20 +13,22 @@ from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import start_ray
 from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
-from orchestrator.pipeline.config import Config, flat_config
+from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.continuation import check_continuation, reached
 from orchestrator.pipeline.overlap_check import overlaps_of
 from orchestrator.pipeline.plan import Plan, plan, single
 from orchestrator.pipeline.start_checks import check_before, check_model
+from orchestrator.pipeline.told import tell_model, tell_note, tell_stage, tell_tracker
 from orchestrator.profiles.settled import told
 from orchestrator.run.checkpoint import steps as steps_in
 from orchestrator.run.driver_memory import keep_driver_small
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.noise import noise_to, warnings_to
 from orchestrator.run.progress import Progress
-from orchestrator.run.tracking import Ended, MlflowTracker
+from orchestrator.session.machine_watch import machine_watched
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, StageInstance, all_stages
+from orchestrator.tracking.tracker import Ended, MlflowTracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,22 +126,24 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         memory=folder.tracking,
         uri=config.tracking.uri,
         local_dir=folder.root.parent,
+        traces=config.tracking.traces,
+        stages=config.tracking.stages,
+        registered=config.tracking.registered_model,
         say=progress.note,
     )
-    tracker.params(flat_config(config))
     stop = StopFlag()
     will_train = any(one.stage.trains for one in ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     ended = Ended.FAILED
     try:
-        for path in folder.artifacts:  # a process that was killed may not have sent them
-            tracker.artifact(path)
+        tell_tracker(tracker, config, folder, say=progress.note)
         await _start_cluster(run, config, ahead)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
-        async with run.supervision.watching():
+        async with run.supervision.watching(), machine_watched(run, elsewhere=run.supervision.elsewhere):
             for one in ahead:
                 stop.check()
                 await _run_stage(run, one, config)
+        tell_model(tracker, folder)
         ended = Ended.FINISHED
         return 0
     except StopRequested:
@@ -178,6 +182,7 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
     began = time.monotonic()
     run.progress.note(f"{one.name}: begins")
     _begin(run, one)
+    tell_stage(run.tracker, one, config, run.folder)
     model = await healed(run, one, config)
     if model is not None:
         if one.stage.role is Role.BEGIN:
@@ -187,6 +192,8 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
         run.folder.store(replace(run.folder.state(), model=newest, label=one.name))
     seconds = time.monotonic() - began
     finish(run, one, seconds, wanted=config.steps(one) if one.stage.trains else 0)
+    tell_stage(run.tracker, one, config, run.folder, seconds)
+    tell_note(run.tracker, run.folder, say=run.progress.note)
     run.progress.note(f"{one.name}: done in {seconds:.0f} s")
 
 

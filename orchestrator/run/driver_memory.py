@@ -6,9 +6,10 @@ each a new one, took ever other heaps of glibc's malloc, up to eight a core, of 
 batch: 25 MB more a step; with two it is flat from the fourth step on.
 """
 
-import atexit
 import ctypes
 import gc
+
+from learner.imports_kept import keep_imports
 
 M_ARENA_MAX = -8
 """The number of malloc's parameter in glibc's malloc.h."""
@@ -21,7 +22,6 @@ def keep_driver_small() -> None:
     The bound is for heaps that are not there yet, so this comes before threads are started. Without glibc there is none.
     """
     gc.collect()
-    gc.freeze()
-    atexit.register(gc.unfreeze)  # or Triton's bindings count what is never collected as leaks, and print that
+    keep_imports()
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(M_ARENA_MAX, HEAPS)

@@ -86,6 +86,19 @@ class RunDir:
         return _by_step(self.trajectories, stage, ".jsonl")
 
     @property
+    def batches(self) -> Path:
+        """The batches of steps that can be trained again."""
+        return self.root / "batches"
+
+    def batch_file(self, stage: str, step: int) -> Path:
+        """Return the file of the batch that a step of an instance was trained on."""
+        return self.batches / f"{stage}-{step}.safetensors"
+
+    def batch_files(self, stage: str) -> dict[int, Path]:
+        """Return the files of batches of an instance by step, in order."""
+        return _by_step(self.batches, stage, ".safetensors")
+
+    @property
     def tracking(self) -> Path:
         """What the tracker knows of this run."""
         return self.root / "tracking"
@@ -128,7 +141,7 @@ class RunDir:
 
     def open(self) -> None:
         """Make the folder and take its lock. Raise `RuntimeError` where another driver holds it."""
-        for folder in (self.root, self.trajectories, self.evals / "steps"):
+        for folder in (self.root, self.trajectories, self.batches, self.evals / "steps"):
             folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.root / LOCK_FILE).open("a+")
         for left in reversed(range(LOCK_TRIES)):

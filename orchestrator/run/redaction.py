@@ -20,9 +20,10 @@ SECRET_KEY = re.compile(
 )
 """The words of a key that names a secret, wherever they stand in it. `tokens` counts tokens."""
 TEXT_TOKEN = re.compile(
-    r"(?<![a-z])(?:(?:begin|bos|cls|end|eos|mask|pad|per|sep|start|stop|unk)_token|token_ids?)(?![a-z])"
+    r"(?<![a-z])(?:(?:begin|bos|cls|end|eos|mask|pad|per|sep|start|stop|unk)_token|token_(?:ids?|range))(?![a-z])"
 )
-"""The words of a key that speaks of a token of text instead: of one with a place in the vocabulary, or by its number there."""
+"""The words of a key that speaks of tokens of text instead: of one with a place in the vocabulary, of its number there, or of a
+range in which what belongs to it may lie."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 REFERENCE = r"\$\{oc\.env:\w+\}['\"]?(?:[\s&;,]|\Z)"
 """What says where a secret is, and is none: the name of an environment variable."""

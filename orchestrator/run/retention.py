@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from envs.core.bounds import not_negative
 from envs.core.setting import running
 
 Best = Literal["max", "min"]
@@ -20,10 +21,15 @@ class CheckpointConfig:
     counts as its mean over the last 10; one of the evaluations between them, eval/avg_at_k or eval/math/avg_at_k, as it is."""
     best_is: Best = running("max")
     """Which value is best: max or min."""
+    batches: int = running(25)
+    """The steps after each kept checkpoint whose batches are kept too, so that `temper replay` can train them again: about 20
+    bytes for each sampled token, and with `learner.router_replay` one for each expert chosen for an id, those of prompts too
+    (two where there are more than 255 experts). 0 keeps none."""
 
     def __post_init__(self) -> None:
         if self.keep < 1:
             raise ValueError(f"checkpoints.keep={self.keep} must be at least 1")
+        not_negative("checkpoints.batches", self.batches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

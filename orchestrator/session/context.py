@@ -6,11 +6,14 @@ from pathlib import Path
 
 from orchestrator.cluster.bundles import Bundles
 from orchestrator.deadline import StopFlag, in_thread
+from orchestrator.recording.keeper import BatchKeeper
+from orchestrator.recording.step_batch import StepBatch
 from orchestrator.run.folder import RunDir, evaluations_of
 from orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics
 from orchestrator.run.progress import Progress
-from orchestrator.run.tracking import Tracker
+from orchestrator.session.machine import Work
 from orchestrator.settings.run_config import RunConfig
+from orchestrator.tracking.tracker import Tracker
 from rollout.trajectory import Group, WeightVersion
 from rollout.trajectory_json import Training, write_groups
 
@@ -27,6 +30,8 @@ class RunContext:
         self.progress = progress
         self.stop = stop
         self.metrics = MetricsLog(folder.metrics)
+        self.work = Work()
+        """What the run has done since the driver started."""
         self.bundles: Bundles | None = None
         """What is reserved for the run's processes, once its cluster has started."""
 
@@ -44,8 +49,8 @@ class RunContext:
         return WeightVersion(step=self.folder.state().version)
 
     def cut_back(self, name: str, step: int) -> None:
-        """Forget what an instance measured beyond a step, which it will do again, and its evaluations between those steps."""
-        files = [self.folder.step_evaluations(name)]
+        """Forget what an instance measured and recorded beyond a step, which it will do again, and evaluations from then."""
+        files = [self.folder.step_evaluations(name), self.folder.batch_files(name)]
         for each in (name, evaluations_of(name)):
             self.metrics.truncate(each, step)
             files.append(self.folder.trajectory_files(each))
@@ -68,14 +73,28 @@ class RunContext:
         """
         try:
             await in_thread(partial(write_groups, path, groups, leave=leave, training=training))
+            self.tracker.episodes(path)
         except OSError as error:
             why = error.strerror or str(error)
             self.progress.note(f"{name}: no trajectories in {path}, which can't be written ({why}); the run goes on")
             self.metrics.event(name, step, UNWRITTEN, {path.name: why})
 
+    async def record_batch(self, keeper: BatchKeeper, batch: StepBatch, *, leave: int) -> None:
+        """Record a batch, so that its step can be trained again: where that fails it is told, and the run goes on."""
+        try:
+            await in_thread(partial(keeper.keep, batch, leave=leave))
+        except OSError as error:
+            why, name = error.strerror or str(error), self.folder.batch_file(batch.stage, batch.step).name
+            self.progress.note(
+                f"{batch.stage}: {name} can't be written ({why}): steps before the next checkpoint can't be replayed; the run "
+                f"goes on"
+            )
+            self.metrics.event(batch.stage, batch.step, UNWRITTEN, {name: why})
+
     def log(self, name: str, step: int, metrics: dict[str, float]) -> None:
         """Log one step's metrics of an instance: to `metrics.jsonl`, which the tracker reads, and to the screen."""
         self.metrics.append(name, step, metrics)
+        self.work.add(metrics)
         self.progress.update(step, metrics)
 
     def alarm(self, name: str, step: int, what: dict[str, str]) -> None:

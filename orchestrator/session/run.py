@@ -7,7 +7,6 @@ from orchestrator.cluster.ray_cluster import stop_ray
 from orchestrator.deadline import StopFlag
 from orchestrator.run.folder import RunDir
 from orchestrator.run.progress import Progress
-from orchestrator.run.tracking import Tracker
 from orchestrator.session.context import RunContext
 from orchestrator.session.engines import Engines
 from orchestrator.session.run_supervision import RunSupervision
@@ -15,6 +14,7 @@ from orchestrator.session.shared_shifts import SharedShifts
 from orchestrator.session.trainer import Trainer
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.shifts import Shifts
+from orchestrator.tracking.tracker import Tracker
 
 
 class Run(RunContext):

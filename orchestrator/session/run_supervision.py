@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -120,6 +121,11 @@ class RunSupervision:
         self._event(HEALED, {"who": who, "what": what}, after=after)
         self._run.progress.note(f"{who} {what}")
 
+    def elsewhere(self) -> bool:
+        """Return whether a process of the run is on another machine than the driver."""
+        places = [one.member.place for one in self._members()]
+        return any(place is not None and place.node is not None for place in places)
+
     def status(self) -> RunStatus:
         """Return the state of the run now."""
         view, loop, members = self._run.progress.current, self._loop, self._members()
@@ -130,6 +136,7 @@ class RunSupervision:
         self._seen = {number: self._seen.get(number, now) for number in slots}
         return RunStatus(
             pid=os.getpid(),
+            host=socket.gethostname(),
             time=time.time(),
             stage="" if view is None else view.name,
             step=0 if view is None else view.step,

@@ -50,6 +50,8 @@ class Trainer:
         self._told: dict[str, str] = {}
         """What was told last of how weights travel, and of how adapters do."""
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
+        self._next_bytes = 0
+        """What the next checkpoint may take of the disk."""
         self._unscored: set[str] = set()
         self._turn_ends: dict[str, str] = {}
 
@@ -146,6 +148,7 @@ class Trainer:
             self._run.progress.note(f"{name}: continuing after step {step_of(checkpoint)}")
         if loss.needs_reference:
             await self._read(learner.load_reference(), teacher or base, name)
+        self._next_bytes = await self._needed(learner, name)
         if config.lora.rank and self._run.bundles is not None and self._run.bundles.has_engines:
             await self._say_adapters(learner, name)
         return learner, 0 if checkpoint is None else step_of(checkpoint)
@@ -197,12 +200,7 @@ class Trainer:
         if await in_thread(is_whole, place(folder, step)):
             return  # saved already, and nothing was trained since
         await self._shifts.begin(LEARNING)
-        needed = await within(
-            self._limits.start(),
-            self.learner.checkpoint_bytes(),
-            stage=name,
-            waiting_for=lambda: "the learner's ranks",
-        )
+        needed = await self._needed(self.learner, name)
         directory = await in_thread(partial(begin, folder, step, needed_bytes=needed))
         limit, what = self._limits.files(needed), f"checkpoint {directory}"
         with discarded_on_failure(directory, needed_bytes=needed):
@@ -216,12 +214,17 @@ class Trainer:
         waiting = within(limit, writing, stage=name, waiting_for=lambda: f"{what} to be written")
         self._writer.start(waiting, what=what, needed=needed)
 
+    async def _needed(self, learner: TrainerGroup, name: str) -> int:
+        """Return how many bytes a checkpoint of an instance may take."""
+        asking = learner.checkpoint_bytes()
+        return await within(self._limits.start(), asking, stage=name, waiting_for=lambda: "the learner's ranks")
+
     def reserved(self, folder: Path) -> int:
-        """Return how many bytes of a folder's disk the checkpoint that is being written may still take."""
+        """Return how many bytes of a folder's disk are kept for the checkpoint that is being written, or else the next."""
         place = self._run.folder.root / "checkpoints"
-        if not self._writer.needs or folder.stat().st_dev != place.stat().st_dev:
+        if folder.stat().st_dev != (place if place.exists() else self._run.folder.root).stat().st_dev:
             return 0
-        return self._writer.needs
+        return self._writer.needs or self._next_bytes
 
     async def save_before_end(self, name: str, fault: Exception, save: Callable[[], Awaitable[None]]) -> None:
         """Save what was learnt before `fault`, which may be a stop, ends an instance, where the ranks are able to.

@@ -1,7 +1,9 @@
 """What of a metrics file a tracker does not have yet, and whether it has more, however often file and process end."""
 
 import hashlib
+import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,8 +20,10 @@ class UnsentRows:
     recorded is sent once more; and lines that may have arrived but stand in the file no more are known (`is_cut`).
     """
 
-    def __init__(self, metrics: Path, record: Path) -> None:
+    def __init__(self, metrics: Path, record: Path, stages: Collection[str] = ()) -> None:
+        """`metrics` is the file and `record` that of what was sent; with `stages` the lines of others count as not there."""
         self._metrics = metrics
+        self._heads = tuple(f'{{"stage": {json.dumps(stage)},'.encode() for stage in stages)
         self._record = record
         said = record.read_text(encoding="ascii").split() if record.exists() else []
         whole = [one for one in said if len(one.removeprefix(OFFERED)) == 2 * HASH_BYTES]  # the last may be torn
@@ -39,7 +43,7 @@ class UnsentRows:
             present = set()
             if self._file is not None:
                 self._file.seek(0)
-                present = {_hash(_text(line)) for line in self._file if line.endswith(b"\n")}
+                present = {_hash(_text(line)) for line in self._file if self._is_whole(line)}
             self._checked = self._offered <= present
         return not self._checked
 
@@ -53,7 +57,7 @@ class UnsentRows:
         for line in self._file:
             if len(found) == most or not line.endswith(b"\n"):
                 break
-            if _hash(text := _text(line)) not in self._sent:
+            if self._is_whole(line) and _hash(text := _text(line)) not in self._sent:
                 found.append(text)
             elif not found:
                 self._offset += len(line)
@@ -76,11 +80,15 @@ class UnsentRows:
         if not self._metrics.exists():
             return 0
         with self._metrics.open("rb") as file:
-            return sum(line.endswith(b"\n") and _hash(_text(line)) not in self._sent for line in file)
+            return sum(self._is_whole(line) and _hash(_text(line)) not in self._sent for line in file)
 
     def close(self) -> None:
         """Let go of the file; it is opened again by whatever asks for its rows."""
         self._open(None)
+
+    def _is_whole(self, line: bytes) -> bool:
+        """Say whether a line is whole and one of those that are wanted."""
+        return line.endswith(b"\n") and (not self._heads or line.startswith(self._heads))
 
     def _follow(self) -> None:
         """Open the file that bears the name now: it is replaced where rows are taken out of it, else it only grows."""

@@ -5,51 +5,46 @@ checkpoint, is replaced there: a new one gets all that the file has, and the old
 empties that bin).
 """
 
-import json
 import logging
-import math
 import os
-import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow reads this one when it is imported
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow reads these when it is imported
+os.environ.setdefault("DO_NOT_TRACK", "true")
 
-from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag, ViewType
+from mlflow.entities import LifecycleStage, Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from orchestrator.run.folder import write_json
+from orchestrator.run.folder import evaluations_of
 from orchestrator.run.metrics_log import MetricsRow, parse_row
-from orchestrator.run.tracking_error import RunDeletedError, first_line
-from orchestrator.run.unsent_rows import UnsentRows
+from orchestrator.tracking.data_set import DataSet
+from orchestrator.tracking.mlflow_batches import LONGEST_VALUE, REJECTED, Batches
+from orchestrator.tracking.mlflow_files import Files
+from orchestrator.tracking.mlflow_registry import log_data, register
+from orchestrator.tracking.notes import NOTE, merged_note
+from orchestrator.tracking.remembered import Remembered, remember, remembered
+from orchestrator.tracking.tracking_error import RunDeletedError, first_line
+from orchestrator.tracking.unsent_rows import UnsentRows
 
 ROWS_AT_ONCE = 100
-AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}
-"""What MLflow takes in one call."""
-LONGEST_VALUE = 6000
 MARK = "temper.run"
 """The tag by which a run is found whose id was not stored, since the process was killed just when it was created."""
+STAGE_MARK = "temper.stage_run"
+"""The same of the nested run of a stage, so that runs can be told from what is in them."""
 REPLACED_BY = "temper.replaced_by"
 """The tag of a deleted run that says which run has its surviving history."""
 OWN_TAGS = ("temper.", "event.", "now.", "mlflow.runName")
 """Tags that are made anew in a run that replaces another; those of people move with it."""
-REJECTED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "MALFORMED_REQUEST")
-"""MLflow's answers to a request that will never succeed; anything else is worth another try."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
-    """What outlives the process, in `run.json`: stored before it is used."""
-
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """The tag that the run bears."""
-    run_id: str | None = None
-    """Its id, as soon as that is known."""
-    replaced: tuple[str, ...] = ()
-    """The runs that this one replaces, as far as they are not deleted yet."""
+PARENT = "mlflow.parentRunId"
+"""The tag of a nested run that names the run in which it is."""
+STAGE = "temper.stage"
+"""The tag of a nested run that names its stage."""
+SECONDS = "temper.seconds"
+"""The tag of a nested run that says how long its stage took, over all processes that worked on it."""
 
 
 class MlflowRun:
@@ -59,8 +54,21 @@ class MlflowRun:
     """
 
     def __init__(
-        self, uri: str, *, experiment: str, name: str, metrics: Path, memory: Path, say: Callable[[str], None]
+        self,
+        uri: str,
+        *,
+        experiment: str,
+        name: str,
+        metrics: Path,
+        memory: Path,
+        say: Callable[[str], None],
+        parent: "MlflowRun | None" = None,
+        traces: int = 0,
     ) -> None:
+        """With a `parent` it is the nested run of the stage `name`, which gets the rows of that stage alone.
+
+        `traces` is how many episodes of each file of trajectories become traces.
+        """
         _be_brief()
         self._uri = uri
         self._experiment_name = experiment
@@ -68,13 +76,17 @@ class MlflowRun:
         self._metrics = metrics
         self._memory = memory
         self._say = say
-        self._refused: set[str] = set()
+        self._parent = parent
+        self._stages = () if parent is None else (name, evaluations_of(name))
+        self._traces = traces
+        self._note: str | None = None
+        self._data: tuple[DataSet, ...] = ()
         self._params: dict[str, str] = {}
         self._given: dict[str, str] = {}
         """The configuration as this process was told it."""
         self._params_due = False
         """Whether a new run has yet to get what the one before was told."""
-        self._unsent = UnsentRows(metrics, memory / "nothing.sent")
+        self._unsent = self._record("nothing")
 
     @property
     def unsent(self) -> int:
@@ -89,8 +101,10 @@ class MlflowRun:
         if self._uri.startswith("sqlite:///"):
             artifacts.parent.mkdir(parents=True, exist_ok=True)
         self._client: Any = MlflowClient(self._uri)
+        self._batches = Batches(self._client, self._uri, check=self._require_there, say=self._say)
+        self._files = Files(self._client, self._batches, root=self._metrics.absolute().parent, traces=self._traces)
         self._experiment_id = self._experiment(artifacts)
-        self._adopt(self._remembered())
+        self._adopt(remembered(self._memory))
 
     @property
     def run_id(self) -> str:
@@ -103,12 +117,14 @@ class MlflowRun:
             self._begin_anew()
         if self._params_due:
             self.send_params(self._given)
+            if self._note is not None:
+                self.describe(self._note)
+            self.send_data(self._data)
             self._params_due = False
         while lines := self._unsent.next(ROWS_AT_ONCE):
             rows = [row for line in lines if (row := self._row(line)) is not None]
             self._unsent.offer(lines)
-            self._log("metrics", [metric for row in rows for metric in _metrics(row)])
-            self._log("tags", [_event(row) for row in rows if row.event is not None])
+            self._batches.rows(self._id, rows, of=None if self._parent is None else self._name)
             self._unsent.done(lines)
         self._delete_replaced()  # not before the new run has everything
 
@@ -116,27 +132,51 @@ class MlflowRun:
         """Deliver the configuration. MLflow never changes a parameter: one that differs now becomes the tag `now.<name>`."""
         self._given |= values
         cut = {name: value[:LONGEST_VALUE] for name, value in values.items()}
-        self._log("params", [Param(name, value) for name, value in cut.items() if name not in self._params])
+        self._batches.params(self._id, {name: value for name, value in cut.items() if name not in self._params})
         changed = {name: value for name, value in cut.items() if self._params.get(name, value) != value}
-        self._log("tags", [RunTag(f"now.{name}", value) for name, value in changed.items()])
+        self._batches.tags(self._id, {f"now.{name}": value for name, value in changed.items()})
+
+    def describe(self, note: str) -> None:
+        """Deliver the description, below what people have written there."""
+        self._note = note
+        there = self._client.get_run(self._id).data.tags.get(NOTE, "")
+        page = f"#/experiments/{self._experiment_id}/runs/{self._id}"
+        self._batches.tags(self._id, {NOTE: merged_note(there, note, page=page)})
+
+    def send_data(self, data: Sequence[DataSet]) -> None:
+        """Tell which data is read; where the server refuses it, that is said."""
+        self._data = tuple(dict.fromkeys((*self._data, *data)))
+        if data and (refused := log_data(self._client, self._id, data)):
+            self._say(f"tracking: {self._uri} refuses the data of {self._name} ({refused})")
+
+    def register(self, name: str, model: Path, facts: dict[str, str]) -> None:
+        """Make a checkpoint the newest version of a registered model; where the server refuses it, that is said."""
+        if refused := register(self._client, name, model, run_id=self._id, tags=facts):
+            self._say(f"tracking: {self._uri} does not register {model} ({refused})")
 
     def store(self, path: Path) -> None:
-        """Deliver a file, to where it lies in the run's folder. The only call that another thread may make."""
-        folder, root = path.absolute().parent, self._metrics.absolute().parent
-        place = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else "."
-        self._client.log_artifact(self._id, str(path), artifact_path=None if place == "." else place)
+        """Deliver a file, to where it lies in the run's folder. This and the next are all that another thread may call."""
+        self._files.store(path, run_id=self._id)
 
-    def end(self, status: str) -> None:
-        """Mark the run as ended."""
+    def store_episodes(self, path: Path) -> None:
+        """Deliver a sample of the episodes in a file of trajectories."""
+        run_id = self._id
+        record = self._memory / f"{run_id}.traced"
+        self._files.store_episodes(path, experiment=self._experiment_id, run_id=run_id, record=record)
+
+    def end(self, status: str, *, seconds: float | None = None) -> None:
+        """Mark the run as ended; `seconds` is what a stage took."""
         self._unsent.close()
+        if seconds is not None:
+            self._batches.tags(self._id, {SECONDS: f"{seconds:.1f}"})
         self._client.set_terminated(self._id, status=status)
 
     def _begin_anew(self) -> None:
         """Go on in a new run, which will get the rows that the file still has, in the place of the one that has more."""
-        known = self._remembered()
+        known = remembered(self._memory)
         if known.run_id is not None:
             known = Remembered(replaced=(*known.replaced, known.run_id))
-            self._remember(known)
+            remember(self._memory, known)
         self._adopt(known)
         self._params_due = True
 
@@ -148,16 +188,19 @@ class MlflowRun:
                 self._say(f"tracking: {self._uri} has no run {known.run_id}; a new one is begun there, with all rows")
             run = self._created(known)
         self._id = str(run.info.run_id)
-        self._remember(replace(known, run_id=self._id))
+        remember(self._memory, replace(known, run_id=self._id))
         self._require_active(run)
         self._client.update_run(self._id, status="RUNNING")
         self._params = dict(run.data.params)
         self._unsent.close()
-        self._unsent = UnsentRows(self._metrics, self._memory / f"{self._id}.sent")
+        self._unsent = self._record(self._id)
+
+    def _record(self, run_id: str) -> UnsentRows:
+        return UnsentRows(self._metrics, self._memory / f"{run_id}.sent", self._stages)
 
     def _delete_replaced(self) -> None:
         """Tag and delete the runs that this one replaces. A server that refuses is named, and the run stays there."""
-        known = self._remembered()
+        known = remembered(self._memory)
         for old in known.replaced:
             try:
                 self._delete(old)
@@ -168,37 +211,31 @@ class MlflowRun:
                     f"tracking: {self._uri} keeps the run {old} ({first_line(error)}), which {self._id} replaces: it "
                     f"has rows that metrics.jsonl has no more"
                 )
-            (self._memory / f"{old}.sent").unlink(missing_ok=True)
+            for ending in ("sent", "traced"):
+                (self._memory / f"{old}.{ending}").unlink(missing_ok=True)
         if known.replaced:
-            self._remember(replace(known, replaced=()))
+            remember(self._memory, replace(known, replaced=()))
 
     def _delete(self, old: str) -> None:
         run = self._run(old)
         if run is not None and run.info.lifecycle_stage != LifecycleStage.DELETED:
             self._client.set_tag(old, REPLACED_BY, self._id)
+            for nested in self._tagged(PARENT, old, ViewType.ACTIVE_ONLY):
+                self._client.set_tag(nested.info.run_id, PARENT, self._id)
+            if self._traces or (self._memory / f"{old}.traced").exists():  # which is not written within a file
+                self._files.forget_traces(self._experiment_id, old)
             self._client.update_run(old, status="KILLED")
             self._client.delete_run(old)
-
-    def _remembered(self) -> Remembered:
-        """Return what is remembered of the run; for a new one its mark, stored before it is used for the first time."""
-        path = self._memory / "run.json"
-        if not path.exists():
-            self._memory.mkdir(parents=True, exist_ok=True)
-            self._remember(Remembered())
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return Remembered(mark=raw["mark"], run_id=raw["run_id"], replaced=tuple(raw.get("replaced", ())))
-
-    def _remember(self, known: Remembered) -> None:
-        write_json(self._memory / "run.json", asdict(known))
 
     def _created(self, known: Remembered) -> Run:
         """Create the run, with the beginning and the people's tags of the one that it replaces."""
         old = self._run(known.replaced[-1]) if known.replaced else None
         began, tags = (None, {}) if old is None else (old.info.start_time, old.data.tags)
         kept = {name: value for name, value in tags.items() if not name.startswith(OWN_TAGS)}
-        made: Run = self._client.create_run(
-            self._experiment_id, start_time=began, run_name=self._name, tags=kept | {MARK: known.mark}
-        )
+        own = {MARK: known.mark}
+        if self._parent is not None:
+            own = {STAGE_MARK: known.mark, STAGE: self._name, PARENT: self._parent.run_id}
+        made: Run = self._client.create_run(self._experiment_id, start_time=began, run_name=self._name, tags=kept | own)
         return made
 
     def _run(self, run_id: str | None) -> Run | None:
@@ -210,10 +247,17 @@ class MlflowRun:
             return None
 
     def _marked(self, mark: str) -> Run | None:
-        found = self._client.search_runs(
-            [self._experiment_id], filter_string=f"tags.`{MARK}` = '{mark}'", run_view_type=ViewType.ALL
-        )
+        found = self._tagged(MARK if self._parent is None else STAGE_MARK, mark, ViewType.ALL)
         return found[0] if found else None
+
+    def _tagged(self, tag: str, value: str, view: int) -> list[Run]:
+        """Return the runs of the experiment that bear a tag of this value."""
+        query = f"tags.`{tag}` = '{value}'"
+        return list(self._client.search_runs([self._experiment_id], filter_string=query, run_view_type=view))
+
+    def _require_there(self) -> None:
+        """Raise `RunDeletedError` where it was deleted, or is there no more."""
+        self._require_active(self._run(self._id))
 
     def _require_active(self, run: Run | None) -> None:
         if run is None or run.info.lifecycle_stage == LifecycleStage.DELETED:
@@ -239,26 +283,6 @@ class MlflowRun:
             self._say(f"tracking: {self._metrics} has a line that is left out: {error}")
             return None
 
-    def _log(self, what: str, entries: list[Any]) -> None:
-        for start in range(0, len(entries), AT_ONCE[what]):
-            self._log_batch(what, entries[start : start + AT_ONCE[what]])
-
-    def _log_batch(self, what: str, entries: list[Any]) -> None:
-        """Make one call; where MLflow refuses it, the entries that it refuses are found, said once each, and left out."""
-        try:
-            self._client.log_batch(self._id, **{what: entries})
-        except MlflowException as error:
-            if error.error_code not in REJECTED:
-                raise
-            self._require_active(self._run(self._id))
-            if len(entries) > 1:
-                middle = len(entries) // 2
-                self._log_batch(what, entries[:middle])
-                self._log_batch(what, entries[middle:])
-            elif entries[0].key not in self._refused:
-                self._refused.add(entries[0].key)
-                self._say(f"tracking: {self._uri} refuses {entries[0].key!r}: {first_line(error)}")
-
 
 def known_experiments(uri: str) -> int:
     """Return how many experiments a store knows, up to 100. Raise whatever MLflow raises where it does not answer."""
@@ -273,19 +297,3 @@ def _be_brief() -> None:
         os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{variable}", value)
     for logger in ("mlflow", "alembic"):  # their notes on a new database are no news of the run
         logging.getLogger(logger).setLevel(logging.WARNING)
-
-
-def _metrics(row: MetricsRow) -> list[Metric]:
-    """Return a row's values that are numbers, with the time of the row."""
-    time_ms = round(row.time * 1000)
-    return [
-        Metric(f"{row.stage}/{name}", value, time_ms, row.step)
-        for name, value in row.values.items()
-        if math.isfinite(value)
-    ]
-
-
-def _event(row: MetricsRow) -> RunTag:
-    what = ", ".join(f"{name} {value}" for name, value in row.event_text.items())
-    text = f"{row.stage} after step {row.step}: {row.event and row.event['kind']} {what}"
-    return RunTag(f"event.{round(row.time * 1000)}", text[:LONGEST_VALUE])

@@ -1,0 +1,156 @@
+"""What the driver's machine does while a run works: processors, memory, GPUs, and power where it can be read.
+
+The names are those that MLflow gives its own system metrics. Energy is that of the whole machine as far as it has counters:
+RAPL's of each processor package (David et al., "RAPL: Memory Power Estimation and Capping", 2010) and NVML's of each GPU.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+try:
+    import pynvml
+except ImportError:  # the CPU stack has none
+    pynvml = None
+
+MEGABYTE = 10**6
+POWERCAP = Path("/sys/class/powercap")
+JOULES = "energy_joules"
+"""The energy since the watch began."""
+
+
+class Machine:
+    """Looks at the machine, again and again."""
+
+    def __init__(self, *, powercap: Path = POWERCAP, nvml: Any = pynvml) -> None:
+        """`powercap` is the folder of RAPL's counters, `nvml` the module that knows of GPUs; None where there is none."""
+        self.missing: list[str] = []
+        """Why power is not read, a reason each; what is not read is not there either."""
+        self._packages = _readable(powercap, self.missing)
+        self._nvml, self._gpus = _gpus(nvml, self.missing)
+        self._last, self._looked = self._counted(), time.monotonic()
+        self._joules = 0.0
+        self._times = psutil.cpu_times()
+
+    def look(self) -> dict[str, float]:
+        """Return what the machine does since the last look: shares in percent, memory in MB, watts and joules."""
+        memory = psutil.virtual_memory()
+        seen = {
+            "cpu_utilization_percentage": self._busy(),
+            "system_memory_usage_megabytes": memory.used / MEGABYTE,
+            "system_memory_usage_percentage": memory.percent,
+        }
+        for number, gpu in enumerate(self._gpus):
+            held = self._nvml.nvmlDeviceGetMemoryInfo(gpu)
+            seen |= {
+                f"gpu_{number}_utilization_percentage": float(self._nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
+                f"gpu_{number}_memory_usage_megabytes": held.used / MEGABYTE,
+                f"gpu_{number}_power_usage_watts": self._nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+            }
+        return seen | self._energy()
+
+    def _busy(self) -> float:
+        """Return the share of the processors' time that went into work, whatever thread asks: psutil's own is one a thread."""
+        before, self._times = self._times, psutil.cpu_times()
+        gone = {name: now - then for name, now, then in zip(before._fields, self._times, before, strict=True)}
+        whole = sum(gone.values()) - gone.get("guest", 0.0) - gone.get("guest_nice", 0.0)  # these are in the user's too
+        idle = gone["idle"] + gone.get("iowait", 0.0)
+        return 100 * (1 - idle / whole) if whole > 0 else 0.0
+
+    def _energy(self) -> dict[str, float]:
+        """Return energy since the watch began and power since the last look; nothing where no counter can be read."""
+        counted = self._counted()
+        if not counted:
+            return {}
+        now = time.monotonic()
+        gone = sum(self._since(name, value) for name, value in counted.items())
+        self._joules += gone
+        power = gone / max(now - self._looked, 1e-9)
+        self._last, self._looked = counted, now
+        return {JOULES: self._joules, "power_watts": power}
+
+    def _counted(self) -> dict[str, float]:
+        """Return what each counter says, in joules."""
+        packages = {str(place): int((place / "energy_uj").read_text()) / 1e6 for place in self._packages}
+        return packages | {
+            f"gpu {n}": self._nvml.nvmlDeviceGetTotalEnergyConsumption(g) / 1e3 for n, g in enumerate(self._gpus)
+        }
+
+    def _since(self, name: str, value: float) -> float:
+        """Return what a counter has counted since the last look: RAPL's begin anew at their end, others are reset."""
+        before = self._last[name]
+        if value >= before:
+            return value - before
+        end = _end_of(Path(name))
+        return value if end is None else value + end - before
+
+
+class Work:
+    """What a run has done for its energy: tokens trained, and tasks solved, each by the share of its right answers."""
+
+    def __init__(self) -> None:
+        self.tokens = 0.0
+        self.tasks = 0.0
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Count the metrics of one step."""
+        spent = metrics.get("train/tokens_per_s", 0.0) * metrics.get("train/step_seconds", 0.0)
+        self.tokens += metrics.get("train/tokens", spent)
+        for name, share in metrics.items():
+            if name.startswith("env/") and name.endswith("/correct") and name.count("/") == 2:
+                self.tasks += share * metrics.get(f"{name.removesuffix('correct')}groups", 0.0)
+
+    def costs(self, joules: float | None) -> dict[str, float]:
+        """Return joules for each trained token and each solved task; nothing where energy or work is not known."""
+        if joules is None:
+            return {}
+        done = {"joules_per_trained_token": self.tokens, "joules_per_solved_task": self.tasks}
+        return {name: joules / count for name, count in done.items() if count > 0}
+
+
+def _readable(powercap: Path, missing: list[str]) -> list[Path]:
+    """Return the counters of whole packages that may be read; why not is added to `missing`."""
+    places = sorted(place for place in powercap.glob("intel-rapl:*") if place.name.count(":") == 1)
+    found = [place for place in places if _is_package(place)]
+    if not found:
+        missing.append(f"processors: no counters in {powercap}")
+    readable = []
+    for place in found:
+        try:
+            (place / "energy_uj").read_text()
+        except OSError as error:
+            missing.append(f"processors: {place / 'energy_uj'} can't be read ({error.strerror})")
+            break
+        readable.append(place)
+    return readable
+
+
+def _is_package(place: Path) -> bool:
+    """Return whether a counter is a package's, and not the whole platform's (`psys`), which contains them."""
+    name = place / "name"
+    return name.is_file() and name.read_text().startswith("package")
+
+
+def _end_of(place: Path) -> float | None:
+    """Return where a counter of RAPL begins anew, in joules; None for a GPU's, which does not."""
+    limit = place / "max_energy_range_uj"
+    return int(limit.read_text()) / 1e6 if limit.exists() else None
+
+
+def _gpus(nvml: Any, missing: list[str]) -> tuple[Any, list[Any]]:
+    """Return NVML and the GPUs that tell of themselves; why not is added to `missing`."""
+    if nvml is None:
+        missing.append("GPUs: nvidia-ml-py is not installed")
+        return None, []
+    try:
+        nvml.nvmlInit()
+        found = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+        for gpu in found:
+            nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
+    except nvml.NVMLError as error:
+        missing.append(f"GPUs: {error}")
+        return None, []
+    return nvml, found

@@ -1,0 +1,1 @@
+"""What a run reports to a tracking server, and the pages on which people see it."""

@@ -1,0 +1,369 @@
+"""What MLflow shows of a run: names in groups, descriptions, nested runs of stages, traces and tables, in a real store."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from mlflow.entities import Run, ViewType
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+from mlflow.tracking import MlflowClient
+
+from orchestrator.run.metrics_log import MetricsLog
+from orchestrator.tracking.data_set import DataSet
+from orchestrator.tracking.episodes import called, episode_of, sampled_rows
+from orchestrator.tracking.metric_names import GROUPS, shown_name
+from orchestrator.tracking.notes import LINE, merged_note
+from orchestrator.tracking.tracker import Ended, MlflowTracker
+
+
+def row(env: str, *, reward: float | None, calls: int = 0) -> dict[str, Any]:
+    """A recorded answer of one turn, or of two where tools were called between them."""
+    turn: dict[str, Any] = {
+        "text": "so\n</think>\n42",
+        "answer": "42",
+        "observation": [],
+        "context_ids": [1, 2],
+        "sampled_ids": [3],
+        "thought_tokens": 1,
+        "closed": "itself",
+        "faults": [],
+        "times": {"queue_s": 0.25, "generate_s": 1.0, "step_s": 0.5},
+    }
+    said = "".join(f'<tool_call>{{"name":"get","arguments":{{"key":"{n}"}}}}</tool_call>' for n in range(calls))
+    told = [{"role": "tool", "content": f"value {n}"} for n in range(calls)]
+    turns = [turn | {"text": said, "answer": said, "observation": told}, turn] if calls else [turn]
+    return {
+        "env": env,
+        "key": f"{env}-key",
+        "messages": [{"role": "user", "content": "6*7=?"}],
+        "turns": turns,
+        "reward": reward,
+        "outcome": "right",
+        "parts": {"correct": reward or 0.0},
+        "detail": "as it should be",
+        "evidence": {},
+        "stop": "env",
+        "thinking": {"mode": "unlimited", "budget": None},
+        "ticket": 1,
+        "admitted": 0,
+        "failure": {"kind": "timeout", "message": "too late"} if reward is None else None,
+        "seconds": 2.0 * len(turns),
+    }
+
+
+def test_names_stand_in_groups_that_sort_and_of_a_stage_alone_they_do_not_name_it() -> None:
+    assert shown_name("rl", "env/math/tokens") == "3_env/rl/math/tokens"
+    assert shown_name("rl", "env/math/tokens", of="rl") == "3_env/math/tokens"
+    assert shown_name("rl", "env/math/reward") == "2_reward/rl/math"
+    assert shown_name("rl", "env/math/reward", of="rl") == "2_reward/math"
+    assert shown_name("rl", "env/math/parts/reward") == "3_env/rl/math/parts/reward"
+    assert shown_name("eval-sft", "math/avg_at_k") == "9_evaluation/sft/math/avg_at_k"
+    assert shown_name("rl.eval", "math/avg_at_k") == "2_eval/rl/math/avg_at_k"
+    assert shown_name("rl.eval", "math/avg_at_k", of="rl") == "2_eval/math/avg_at_k"
+    assert (shown_name("rl", "loss"), shown_name("rl", "own/thing")) == ("rl/loss", "rl/own/thing")
+    assert shown_name("system", "cpu_percent") == "system/cpu_percent"
+    keys = [(stage, f"{word}/x") for stage in ("rl", "sft", "rl-2") for word in GROUPS if word != "data"]
+    names = [shown_name(*key) for key in keys]
+    assert len(set(names)) == len(names)
+    assert [name[0] for name in sorted(names)] == sorted(name[0] for name in names)
+
+
+def test_a_note_is_made_anew_below_what_people_wrote() -> None:
+    first = merged_note("", "a [x](RUN_PAGE/y)", page="#/e/1")
+    assert first == f"{LINE}\n\na [x](#/e/1/y)"
+    assert merged_note("look at this", "a", page="") == f"look at this\n\n{LINE}\n\na"
+    assert merged_note(f"mine\n\n{first}", "b", page="") == f"mine\n\n{LINE}\n\nb"
+
+
+def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> None:
+    episode = episode_of(row("shop", reward=1.0, calls=2), 4, ended=100.0)
+    parts = [
+        (part.name, part.kind, (part.began - 96_000_000_000) / 1e9, (part.ended - 96_000_000_000) / 1e9)
+        for part in episode.parts
+    ]
+    assert parts == [
+        ("turn 1", "CHAT_MODEL", 0.5, 1.75),
+        ("get", "TOOL", 1.75, 2.25),
+        ("get", "TOOL", 1.75, 2.25),
+        ("turn 2", "CHAT_MODEL", 2.25, 3.5),
+        ("grading", "EVALUATOR", 3.5, 4.0),
+    ]
+    assert [part.inputs for part in episode.parts[1:3]] == [{"key": "0"}, {"key": "1"}]
+    assert [part.outputs for part in episode.parts[1:3]] == ["value 0", "value 1"]
+    assert [message["role"] for message in episode.parts[3].inputs["messages"]] == ["user", "assistant", "tool", "tool"]
+    assert (episode.scores, episode.tokens, episode.failure) == ({"reward": 1.0, "correct": 1.0}, (4, 2), None)
+    lost = episode_of(row("shop", reward=None), 0, ended=100.0)
+    assert (lost.scores, lost.failure) == ({}, "timeout: too late")
+
+
+def test_calls_are_read_where_they_are_json_and_left_where_they_are_not() -> None:
+    assert [
+        call["name"] for call in called('a {"x": 1} {"name": "f", "arguments": {"name": "g"}} {"name": "h"} {')
+    ] == ["f", "h"]
+    assert called("get(key=1)") == []
+
+
+def test_rows_are_drawn_evenly_over_a_file_and_what_is_torn_or_gone_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rl-1.jsonl"
+    path.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(10)) + '{"n": 1')
+    assert [place for place, _ in sampled_rows(path, 3)] == [0, 3, 7]
+    assert [place for place, _ in sampled_rows(path, 99)] == list(range(10))
+    assert list(sampled_rows(tmp_path / "gone.jsonl", 3)) == []
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A local store, which takes seconds to make: shared, with an experiment for each test."""
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+
+
+def tracker(folder: Path, uri: str, *, traces: int | None = None, say: Callable[[str], None] = print) -> MlflowTracker:
+    return MlflowTracker(
+        "demo",
+        experiment=folder.name,
+        metrics=folder / "metrics.jsonl",
+        memory=folder / "tracking",
+        uri=uri,
+        local_dir=folder,
+        traces=traces,
+        say=say,
+    )
+
+
+def runs(folder: Path, uri: str, view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
+    """The runs of the experiment by their names, of which none may stand twice."""
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(folder.name)
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id], run_view_type=view)
+    assert len({run.info.run_name for run in found}) == len(found)
+    return {run.info.run_name: run for run in found}
+
+
+def history(uri: str, run: Run, name: str) -> dict[int, float]:
+    """The value of each step, of which none may have two."""
+    found = MlflowClient(uri).get_metric_history(run.info.run_id, name)
+    assert len({metric.step for metric in found}) == len(found)
+    return {metric.step: metric.value for metric in found}
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = monotonic() + 60
+    while not what():
+        assert monotonic() < deadline
+        sleep(0.05)
+
+
+def test_each_stage_has_a_nested_run_which_outlives_processes_and_is_cut_back_with_the_run(
+    tmp_path: Path, store: str
+) -> None:
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store)
+    one.stage("sft", {"sft.steps": "2"})
+    for step in (1, 2):
+        log.append("sft", step, {"train/loss": 1.0 / step})
+    one.stage("sft", {"sft.steps": "2"}, 12.34)
+    one.stage("rl", {"rl.steps": "3"})
+    for step in (1, 2):
+        log.append("rl", step, {"train/loss": float(step)})
+        log.append("rl.eval", step, {"math/avg_at_k": 0.5})
+    one.close(Ended.KILLED, timeout_s=120)
+    first = runs(tmp_path, store)
+    assert {name: run.info.status for name, run in first.items()} == {
+        "demo": "KILLED",
+        "sft": "FINISHED",
+        "rl": "KILLED",
+    }
+    assert (first["sft"].data.params, first["sft"].data.tags["temper.seconds"]) == ({"sft.steps": "2"}, "12.3")
+    assert first["rl"].data.metrics == {"4_train/loss": 2.0, "2_eval/math/avg_at_k": 0.5}
+
+    log.truncate("rl", 1)  # the next process goes on from a checkpoint
+    log.truncate("rl.eval", 1)
+    two = tracker(tmp_path, store)
+    two.stage("sft", {"sft.steps": "2"}, 12.34)
+    two.stage("rl", {"rl.steps": "3"})
+    for step in (2, 3):
+        log.append("rl", step, {"train/loss": -float(step)})
+    two.stage("rl", {"rl.steps": "3"}, 5.0)
+    two.close(Ended.FINISHED, timeout_s=120)
+    last = runs(tmp_path, store)
+    assert {run.info.status for run in last.values()} == {"FINISHED"}
+    assert last["sft"].info.run_id == first["sft"].info.run_id
+    replaced = runs(tmp_path, store, ViewType.DELETED_ONLY)
+    assert {name: run.data.tags["temper.replaced_by"] for name, run in replaced.items()} == {
+        name: last[name].info.run_id for name in ("demo", "rl")
+    }
+    for name in ("sft", "rl"):
+        assert last[name].data.tags["mlflow.parentRunId"] == last["demo"].info.run_id
+    assert history(store, last["rl"], "4_train/loss") == {1: 1.0, 2: -2.0, 3: -3.0}
+    assert history(store, last["demo"], "4_train/rl/loss") == {1: 1.0, 2: -2.0, 3: -3.0}
+    assert history(store, last["sft"], "4_train/loss") == {1: 1.0, 2: 0.5}
+
+
+def test_a_nested_run_that_somebody_deleted_is_said_and_holds_up_nothing(tmp_path: Path, store: str) -> None:
+    said: list[str] = []
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store)
+    one.stage("rl", {})
+    log.append("rl", 1, {"train/loss": 1.0})
+    one.close(Ended.KILLED, timeout_s=120)
+    MlflowClient(store).delete_run(runs(tmp_path, store)["rl"].info.run_id)
+    two = tracker(tmp_path, store, say=said.append)
+    two.stage("rl", {})
+    log.append("rl", 2, {"train/loss": 2.0})
+    two.close(Ended.FINISHED, timeout_s=120)
+    assert history(store, runs(tmp_path, store)["demo"], "4_train/rl/loss") == {1: 1.0, 2: 2.0}
+    assert [line.startswith("tracking: rl: the run ") and "was deleted" in line for line in said] == [True]
+
+
+def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path: Path, store: str) -> None:
+    client, log = MlflowClient(store), MetricsLog(tmp_path / "metrics.jsonl")
+    path = tmp_path / "trajectories" / "rl-2.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(row("shop", reward=reward, calls=1)) + "\n" for reward in (1.0, 0.0, None)))
+    os.utime(path, (1.7e9, 1.7e9))
+    for cut in (False, False, True):
+        if cut:
+            log.append("rl", 2, {"x": 2.0})  # in the place of the row that was sent
+        elif not (tmp_path / "metrics.jsonl").exists():
+            log.append("rl", 2, {"x": 1.0})
+        one = tracker(tmp_path, store, traces=2)
+        one.describe("[traces](RUN_PAGE/traces)")
+        one.episodes(path)
+        one.close(Ended.FINISHED, timeout_s=120)
+        run = runs(tmp_path, store)["demo"]
+        traces = client.search_traces(locations=[run.info.experiment_id])
+        assert [trace.info.trace_metadata["mlflow.sourceRun"] for trace in traces] == [run.info.run_id] * 2
+        assert run.data.tags["mlflow.note.content"].endswith(f"/runs/{run.info.run_id}/traces)")
+    right = next(trace for trace in traces if trace.info.tags["line"] == "1")
+    assert (right.info.request_time, right.info.execution_duration) == (1_699_999_996_000, 4000)
+    assert {one.name: one.feedback.value for one in right.info.assessments} == {"correct": True, "reward": 1.0}
+    assert [(span.name, span.span_type) for span in right.data.spans] == [
+        *(
+            ("shop", "AGENT"),
+            ("turn 1", "CHAT_MODEL"),
+            ("get", "TOOL"),
+            ("turn 2", "CHAT_MODEL"),
+            ("grading", "EVALUATOR"),
+        )
+    ]
+    assert (right.data.spans[2].inputs, right.data.spans[2].outputs) == ({"key": "0"}, "value 0")
+
+
+def test_traces_go_with_a_replaced_run_whose_process_was_killed_within_a_file(tmp_path: Path, store: str) -> None:
+    log, path = MetricsLog(tmp_path / "metrics.jsonl"), tmp_path / "rl-2.jsonl"
+    path.write_text(json.dumps(row("shop", reward=1.0)) + "\n")
+    log.append("rl", 2, {"x": 1.0})
+    one = tracker(tmp_path, store, traces=2)
+    one.episodes(path)
+    one.close(Ended.FINISHED, timeout_s=120)
+    experiment = runs(tmp_path, store)["demo"].info.experiment_id
+    assert len(MlflowClient(store).search_traces(locations=[experiment])) == 1
+    (record,) = (tmp_path / "tracking").glob("*.traced")
+    record.unlink()  # which is written after the last episode of a file
+    log.append("rl", 2, {"x": 2.0})  # in the place of the row that was sent
+    tracker(tmp_path, store, traces=2).close(Ended.FINISHED, timeout_s=120)
+    assert list(MlflowClient(store).search_traces(locations=[experiment])) == []
+
+
+def test_secrets_in_failures_and_verdicts_are_blanked() -> None:
+    told = "no answer of https://user:s3cret@host"
+    failed = row("shop", reward=None) | {"failure": {"kind": "env", "message": told}, "detail": told}
+    episode = episode_of(failed, 0, ended=1.7e9)
+    assert (episode.failure, episode.why) == (
+        "env: no answer of https://[blanked]@host",
+        "no answer of https://[blanked]@host",
+    )
+    assert "s3cret" not in str(episode)
+
+
+def test_what_a_server_refuses_is_said_once_and_holds_up_no_metrics(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise MlflowException("not for you", error_code=PERMISSION_DENIED)
+
+    for call in ("create_registered_model", "log_inputs"):
+        monkeypatch.setattr(MlflowClient, call, refused)
+    said: list[str] = []
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
+    data = DataSet(name="math", digest="d", kind="generated", source="math", context="train")
+    one.stage("rl", {}, data=[data])
+    for _ in range(2):
+        one.model(tmp_path / "checkpoints", {})
+    log.append("rl", 1, {"train/loss": 1.0})
+    one.close(Ended.FINISHED, timeout_s=30)
+    assert {name: run.info.status for name, run in runs(tmp_path, store).items()} == {
+        "demo": "FINISHED",
+        "rl": "FINISHED",
+    }
+    assert history(store, runs(tmp_path, store)["demo"], "4_train/rl/loss") == {1: 1.0}
+    assert said == [
+        *(f"tracking: {store} refuses the data of {name} (not for you)" for name in ("demo", "rl")),
+        f"tracking: {store} refuses something (not for you); metrics are sent all the same",
+    ]
+
+
+def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_path: Path, store: str) -> None:
+    tasks = {"math": [{"key": "math-key", "content": "c", "right": 1, "scored": 2, "failed": 1}]}
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "trajectories").mkdir()
+    (tmp_path / "trajectories" / "eval-sft.jsonl").write_text(json.dumps(row("math", reward=1.0)) + "\n")
+    for order, (label, accuracy) in enumerate((("init", None), ("sft", 0.5))):
+        result = {"label": label, "order": order, "envs": {"math": {"avg_at_k": accuracy}}, "tasks": tasks}
+        (tmp_path / "eval" / f"{label}.json").write_text(json.dumps(result))
+    for traces in (8, 8, 0):  # sent again by the next process, which replaces it; and where no text may go there
+        os.utime(tmp_path / "eval" / "sft.json")  # as where the folder was copied
+        one = tracker(tmp_path, store, traces=traces)
+        for label in ("init", "sft"):
+            one.artifact(tmp_path / "eval" / f"{label}.json")
+        one.close(Ended.FINISHED, timeout_s=120)
+        run = runs(tmp_path, store)["demo"]
+        table = json.loads(Path(run.info.artifact_uri.removeprefix("file://"), "eval/sft.table.json").read_text())
+        texts = {"prompt": '[{"role": "user", "content": "6*7=?"}]', "answer": "42", "verdict": "as it should be"}
+        cells = {"env": "math", "task": "math-key", "accuracy": 0.5, "right": 1, "scored": 2, "failed": 1}
+        assert [dict(zip(table["columns"], line, strict=True)) for line in table["data"]] == [
+            cells | texts if traces else cells
+        ]
+        assert history(store, run, "1_accuracy/math") == {1: 0.5}
+        shown = [entry["path"] for entry in json.loads(run.data.tags["mlflow.loggedArtifacts"])]
+        assert sorted(shown) == ["eval/init.table.json", "eval/sft.table.json"]
+
+
+def test_a_server_gets_no_traces_unless_they_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "away").write_text("no folder")
+    one = tracker(tmp_path, "http://127.0.0.1:9", say=lambda text: None)
+    other = tracker(tmp_path, f"sqlite:///{tmp_path}/away/mlflow.db", say=lambda text: None)
+    assert (one.traces, other.traces) == (0, 8)
+    for each in (one, other):
+        each.close(Ended.FAILED, timeout_s=0.1)
+
+
+def test_data_and_the_last_checkpoint_have_their_pages_and_are_told_once(tmp_path: Path, store: str) -> None:
+    client = MlflowClient(store)
+    heldout = DataSet(
+        name="math", digest="d2", kind="file", source="gsm8k.jsonl", context="eval", facts=(("level", 1),)
+    )
+    trained = DataSet(name="math", digest="d1", kind="generated", source="math, level 1", context="train")
+    for _ in range(2):
+        one = tracker(tmp_path, store)
+        one.stage("sft", {}, data=[trained])
+        one.stage("eval-sft", {}, data=[heldout])
+        one.model(tmp_path / "checkpoints" / "sft" / "000002", {"stage": "sft"})
+        one.close(Ended.FINISHED, timeout_s=120)
+        found = runs(tmp_path, store)
+        read = {
+            name: {(data.dataset.digest, data.tags[0].value) for data in run.inputs.dataset_inputs}
+            for name, run in found.items()
+        }
+        assert read == {
+            "demo": {("d1", "train"), ("d2", "eval")},
+            "sft": {("d1", "train")},
+            "eval-sft": {("d2", "eval")},
+        }
+        (version,) = client.search_model_versions("name = 'temper-demo'")
+        assert (version.source, version.run_id) == (f"{tmp_path}/checkpoints/sft/000002", found["demo"].info.run_id)
+        assert client.get_model_version_by_alias("temper-demo", "newest").version == version.version
