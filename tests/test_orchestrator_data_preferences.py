@@ -71,6 +71,63 @@ def test_to_a_model_without_thoughts_their_tags_are_text() -> None:
     assert row.chosen.task.thinking == OFF
 
 
+def test_answers_that_are_dialogues_share_what_stands_before_them() -> None:
+    answers = {name: {"role": "assistant", "content": text} for name, text in (("chosen", "42"), ("rejected", "41"))}
+    plain = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41"}, 0)
+    whole = {name: [*ASKED, answer] for name, answer in answers.items()}
+    assert parse_preference(whole, 0) == plain
+    assert parse_preference({**whole, "messages": whole["chosen"]}, 0) == plain  # as UltraFeedback's rows have it
+    assert parse_preference({"messages": ASKED} | {name: [one] for name, one in answers.items()}, 0) == plain
+    for prompt in (ASKED, ASKED[0]["content"]):
+        for both in ({"chosen": "42", "rejected": "41"}, {name: [one] for name, one in answers.items()}):
+            assert parse_preference({"prompt": prompt, **both}, 0) == plain
+    other = [{"role": "user", "content": "6*8=?"}, answers["rejected"]]
+    for row, wrong in (
+        (whole | {"rejected": other}, "`chosen` and `rejected` are dialogues that begin differently"),
+        (whole | {"rejected": ASKED}, "`chosen` and `rejected` are dialogues that begin differently"),
+        ({"chosen": ASKED, "rejected": other[:1]}, "`messages` must be a list"),
+        (
+            {"messages": ASKED, "chosen": ASKED, "rejected": other[:1]},
+            "`chosen` must be an answer's text, not {'role': 'user'",
+        ),
+        (whole | {"rejected": "41"}, "`messages` must be a list"),
+        (whole | {"chosen": []}, "`chosen` must be a list of objects"),
+        ({"prompt": " ", "chosen": "42", "rejected": "41"}, "`messages` must be a list of objects"),
+        ({"prompt": [], "chosen": "42", "rejected": "41"}, "`prompt` must be a list of objects"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            parse_preference(row, 0)
+
+
+def test_a_prompt_beside_dialogues_is_never_dropped() -> None:
+    first, more = {"role": "assistant", "content": "forty"}, {"role": "user", "content": "exactly?"}
+    system = {"role": "system", "content": "Be short."}
+
+    def row(*head: dict[str, str], **given: Any) -> dict[str, Any]:
+        sides = {"chosen": "42", "rejected": "41"}
+        return given | {name: [*head, {"role": "assistant", "content": text}] for name, text in sides.items()}
+
+    def asked(given: dict[str, Any]) -> list[Any]:
+        return [(one["role"], one["content"]) for one in parse_preference(given, 0).chosen.task.messages]
+
+    def pairs(*messages: dict[str, str]) -> list[Any]:
+        return [(one["role"], one["content"]) for one in messages]
+
+    for prompt in (ASKED, ASKED[0]["content"]):
+        assert asked(row(first, more, prompt=prompt)) == pairs(*ASKED, first, more)
+        assert asked(row(*ASKED, first, more, prompt=prompt)) == pairs(*ASKED, first, more)
+        assert asked(row(system, *ASKED, prompt=prompt)) == pairs(system, *ASKED)
+    assert asked(row(*ASKED, prompt=[system])) == pairs(system, *ASKED)
+    for given in (row(*ASKED, prompt="6*8=?"), row(*ASKED, prompt=[system, *ASKED]), row(*ASKED, messages=[more])):
+        with pytest.raises(ValueError, match="is not what `chosen` and `rejected` begin with"):
+            parse_preference(given, 0)
+    both = {"messages": ASKED, "prompt": "6*8=?", "chosen": "42", "rejected": "41"}
+    for given in (both, row(messages=ASKED, prompt="6*8=?")):
+        with pytest.raises(ValueError, match="`prompt` is not in `messages`.*6\\*8"):
+            parse_preference(given, 0)
+    assert asked(both | {"prompt": ASKED[0]["content"]}) == pairs(*ASKED)
+
+
 def intake(*, max_tokens: int | None = None) -> RowIntake:
     return RowIntake(tokens_of(), max_tokens=max_tokens, setting="dpo.max_tokens")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from public_models import NANO_9B
+from public_models import NANO_9B, PUBLIC
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from learner.config import LearnerConfig
@@ -150,8 +150,9 @@ def test_halves_of_one_gpu_take_the_time_of_both_sides(usual: Planner) -> None:
 def test_a_further_epoch_takes_as_long_as_the_first(usual: Planner, tmp_path: Path) -> None:
     assert usual.engine is not None
     assert usual.work is not None
-    fleet, once = usual._fleet(usual.engine), usual.work
+    fleet, once = usual.fleet, usual.work
     twice = replace(once, epochs=2)
+    assert fleet is not None
     assert fleet.learner.zero_stage == 3
     assert fleet.scores == 0
     assert learning(fleet, twice, usual.assumptions) == pytest.approx(2 * learning(fleet, once, usual.assumptions))
@@ -206,3 +207,22 @@ def test_tied_weights_are_counted_once_in_a_checkpoint() -> None:
     config = Qwen3Config(num_key_value_heads=1, head_dim=16, tie_word_embeddings=True, **sizes)
     asked = checkpoint_bytes(AutoModelForCausalLM.from_config(config), bf16=False)
     assert asked - HEADERS_BYTES == counted(config, LearnerConfig(), name="tied").checkpoint_bytes
+
+
+def test_a_teacher_takes_the_memory_and_the_passes_of_its_own_parameters(tmp_path: Path) -> None:
+    site = named_site("2xH100-80G", host_gib_per_gpu=128.0, shm_gib=1.0)
+    names, planned = ("Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B"), []
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text(json.dumps(PUBLIC[name][0]))
+    for teacher in names:
+        given = [f"model.path={tmp_path / names[0]}", f"distill.teacher.path={tmp_path / teacher}"]
+        config, model = planned_config(Path("configs/recipes/distill.yaml"), given, site)
+        planned.append(Planner(config, model, site, Assumptions()))
+    assert [one.rank and one.rank.reference for one in planned] == [2 * PUBLIC[name][1] for name in names]
+    own, large = (one.time() for one in planned)
+    assert own is not None
+    assert large is not None
+    active = PUBLIC[names[1]][1] - 151936 * 4096  # its embedding is not tied, and only looked up
+    passes = [2 + 4 + 2 + 2 * share for share in (1, active / PUBLIC[names[0]][1])]
+    assert large.learn_s / own.learn_s == pytest.approx(passes[1] / passes[0], rel=0.02)  # beside the optimiser's step

@@ -13,13 +13,13 @@ SHOWN = 60
 """Characters of an offending value that a message shows."""
 
 
-def checked_messages(row: dict[str, Any]) -> list[Message]:
-    """Return the messages of a row. Raise `ValueError` with the offending value for what is none."""
-    messages = row.get("messages")
+def checked_messages(row: dict[str, Any], *, name: str = "messages") -> list[Message]:
+    """Return the messages of a row, or those of another field. Raise `ValueError` with the offending value for what is none."""
+    messages = row.get(name)
     if not isinstance(messages, list) or not messages:
-        raise ValueError(f"`messages` must be a list of objects with `role` and `content`, not {shown(messages)}")
+        raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(messages)}")
     if writable(messages) != messages:
-        raise ValueError(f"`messages` hold half a surrogate pair, which is no text: {shown(messages)}")
+        raise ValueError(f"`{name}` hold half a surrogate pair, which is no text: {shown(messages)}")
     return [_checked(message) for message in messages]
 
 

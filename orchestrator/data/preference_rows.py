@@ -1,6 +1,6 @@
 """Pairs of answers as the rows of a file have them: the same prompt, an answer that is preferred, and another one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,10 @@ from learner.batches.pairs import Pair
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
 from orchestrator.data.row_intake import RowIntake
+
+SIDES = ("chosen", "rejected")
+CONTINUED = {("system", "user"), ("user", "assistant"), ("tool", "assistant"), ("assistant", "tool")}
+"""Roles of a prompt's last message and of a dialogue's first one, which goes on with the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +66,18 @@ def _parsed_by(intake: RowIntake) -> Callable[[dict[str, Any], int], Preference]
 
 
 def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Preference:
-    """Read one row: `{"messages": [...], "chosen": "text", "rejected": "text"}`, perhaps with `tools`.
+    """Read one row: `{"messages": [...], "chosen": "text", "rejected": "text"}`, perhaps with `tools`. The prompt may
+    be called `prompt`, a text or messages. The answers may be dialogues, which begin alike and end with the answer: what stands
+    before it is then the prompt. A prompt that is given too must be part of it, or they go on with that prompt.
 
     `thoughts` says whether the model knows the tags of a thought; else they are plain text.
     """
+    row = _parted(row)
     messages = _prompt(row)
-    chosen, rejected = (_answer(row, name, thoughts=thoughts) for name in ("chosen", "rejected"))
+    chosen, rejected = (_answer(row, name, thoughts=thoughts) for name in SIDES)
     if chosen == rejected:
         raise ValueError(f"`chosen` and `rejected` are the same answer, {shown(row['chosen'])}")
-    thinks = {name: bool(said.get("reasoning_content")) for name, said in (("chosen", chosen), ("rejected", rejected))}
+    thinks = {name: bool(said.get("reasoning_content")) for name, said in zip(SIDES, (chosen, rejected), strict=True)}
     if len(set(thinks.values())) > 1:
         have, lacks = sorted(thinks, key=lambda name: not thinks[name])
         raise ValueError(
@@ -88,16 +95,62 @@ def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True)
     return Preference(chosen=Dialogue(task=task, reply=(chosen,)), rejected=Dialogue(task=task, reply=(rejected,)))
 
 
+def _parted(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose answers are dialogues with the prompt and each answer apart; any other as it is."""
+    if not all(isinstance(row.get(name), list) for name in SIDES):
+        return row
+    chosen, rejected = (checked_messages(row, name=name) for name in SIDES)
+    if chosen[:-1] != rejected[:-1]:
+        raise ValueError(f"`chosen` and `rejected` are dialogues that begin differently, {shown(chosen[:-1])}")
+    answers = {"chosen": chosen[-1], "rejected": rejected[-1]}
+    head = chosen[:-1]
+    if not head:
+        return row | answers
+    for name, given in _given(row):
+        if any(_is_part(given, [*head, answer]) for answer in answers.values()):
+            continue
+        if (given[-1]["role"], head[0]["role"]) not in CONTINUED:
+            raise ValueError(
+                f"`{name}` is not what `chosen` and `rejected` begin with, {shown(given)}; leave one of them out"
+            )
+        head = [*given, *head]
+    return {name: value for name, value in row.items() if name != "prompt"} | answers | {"messages": head}
+
+
+def _given(row: dict[str, Any]) -> Iterator[tuple[str, list[Message]]]:
+    """Yield the prompts that a row gives beside its answers, each with its name."""
+    for name in ("prompt", "messages"):
+        asked = row.get(name)
+        if isinstance(asked, str) and asked.strip() and name == "prompt":
+            yield name, [{"role": "user", "content": asked}]
+        elif isinstance(asked, list) and asked:
+            yield name, checked_messages(row, name=name)
+
+
+def _is_part(some: list[Message], whole: list[Message]) -> bool:
+    """Return whether messages stand in a dialogue, one after another."""
+    return any(whole[at : at + len(some)] == some for at in range(len(whole) - len(some) + 1))
+
+
 def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
-    messages = checked_messages(row)
+    """Return the prompt of a row: its `messages`, or its `prompt`, whose text alone is what the user says."""
+    asked = row.get("prompt")
+    if isinstance(asked, str) and asked.strip() and "messages" not in row:
+        row = {"messages": [{"role": "user", "content": asked}]}
+    messages = checked_messages(row, name="prompt" if isinstance(asked, list) and "messages" not in row else "messages")
     if messages[-1]["role"] == "assistant":
         raise ValueError(f"`messages` is the prompt and must not end with the assistant's {shown(messages[-1])}")
+    for name, given in _given(row):
+        if not _is_part(given, messages):
+            raise ValueError(f"`{name}` is not in `messages`, {shown(given)}; leave one of them out")
     return tuple(messages)
 
 
 def _answer(row: dict[str, Any], name: str, *, thoughts: bool) -> Message:
     """Return an answer as a message; what stands before the closing tag is its thought."""
-    text = row.get(name)
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"`{name}` must be an answer's text, not {shown(text)}")
-    return spoken({"role": "assistant", "content": text}, thoughts=thoughts, name=f"`{name}`")
+    said = row.get(name)
+    if isinstance(said, dict) and said["role"] == "assistant":
+        return spoken(said, thoughts=thoughts, name=f"`{name}`")
+    if not isinstance(said, str) or not said.strip():
+        raise ValueError(f"`{name}` must be an answer's text, not {shown(said)}")
+    return spoken({"role": "assistant", "content": said}, thoughts=thoughts, name=f"`{name}`")

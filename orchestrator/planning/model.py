@@ -24,6 +24,7 @@ from learner.models.fresh import byte_tokenizer, hybrid_config
 from learner.models.shape import ModelShape, read_shape
 from learner.training_state import model_bytes, state_bytes
 from orchestrator.planning.memory.layers import Layer, layers_of
+from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.run_config import ModelConfig
 from rollout.weights.manifest import WireDtype, layout
 
@@ -32,6 +33,7 @@ PARTS = (
     ("routed experts", r"\.experts\."),
     ("embedding", r"embed"),
     ("output layer", r"^lm_head|output"),
+    ("linear attention", r"linear_attn\.(conv1d|in_proj|out_proj|A_log|dt_bias)"),
     ("Mamba", r"conv1d|in_proj|out_proj|A_log|dt_bias|\.D$"),
     ("attention", r"[qkvo]_proj|qkv|q_norm|k_norm"),
     ("MLP", r"up_proj|down_proj|gate_proj|gate_up"),
@@ -89,9 +91,13 @@ def model_config(model: ModelConfig) -> PretrainedConfig:
 
     Raise as `planned_model`.
     """
-    source = model.source
-    if source is None:
+    if model.source is None:
         return hybrid_config(model.fresh, byte_tokenizer())
+    return source_config(model.source)
+
+
+def source_config(source: ModelSource) -> PretrainedConfig:
+    """Return the configuration of a model that is somewhere, as `model_config`."""
     if source.on_hub:
         return read_config(snapshot(source.path, kind="model", revision=source.revision, patterns=(CONFIG,)).folder)
     return read_config(source.folder)

@@ -136,7 +136,9 @@ def _shared(plan: Plan) -> Iterator[str]:
 def _time(plan: Plan) -> Iterator[str]:
     time = plan.time
     if time is None:
-        if plan.rank is not None and plan.engine is not None:
+        if not plan.looped:
+            yield "seconds         not worked out: only those of steps of rl and distill are"
+        elif plan.rank is not None and plan.engine is not None:
             yield "seconds         not known for this hardware: name its GPUs (--gpus), or measure it (--probe)"
         return
     rates, work = time.rates, time.work

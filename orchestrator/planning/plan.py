@@ -21,10 +21,8 @@ from orchestrator.planning.run_limits import run_limits
 from orchestrator.planning.seconds.rates import Rates
 from orchestrator.planning.seconds.step_time import StepTime
 from orchestrator.planning.split import Split, best_split
-from orchestrator.profiles.settled import choice, completed, settled, without_chosen
-from orchestrator.settings.chosen import ChosenConfig
-from orchestrator.settings.run_config import ModelConfig
-from orchestrator.settings.text import resolved, typed
+from orchestrator.profiles.settled import choice, chosen_in, completed, model_in, settled, without_chosen
+from orchestrator.settings.text import resolved
 
 SHM = Path("/dev/shm")
 
@@ -59,6 +57,8 @@ class Plan:
     shm_bytes: int | None
     checkpoint_s: float
     """Seconds in which a checkpoint's files are written."""
+    looped: bool
+    """Whether a stage runs the loop."""
     time: StepTime | None
     """None where no stage runs the loop, or nothing says how fast the hardware is."""
     split: Split | None
@@ -96,12 +96,9 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
     Named hardware is chosen for anew, whatever was chosen for a run of that name before.
     """
     given = given_text(path, list(overrides))
-    seen = resolved(given)
-    wanted = typed(ModelConfig, seen.get("model") or {}, under="model.")
-    shape = planned_model(wanted, LearnerConfig()).shape
+    shape = planned_model(model_in(resolved(given)), LearnerConfig()).shape
     if site.named:
-        own = typed(ChosenConfig, given.get("chosen") or {}, under="chosen.")
-        plain = without_chosen(given, own)
+        plain = without_chosen(given, chosen_in(given))
         whole = completed(plain, choice(resolved(plain), "auto", site.hardware, shape))
     else:
         whole = settled(given, ask=lambda: site.hardware, shape=lambda seen: shape)
@@ -135,6 +132,7 @@ def make_plan(planner: Planner, *, rates: Rates | None = None, price: float | No
         push=planner.push,
         shm_bytes=site.shm_bytes,
         checkpoint_s=trained / (planner.assumptions.disk_gbs * 1e9),
+        looped=planner.loop is not None,
         time=time,
         split=best_split(planner) if rates is None else None,
         cost=None if price is None or time is None else price * planner.gpus * time.hours,

@@ -16,11 +16,12 @@ from orchestrator.planning.memory.engine_memory import EngineMemory, engine_memo
 from orchestrator.planning.memory.host_memory import HostMemory, host_memory, object_store_bytes
 from orchestrator.planning.memory.push import PushPlan, push_plan
 from orchestrator.planning.memory.rank_memory import RankMemory, rank_memory
-from orchestrator.planning.model import PlannedModel, planned_model
+from orchestrator.planning.model import PlannedModel, counted, planned_model, source_config
 from orchestrator.planning.seconds.rates import Fleet, Rates, card_rates, sequences_in_a_pass
 from orchestrator.planning.seconds.step_time import StepTime, step_time
 from orchestrator.planning.seconds.work import Work, answer_tokens, prompt_tokens, work_of
 from orchestrator.settings.loop import LoopConfig
+from orchestrator.stages.distill import DistillConfig
 from orchestrator.stages.stage import StageInstance
 
 
@@ -78,7 +79,7 @@ class Planner:
             self._optimizer(),
             pass_tokens=max(learner.micro_batch_tokens, self.longest if self.plays else 0),
             gpu=self.gpu,
-            reference=self._has_reference(),
+            reference=0 if self.beside is None else self.beside.parameters,
             push=self.push.copies_on_device * self.push.nbytes,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
         )
@@ -171,7 +172,7 @@ class Planner:
         work, engine, assumed = self.work, self.engine, self.assumptions
         if work is None or engine is None:
             return None
-        known = self._card_rates(engine, work)
+        known = self._card_rates(work)
         sampled, trained = assumed.sampled_per_s, assumed.trained_per_s
         if not (sampled or trained):
             return known
@@ -201,15 +202,15 @@ class Planner:
         source = "rates that were given" if sampled and trained else f"{known.source}, and a rate that was given"
         return replace(known, source=source)
 
-    def _card_rates(self, engine: EngineMemory, work: Work) -> Rates | None:
-        if self.site.card is None or not engine.sequences(self.mean_length):
-            return None
-        return card_rates(self._fleet(engine), work, self.assumptions)
+    def _card_rates(self, work: Work) -> Rates | None:
+        return None if self.fleet is None else card_rates(self.fleet, work, self.assumptions)
 
-    def _fleet(self, engine: EngineMemory) -> Fleet:
-        loop = self.loop
-        assert self.site.card is not None
-        assert loop is not None
+    @cached_property
+    def fleet(self) -> Fleet | None:
+        """What the rates of GPUs go by; None without a loop, named GPUs, or an engine on them that holds a sequence."""
+        loop, engine = self.loop, self.engine
+        if loop is None or engine is None or self.site.card is None or not engine.sequences(self.mean_length):
+            return None
         settings: LoopConfig = self.config.settings(loop)
         loss = settings.loss
         old = settings.updates > 1 and loss.is_sampled and not loss.against_rollout
@@ -222,7 +223,7 @@ class Planner:
             engines=self.wanted.engines,
             push=self.push,
             spread=self.gpus > self.site.hardware.gpus_together,
-            scores=int(old) + int(self._has_reference()),
+            scores=int(old) + (0.0 if self.beside is None else self.beside.active / self.model.active),
             updates=settings.updates,
         )
 
@@ -242,8 +243,15 @@ class Planner:
         kinds = [self.config.settings(one).optim for one in self.config.instances if one.stage.trains]
         return min(kinds, key=lambda optim: optim.kind)  # adamw before muon
 
-    def _has_reference(self) -> bool:
+    @cached_property
+    def beside(self) -> PlannedModel | None:
+        """The frozen model that answers are compared with, the largest that a stage has: a teacher, else a reference, which is
+        the model itself; None where nothing is compared.
+        """
         settings = [self.config.settings(one) for one in self.config.instances if one.stage.trains]
-        losses = [one.loss for one in settings if "loss" in vars(one)]
-        named = any(one.stage.name in ("dpo", "distill") for one in self.config.instances)
-        return named or any(loss.needs_reference for loss in losses)
+        sources = [one.teacher for one in settings if isinstance(one, DistillConfig) and one.teacher is not None]
+        teachers = [counted(source_config(one), LearnerConfig(), name=one.path) for one in sources]
+        losses = [one.loss for one in settings if "loss" in vars(one) and not isinstance(one, DistillConfig)]
+        compared = any(one.stage.name == "dpo" for one in self.config.instances)
+        own = [self.model] if compared or any(loss.needs_reference for loss in losses) else []
+        return max([*own, *teachers], key=lambda model: model.parameters, default=None)

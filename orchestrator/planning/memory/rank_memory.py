@@ -70,11 +70,11 @@ def rank_memory(
     *,
     pass_tokens: int,
     gpu: bool,
-    reference: bool = False,
+    reference: int = 0,
     push: int = 0,
     overhead: int = 0,
 ) -> RankMemory:
-    """Return what a rank takes whose longest pass has so many tokens."""
+    """Return what a rank takes whose longest pass has so many tokens, beside a reference or a teacher of so many parameters."""
     stage, ranks, trained = learner.zero_stage, learner.ranks, model.trained
     held = model.parameters + (trained if learner.lora.rank else 0)
     width = 2 if learner.bf16 else FLOAT32
@@ -91,7 +91,7 @@ def rank_memory(
         optimiser=0 if away else states,
         buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and ranks > 1) else 0,
         gathered=2 * width * model.largest_layer if stage == 3 and ranks > 1 else 0,
-        reference=(width * model.parameters // (ranks if stage == 3 else 1)) if reference else 0,
+        reference=width * reference // (ranks if stage == 3 else 1),
         activations=activations(model, learner, pass_tokens=pass_tokens, gpu=gpu),
         logits=logits(model, learner, pass_tokens=pass_tokens),
         pass_tokens=pass_tokens,

@@ -55,8 +55,8 @@ class Fleet:
     push: PushPlan
     spread: bool
     """Whether ranks, or ranks and engines, lie on several machines."""
-    scores: int
-    """Further passes forward over what is trained: the old policy's, a reference's."""
+    scores: float
+    """Further passes forward over what is trained, in passes of the model itself: of the old policy, a reference, a teacher."""
     updates: int
     """Optimiser steps of a step of the loop."""
 
@@ -64,12 +64,9 @@ class Fleet:
 def card_rates(fleet: Fleet, work: Work, assumptions: Assumptions) -> Rates:
     """Return the rates of GPUs of one kind."""
     token_s, batch = decoding(fleet, work, assumptions)
-    cached = fleet.engine.prefix_caching != "off"
-    prompts = work.prompt_tokens / (work.group_size if cached else 1) / work.answer_tokens
-    computing = 2 * fleet.model.active / _flops(fleet, assumptions.flops_prefill, fleet.engine.processes)
     publish_s, load_s = pushing(fleet, assumptions)
     return Rates(
-        sampled_per_s=1 / (token_s / batch + prompts * computing),
+        sampled_per_s=1 / (token_s / batch + prompt_seconds(fleet, work, assumptions)),
         token_s=token_s,
         trained_per_s=work.epochs * work.trained / learning(fleet, work, assumptions),
         updates_s=fleet.updates * _update_s(fleet, assumptions),
@@ -83,16 +80,28 @@ def _flops(fleet: Fleet, share: float, gpus: int) -> float:
     return share * fleet.card.peak_tflops * 1e12 * gpus
 
 
+def prompt_seconds(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
+    """Return the seconds that an engine computes prompts, for each token that it samples."""
+    cached = fleet.engine.prefix_caching != "off"
+    prompts = work.prompt_tokens / (work.group_size if cached else 1) / work.answer_tokens
+    return prompts * 2 * fleet.model.active / _flops(fleet, assumptions.flops_prefill, fleet.engine.processes)
+
+
 def decoding(fleet: Fleet, work: Work, assumptions: Assumptions) -> tuple[float, float]:
     """Return the seconds of a decoding pass of an engine, and how many sequences are in it."""
+    batch = sequences_in_a_pass(fleet.memory, work, most=fleet.engine.max_sequences, engines=fleet.engines)
+    return pass_seconds(fleet, work, assumptions, batch=batch), batch
+
+
+def pass_seconds(fleet: Fleet, work: Work, assumptions: Assumptions, *, batch: float) -> float:
+    """Return the seconds of a decoding pass of an engine with so many sequences."""
     memory, model, processes = fleet.memory, fleet.model, fleet.engine.processes
     length = work.prompt_tokens + work.answer_tokens / 2
-    batch = sequences_in_a_pass(memory, work, most=fleet.engine.max_sequences, engines=fleet.engines)
     cache = batch * (length * memory.token_bytes + 2 * memory.state_bytes)
     read = memory.weights * _read_share(model, batch) + cache
     reading = read / (assumptions.bandwidth_decoding * fleet.card.bandwidth_gbs * 1e9)
     computing = 2 * model.active * batch / _flops(fleet, assumptions.flops_prefill, processes)
-    return max(reading, computing) + assumptions.pass_ms / 1000, batch
+    return max(reading, computing) + assumptions.pass_ms / 1000
 
 
 def sequences_in_a_pass(memory: EngineMemory, work: Work, *, most: int, engines: int) -> float:

@@ -1,0 +1,55 @@
+"""docs/recipes.md, the heads of the recipes and what `temper plan` says of them agree, and no plan meets a limit."""
+
+import re
+from datetime import date
+from pathlib import Path
+
+import pytest
+from recipe_pages import PAGE, RECIPES, ROOT, head_of, models_in, page
+
+
+def test_the_page_is_what_heads_and_plans_say_and_no_limit_would_be_hit(tmp_path: Path) -> None:
+    made = page(models_in(tmp_path))
+    assert PAGE.read_text(encoding="utf-8") == made, "PYTHONPATH=. .venv/bin/python tests/recipe_pages.py writes it"
+    assert made.count("none would be hit") == len(RECIPES)
+    assert "would be hit: " not in made
+
+
+def test_every_configuration_that_is_shipped_is_on_the_page() -> None:
+    shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
+    assert shipped == set(RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_head_is_short_and_what_was_run_has_its_results(name: str) -> None:
+    path = ROOT / name
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line.startswith("#")]) <= 9
+    assert len(lines) <= 50
+    head = head_of(path)
+    assert head.about.endswith(".")
+    assert (head.ran is None) == (not head.place)
+    if head.ran is not None:
+        page_of, _, anchor = head.place.partition("#")
+        titles = re.findall(r"^#+ (.+)$", (ROOT / page_of).read_text(encoding="utf-8"), re.MULTILINE)
+        assert anchor in {title.lower().replace(" ", "-") for title in titles}
+        assert date(2026, 1, 1) < head.ran
+
+
+@pytest.mark.parametrize(
+    "badge",
+    [
+        "",
+        "badge: tried on 1xL4-24G",
+        "badge: run yesterday on 1xL4-24G: docs/results.md",
+        "badge: run 2026-11-22 on 1xL4-24G",
+    ],
+)
+def test_a_badge_that_says_less_than_it_must_is_refused(badge: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"# yaml-language-server\n# {badge}\n# Mine.\n# Change first: all.\nname: mine\n")
+    with pytest.raises(ValueError, match="its head needs `badge:"):
+        head_of(path)
+    path.write_text("# yaml-language-server\n# badge: planned for 1xL4-24G\n# Mine.\nname: mine\n")
+    with pytest.raises(ValueError, match="its head needs `badge:"):
+        head_of(path)
