@@ -6,19 +6,19 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator.stages.registry import HELP
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md"),
-    *("docs/architecture.md", "docs/clusters.md", "docs/data.md", "docs/evaluation.md", "docs/models.md"),
-    *("docs/operations.md", "docs/performance.md", "docs/planning.md", "docs/settings.md"),
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")),
 )
 CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")
 FOLDERS = (*CODE, "configs", "docs", "requirements", ".ci")
 ENDINGS = (".py", ".md", ".yaml", ".sh", ".in", ".svg", ".jinja")
-OF_A_RUN = {"backwards.py", "mine.py", "config.yaml"}
+OF_A_RUN = {"backwards.py", "mine.py", "office", "config.yaml"}
 """Files that a reader or a run writes."""
 SOURCES = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
 CLASSES = {
@@ -67,6 +67,19 @@ def test_links_of_a_document_lead_somewhere(document: str) -> None:
     assert [link for link in links if "://" not in link and not (folder / link).exists()] == []
 
 
+def anchors(document: Path) -> set[str]:
+    """What a link to a heading of a document may name."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", document.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_to_a_heading_lead_to_one(document: str) -> None:
+    links = re.findall(r"\]\(([\w/.]*\.md)#([^)\s]+)\)", text(document))
+    folder = (ROOT / document).parent
+    assert [(page, anchor) for page, anchor in links if anchor not in anchors(folder / page)] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_classes_that_a_document_names_exist(document: str) -> None:
     named = {word for span in spans(document) for word in span.split(".") if CLASS.fullmatch(word)}
@@ -88,3 +101,30 @@ def test_make_targets_that_a_document_names_exist(document: str) -> None:
     targets = {name for names in re.findall(r"^([a-z -]+):", text("Makefile"), re.MULTILINE) for name in names.split()}
     named = set(re.findall(r"(?:`|^)make ([a-z_-]+)", text(document), re.MULTILINE))
     assert sorted(named - targets - HELP.keys()) == []
+
+
+README_LINES = 150
+WITHOUT_THE_MAP = {"README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md", "docs/index.md"}
+
+
+def test_the_readme_is_short_and_its_map_has_every_page() -> None:
+    assert len(text("README.md").splitlines()) <= README_LINES
+    linked = set(re.findall(r"\]\((docs/\w+\.md)\)", text("README.md")))
+    assert sorted(set(DOCUMENTS) - linked - WITHOUT_THE_MAP) == []  # else: a line in the map of README.md
+
+
+def test_the_site_has_every_page_once_and_no_link_leaves_it() -> None:
+    site = yaml.safe_load(text("mkdocs.yml"))
+    pages = [page for part in site["nav"] for entry in next(iter(part.values())) for page in entry.values()]
+    folder = ROOT / site["docs_dir"]
+    assert sorted(pages) == sorted(page.name for page in folder.glob("*.md"))  # else: a line under `nav` of mkdocs.yml
+    assert [page for page in pages if "](../" in (folder / page).read_text(encoding="utf-8")] == []
+
+
+def test_the_picture_of_the_demo_has_the_accuracies_of_the_first_row_of_its_table() -> None:
+    row = re.search(r"^\| 1 \| (.+) \|$", text("docs/results.md"), re.MULTILINE)
+    assert row is not None
+    math, code, tools = (re.findall(r"\d\.\d\d", cell) for cell in row[1].split(" | "))
+    before = ["0.00"]
+    drawn = re.findall(r">(\d\.\d\d)</text>", text("docs/pictures/result.svg"))
+    assert drawn == [*before, *code, *before, *math, *before, *tools]

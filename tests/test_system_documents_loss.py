@@ -1,4 +1,4 @@
-"""The README's algorithms, and its loss and advantage of one's own, are taken from there and used as a user would."""
+"""The algorithms of docs/algorithms.md, and its loss and advantage of one's own, are taken from there and used."""
 
 import re
 import sys
@@ -14,17 +14,15 @@ from learner.losses.policy import PolicyTerms, policy_loss
 from orchestrator.pipeline.config import load_config
 from orchestrator.settings.loop import RlConfig
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 NEEDED = ["name=mine", "envs.math.share=1.0"]
 NAN = float("nan")
 
 
 def block(heading: str, language: str) -> str:
     """The first block of code in a language after a heading."""
-    found = re.search(
-        rf"^#+ {heading}\n.*?```{language}\n(.*?)```", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
-    assert found is not None, f"README.md has no {language} block after the heading: {heading}"
+    found = re.search(rf"^#+ {heading}\n.*?```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert found is not None, f"{PAGE.name} has no {language} block after the heading: {heading}"
     return found[1]
 
 
@@ -44,7 +42,7 @@ def rl_of(text: str, folder: Path) -> RlConfig:
     return load_config(folder / "given.yaml", NEEDED).section(RlConfig)
 
 
-def test_the_algorithms_of_the_readme_load_and_its_token_range_is_icepop(tmp_path: Path) -> None:
+def test_the_algorithms_of_the_page_load_and_its_token_range_is_icepop(tmp_path: Path) -> None:
     loss = rl_of(block("Algorithms", "yaml"), tmp_path).loss
     correction = PolicyTerms.of(loss).correction
     assert (correction.token_range, correction.cap, correction.floor) == ((0.5, 5.0), 0.0, 0.0)

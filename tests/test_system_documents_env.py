@@ -1,4 +1,4 @@
-"""The README's example of an environment of one's own is taken from there, and run as a user would run it."""
+"""The example of docs/own_environment.md is taken from there, and run as a user would run it."""
 
 import re
 import sys
@@ -18,24 +18,15 @@ from orchestrator.grading.tasks import generated_tasks
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.pipeline.config import load_config
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "own_environment.md"
 MODULE = "backwards"
 LONGEST_EXAMPLE = 40
 
 
-def section() -> str:
-    """What the README says under its heading about an environment of one's own."""
-    found = re.search(
-        r"^#+ [^\n]*environment of one's own\n(.*?)(?=^#+ |\Z)", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
-    assert found is not None, "README.md has no heading with the words: environment of one's own"
-    return found[1]
-
-
 def block(language: str) -> str:
-    """The section's first block of code in a language."""
-    found = re.search(rf"```{language}\n(.*?)```", section(), re.DOTALL)
-    assert found is not None, f"README.md has no {language} block after the heading about an environment of one's own"
+    """The page's first block of code in a language."""
+    found = re.search(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert found is not None, f"{PAGE.name} has no {language} block"
     return found[1]
 
 
