@@ -12,7 +12,7 @@ STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/regi
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults soak check bench \
-	bench-growth bench-envs gpu-check settings clean
+	bench-growth bench-envs gpu-check scaling settings site clean
 
 help:  ## list the targets
 	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,13 +36,9 @@ budget-demo: setup  ## train under thinking budgets and without, SEED=1, and com
 $(STAGES): setup
 	@$(PY) -m orchestrator $@ $(CONFIG) $(ARGS)
 
-ui: setup  ## open MLflow's pages on http://127.0.0.1:5000
+ui: setup  ## open MLflow's pages on the newest runs and their charts, on http://127.0.0.1:5000
 	@mkdir -p runs
-	@case "$$MLFLOW_TRACKING_URI" in \
-	  http*) echo "the runs are at $$MLFLOW_TRACKING_URI" ;; \
-	  *) exec $(PY) -m mlflow ui --host 127.0.0.1 --port 5000 --workers 1 \
-	    --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///runs/mlflow.db}" ;; \
-	esac
+	@$(PY) -m orchestrator ui $(ARGS)
 
 submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
 	@$(PY) -m orchestrator submit $(CONFIG) $(ARGS)
@@ -82,9 +78,16 @@ bench-envs: setup  ## measure grading and the sandbox; ARGS="--data code=humanev
 gpu-check: setup  ## verify and measure what only a GPU can show, in 15 minutes, write docs/gpu.md; small without a GPU
 	@$(PY) -m orchestrator.gpu_check $(ARGS)
 
+scaling: setup  ## simulate the studies of docs/scaling.md and write its tables and pictures: some minutes
+	@$(PY) -m orchestrator.simulation.scaling $(ARGS)
+
 settings: setup  ## write docs/settings.md, the page of all settings, and docs/settings.schema.json for editors
 	@page=$$($(PY) -m orchestrator config --reference) && printf '%s\n' "$$page" > docs/settings.md
 	@schema=$$($(PY) -m orchestrator config --schema) && printf '%s\n' "$$schema" > docs/settings.schema.json
+
+site: setup  ## build the pages of docs/ as one site in runs/site, with MkDocs, which uv fetches
+	@.venv/bin/uvx --from mkdocs==1.6.1 mkdocs build --quiet --strict --site-dir runs/site
+	@echo "site: runs/site/index.html"
 
 clean:  ## remove .venv and caches; runs/ stays
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

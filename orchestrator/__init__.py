@@ -5,10 +5,12 @@ From the bottom up; each room imports itself and those above it in this list:
     deadline, step_times, mixture, ticket_ledger, slots, buffer_state, buffer, loop_sides, loop
                                                      the training loop and what it stands on
     shaping, failure_watch, skip_watch, band_watch   rewards of a whole group; when failures and alarms end a stage
-    run           what a run leaves and shows: its folder, metrics, ledger, tracker, progress
+    run           what a run leaves and shows: its folder, metrics, ledger, progress
+    tracking      what a run reports to MLflow, by threads of its own, and the pages on which that is seen
     audit         whether what a run has left agrees: ledger, metrics, checkpoints, trajectories
     data          data for the supervised stages
     settings      what can be told: the settings of a run, and those that several stages or rooms share
+    recording     the batch of a step in a file, by which it can be trained again
     cluster       the home of Ray
     supervision   the processes under watch: hung ones are looked at and ended, the state of all written for people
     reporting     what a run has left, read back for people
@@ -21,9 +23,14 @@ From the bottom up; each room imports itself and those above it in this list:
     grading       grading without a model
     new_env       an environment of one's own, written to begin with
     viewing       the answers of a run in a browser, token by token
+    watching      what a run does now, for the terminal and as a live page
+    explaining    where the metrics of a run bend, which known collapse that is, and whose answers the update came from
+    replaying     a recorded step trained again: what differs from the record, or with another setting
     bench         benchmarks
     planning      what a run would take: memory, time and cost by part, the limits that it would meet
+    simulation    a run at any scale in virtual time: the real loop, buffer and pool, durations planned or measured
     doctor        what may be wrong with a machine and a configuration, looked for before a run
     gpu_check     what a machine with a GPU must do right, and how fast: a part a file, a page of what was found
+    parity        engine and trainer on the same tokens: the gap, by layer type, and the setting that causes it
     cli           the commands of `temper`
 """

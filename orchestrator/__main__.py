@@ -2,8 +2,8 @@
 
 import argparse
 import sys
+import tomllib
 
-from orchestrator.cli.audit_command import add_audit_command
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.completion_command import add_completion_command
 from orchestrator.cli.config_command import add_config_command
@@ -13,12 +13,19 @@ from orchestrator.cli.environments.new_env_command import add_new_env_command
 from orchestrator.cli.environments.presets_command import add_presets_command
 from orchestrator.cli.environments.regrade_command import add_regrade_command
 from orchestrator.cli.eval_command import is_override
-from orchestrator.cli.plan_command import add_plan_command
+from orchestrator.cli.looking.audit_command import add_audit_command
+from orchestrator.cli.looking.explain_command import add_explain_command
+from orchestrator.cli.looking.replay_command import add_replay_command
+from orchestrator.cli.looking.status_command import add_status_commands
+from orchestrator.cli.looking.ui_command import add_ui_command
+from orchestrator.cli.looking.view_command import add_view_command
+from orchestrator.cli.models.parity_command import add_parity_command
+from orchestrator.cli.planning.plan_command import add_plan_command
+from orchestrator.cli.planning.simulate_command import add_simulate_command
 from orchestrator.cli.run_arguments import add_run_commands
 from orchestrator.cli.serve_command import add_serve_command
-from orchestrator.cli.status_command import add_status_commands
-from orchestrator.cli.view_command import add_view_command
 from orchestrator.cluster.module_search import module_folder, search_last
+from orchestrator.cluster.this_machine import ROOT
 from orchestrator.run.redaction import blanked
 
 EPILOG = """examples:
@@ -33,11 +40,16 @@ EPILOG = """examples:
   temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   temper config configs/demo.yaml --explain rl.max_lag
   temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
+  temper simulate configs/scaling.yaml --gpus 8xH100-80G --engines 4,64 --grow
   temper doctor configs/demo.yaml
+  temper parity runs/demo
   temper status runs/demo --watch
   temper scale runs/demo --rollout-workers 3
   temper audit runs/demo
   temper view runs/demo
+  temper explain runs/demo
+  temper replay runs/demo --step 26
+  temper ui
   temper submit configs/demo.yaml --address http://127.0.0.1:8265
   temper grade --env math --data gsm8k.jsonl --responses said.jsonl --out graded.jsonl
   temper serve runs/demo
@@ -57,6 +69,12 @@ own. The command line gives these as rl-2.steps=100 or rl_tools.steps=100, and r
 """
 
 
+def version() -> str:
+    """Return the version of this checkout, as its `pyproject.toml` has it."""
+    named: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return named
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser, with help that teaches."""
     root = argparse.ArgumentParser(
@@ -65,11 +83,14 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    root.add_argument("--version", action="version", version=f"%(prog)s {version()}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_run_commands(commands)
     add_config_command(commands)
     add_plan_command(commands)
+    add_simulate_command(commands)
     add_doctor_command(commands)
+    add_parity_command(commands)
     add_audit_command(commands)
     add_env_commands(commands)
     add_new_env_command(commands)
@@ -78,6 +99,9 @@ def parser() -> argparse.ArgumentParser:
     add_serve_command(commands)
     add_status_commands(commands)
     add_view_command(commands)
+    add_explain_command(commands)
+    add_replay_command(commands)
+    add_ui_command(commands)
     add_regrade_command(commands)
     add_completion_command(commands)
     return root

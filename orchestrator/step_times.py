@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from time import monotonic
+
+from envs.core.clock import loop_time
 
 
 class Phase(Enum):
@@ -48,11 +49,11 @@ class StepClock:
         self._phases = phases
         self._seconds = dict.fromkeys(phases, 0.0)
         self._phase = phases[0]
-        self._entered = monotonic()
+        self._entered = loop_time()
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase, which ends the one before."""
-        now = monotonic()
+        now = loop_time()
         self._seconds[self._phase] += now - self._entered
         self._phase, self._entered = phase, now
 

@@ -110,6 +110,7 @@ PUBLIC: dict[str, tuple[dict[str, Any], int]] = {
     "Qwen/Qwen3-32B": (qwen3(5120, 25600, 64, 64, tied=False), 32_762_123_264),
     "Qwen/Qwen3-30B-A3B": (QWEN3_MOE, 30_532_122_624),
     "meta-llama/Llama-3.2-1B": (llama3(2048, 8192, 16, 32, tied=True), 1_235_814_400),
+    "meta-llama/Llama-3.2-1B-Instruct": (llama3(2048, 8192, 16, 32, tied=True), 1_235_814_400),
     "meta-llama/Llama-3.2-3B": (llama3(3072, 8192, 28, 24, tied=True), 3_212_749_824),
     "meta-llama/Llama-3.1-8B": (llama3(4096, 14336, 32, 32), 8_030_261_248),
     "meta-llama/Llama-3.1-70B": (llama3(8192, 28672, 80, 64), 70_553_706_496),

@@ -1,5 +1,6 @@
 """Small disks that only the processes of a test see: tmpfs in a mount namespace of their own, held by a process that sleeps."""
 
+import errno
 import shutil
 import subprocess
 from pathlib import Path
@@ -31,13 +32,16 @@ class SmallDisks:
         return Path(f"/proc/{self._holder.pid}/root{path}")
 
     def fill(self, folder: Path, *, leave: int) -> None:
-        """Fill a disk but for so many bytes."""
+        """Fill a disk but for so many bytes, or whole where a run takes some of it meanwhile."""
         free = shutil.disk_usage(self.seen(folder)).free
-        with self._filler(folder).open("wb") as file:
+        with self._filler(folder).open("wb", buffering=0) as file:
             left = max(0, free - leave)
-            while left > 0:
-                file.write(bytes(min(left, 1 << 20)))
-                left -= 1 << 20
+            try:
+                while left > 0:
+                    left -= file.write(bytes(min(left, 1 << 20)))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
 
     def free(self, folder: Path) -> None:
         """Give back what `fill` took."""

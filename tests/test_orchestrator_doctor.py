@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from test_system_readme_env import block
+from test_system_documents_env import block
 
 from envs.sandbox.seal_probe import KERNEL
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config

@@ -33,7 +33,6 @@ from orchestrator.reporting.record import read_evaluations
 from orchestrator.run.folder import RunDir, RunState, finite
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
-from orchestrator.run.tracking import Ended
 from orchestrator.session.engines import Engines
 from orchestrator.session.run import Run
 from orchestrator.stages import eval as eval_stage
@@ -41,6 +40,8 @@ from orchestrator.stages import self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import evaluate, next_order
 from orchestrator.stages.self_sft import SelfSftConfig
+from orchestrator.tracking.data_set import DataSet
+from orchestrator.tracking.tracker import Ended
 from rewards.verdict import CORRECT, Verdict
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import (
@@ -286,6 +287,16 @@ class Tracked:
 
     def artifact(self, path: Path) -> None:
         self.files.append(path)
+
+    def episodes(self, path: Path) -> None: ...
+
+    def describe(self, note: str) -> None: ...
+
+    def stage(
+        self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
+    ) -> None: ...
+
+    def model(self, path: Path, facts: dict[str, str]) -> None: ...
 
     def close(self, ended: Ended) -> None: ...
 

@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.reporting.budget_figures import Panel, draw
 from orchestrator.reporting.figures import smoothed
-from orchestrator.reporting.record import EnvResult
+from orchestrator.reporting.picture import result_svg
+from orchestrator.reporting.record import EnvResult, read_run
 from orchestrator.reporting.report import write_report
 from orchestrator.reporting.transcripts import pick_transcripts, to_transcript
 from orchestrator.run.metrics_log import MetricsLog
@@ -299,3 +300,19 @@ def test_a_void_score_is_said_and_no_number(tmp_path: Path) -> None:
     path.write_text(json.dumps(found))
     html = write_report(tmp_path, all_figures()).html.read_text()
     assert "<b>void</b>: 7" in html
+
+
+def test_the_picture_of_a_run_has_its_accuracies_and_needs_steps(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [row()])
+    drawn = result_svg(read_run(tmp_path / "run"), stage="rl")
+    assert all(f">{text}<" in drawn for text in ("0.50", "0.88", "after sft", "math", "step of rl"))
+    with pytest.raises(ValueError, match="no rewards of distill"):
+        result_svg(read_run(tmp_path / "run"), stage="distill")
+
+
+def test_the_picture_of_evaluations_with_other_environments_has_what_each_has(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [])
+    later = {"label": "rl", "order": 2, "k": 4, "seconds": 2.0, "envs": {"code": result(0.61), "math": result(0.875)}}
+    (tmp_path / "run" / "eval" / "rl.json").write_text(json.dumps(later))
+    drawn = result_svg(read_run(tmp_path / "run"), stage="rl")
+    assert [drawn.count(f">{value}</text>") for value in ("0.88", "0.61")] == [1, 1]

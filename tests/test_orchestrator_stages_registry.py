@@ -103,7 +103,7 @@ print(json.dumps({
 
 def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "orchestrator", tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("rewards", "envs", "rollout", "learner", "configs", "Makefile"):
+    for name in ("rewards", "envs", "rollout", "learner", "configs", "Makefile", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
     stages = tmp_path / "orchestrator" / "stages"
     (stages / "echo.py").write_text(ECHO)
@@ -139,6 +139,6 @@ def test_one_stage_makes_the_first_model() -> None:
 
 
 @pytest.mark.parametrize("stage", HELP)
-def test_every_stage_has_a_command_and_stands_in_the_readme(stage: str) -> None:
+def test_every_stage_has_a_command_and_stands_in_the_page_of_concepts(stage: str) -> None:
     assert parser().parse_args([stage, "configs/demo.yaml"]).command == stage
-    assert f"`{stage}`" in (ROOT / "README.md").read_text()
+    assert f"`{stage}`" in (ROOT / "docs" / "concepts.md").read_text()

@@ -47,6 +47,9 @@ SLOW = pytest.mark.slow
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
 
+Answers = list[tuple[tuple[int, ...], Completion]]
+"""Prompts and what was said to each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -76,15 +79,24 @@ class Setup:
         plain.load_state_dict(trained.state_dict())
         return plain
 
-    async def sample(self, count: int, *, tokens: int) -> list[tuple[tuple[int, ...], Completion]]:
+    async def sample(self, count: int, *, tokens: int) -> Answers:
         prompts = [self.prompts[number % len(self.prompts)] for number in range(count)]
         said = (
-            self.engine.generate(TurnRequest(prompt_ids=ids, max_tokens=tokens, seed=seed))
+            self.engine.generate(TurnRequest(prompt_ids=ids, max_tokens=tokens, seed=seed, name=f"answer {seed}"))
             for seed, ids in enumerate(prompts)
         )
         return list(zip(prompts, await asyncio.gather(*said), strict=True))
 
-    def gap(self, samples: list[tuple[tuple[int, ...], Completion]]) -> float:
+    async def sampling(self, count: int, *, tokens: int) -> asyncio.Task[Answers]:
+        """Answers of which at least one has begun."""
+        running = asyncio.create_task(self.sample(count, tokens=tokens))
+        async with asyncio.timeout(60.0):
+            while not any((said := self.engine.so_far(f"answer {seed}")) and said.token_ids for seed in range(count)):
+                assert not running.done()
+                await asyncio.sleep(0.001)
+        return running
+
+    def gap(self, samples: Answers) -> float:
         """Largest difference between the engine's log-probabilities and the trainer's."""
         whole = [(*prompt, *said.token_ids) for prompt, said in samples]
         rows = [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole]
@@ -140,7 +152,7 @@ async def a_checkpoint_is_read(setup: Setup, checkpoint: Path) -> None:
 
 
 def each_token_is_compared_with_what_sampled_it(
-    older: PreTrainedModel, newer: PreTrainedModel, samples: list[tuple[tuple[int, ...], Completion]]
+    older: PreTrainedModel, newer: PreTrainedModel, samples: Answers
 ) -> None:
     """The learner divides by the probability under the weights that a token names, over what earlier ones had cached."""
     task = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
@@ -182,10 +194,7 @@ async def prefixes_are_computed_once(setup: Setup, *, cached: bool) -> None:
 async def the_learner_has_its_shift(setup: Setup) -> None:
     """An engine that sleeps has given its cache back, answers, loads while it sleeps, and goes on with what it froze."""
     engine, rank = setup.engine, setup.rank
-    running = asyncio.create_task(setup.sample(4, tokens=300))
-    while not engine._llm.get_num_unfinished_requests():
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
+    running = await setup.sampling(4, tokens=300)
     before = await engine.holding()
     await engine.occupy(weights=False, cache=False, limit_s=60.0)
     asleep = await engine.holding()
@@ -232,9 +241,9 @@ async def story(model_dir: Path, config: EngineConfig, *, cached: bool) -> None:
 
         older = setup.model() if cached else None
         setup.train()
-        running = asyncio.create_task(setup.sample(16, tokens=150))
-        await asyncio.sleep(0.3)
-        assert await loaded(engine, rank, setup.publish(2)) == WeightVersion(step=2)
+        newer = setup.publish(2)
+        running = await setup.sampling(16, tokens=150)
+        assert await loaded(engine, rank, newer) == WeightVersion(step=2)
         through = await running
         assert len(through) == 16  # none was lost
         long = [said for _, said in through if len(said.token_ids) == 150]
@@ -296,18 +305,6 @@ def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer_also_of_t
     asyncio.run(story_of_deltas(tiny_models.qwen3_tied(tmp_path / "model")))
 
 
-async def sampling(engine: VllmEngine, prompt: tuple[int, ...], *, count: int) -> asyncio.Future[list[Completion]]:
-    """Return answers of at most 400 tokens, of which one has begun."""
-    names = [f"answer {number}" for number in range(count)]
-    requests = [TurnRequest(prompt_ids=prompt, max_tokens=400, seed=seed, name=name) for seed, name in enumerate(names)]
-    running = asyncio.gather(*(engine.generate(request) for request in requests))
-    async with asyncio.timeout(60.0):
-        while not any((found := engine.so_far(name)) and found.token_ids for name in names):
-            assert not running.done()
-            await asyncio.sleep(0.001)
-    return running
-
-
 async def story_of_adapters(model_dir: Path, transport: str, config: EngineConfig, *, starts_anew: bool) -> None:
     """Adapters alone through a real engine, in mid-sentence too; one that `starts_anew` gets the weights with them."""
     learner = LearnerConfig(transport=transport, lora=LoraConfig(rank=4, alpha=16))
@@ -328,9 +325,9 @@ async def story_of_adapters(model_dir: Path, transport: str, config: EngineConfi
             alone = setup.publish(version)
             assert alone.adapted is not None
             assert alone.sent_bytes < alone.whole_bytes / 8
-            running = await sampling(engine, setup.prompts[0], count=4)
+            running = await setup.sampling(4, tokens=400)
             assert await loaded(engine, rank, alone) == WeightVersion(step=version)
-            assert any(set(said.versions_T) == {version - 1, version} for said in await running)
+            assert any(set(said.versions_T) == {version - 1, version} for _, said in await running)
             assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
         if not starts_anew:
             return

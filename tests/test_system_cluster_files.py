@@ -12,7 +12,7 @@ from orchestrator.pipeline.config import unsettled_config
 
 ROOT = Path(__file__).parent.parent
 PLACE = ROOT / "docs" / "clusters"
-INSTRUCTIONS = {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "ENV", "CMD"}
+INSTRUCTIONS = {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "ENV", "CMD", "USER"}
 
 
 def pinned(package: str, lock: str) -> str:
@@ -22,22 +22,53 @@ def pinned(package: str, lock: str) -> str:
     return found[1]
 
 
+def copied_by(rest: str) -> list[str]:
+    """What an instruction COPY copies."""
+    return [word for word in rest.split()[:-1] if not word.startswith("--")]
+
+
 def test_the_image_is_made_of_what_the_checkout_has() -> None:
     text = re.sub(r"\\\n\s*", " ", (PLACE / "Dockerfile").read_text(encoding="utf-8"))
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
     assert {word for word, _ in lines} <= INSTRUCTIONS
     assert [word for word, _ in lines][:2] == ["FROM", "ARG"]
-    for sources in (rest.split()[:-1] for word, rest in lines if word == "COPY"):
+    for sources in (copied_by(rest) for word, rest in lines if word == "COPY"):
         assert all((ROOT / source).exists() for source in sources), sources
     setup = next(rest for word, rest in lines if "make setup" in rest)
     assert "STACK=${STACK}" in setup
     copied = {
-        source for word, rest in lines[: lines.index(["RUN", setup])] if word == "COPY" for source in rest.split()
+        source for word, rest in lines[: lines.index(["RUN", setup])] if word == "COPY" for source in copied_by(rest)
     }
     read = re.findall(
         r"requirements/|pyproject.toml", (ROOT / "requirements" / "install.sh").read_text(encoding="utf-8")
     )
     assert {one.rstrip("/") for one in read} <= copied
+
+
+def test_an_image_for_each_stack_has_a_user_of_its_own_and_no_secret() -> None:
+    text = (PLACE / "Dockerfile").read_text(encoding="utf-8")
+    stacks = re.findall(r"^#   docker build -f (\S+) --build-arg STACK=(\w+) -t temper:(\w+) \.$", text, re.MULTILINE)
+    locks = {path.stem for path in (ROOT / "requirements").glob("[cg]pu.txt")}
+    assert {stack for _, stack, _ in stacks} == {tag for _, _, tag in stacks} == locks
+    assert all((ROOT / file).is_file() for file, _, _ in stacks)
+    users = re.findall(r"^USER (\S+)$", text, re.MULTILINE)
+    assert users == ["temper"]
+    assert text.index("\nUSER ") < text.index("make setup\n")
+    (uid,) = re.findall(r"useradd .*--uid (\d+) temper", text)
+    job = (PLACE / "rayjob.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"runAsNonRoot: true, runAsUser: (\d+), fsGroup: (\d+)", job) == [(uid, uid)] * 2
+    told = re.findall(r"^(?:ENV|ARG) (.+)$", text, re.MULTILINE)
+    assert [line for line in told if re.search(r"TOKEN|KEY|SECRET|PASSWORD", line)] == []
+    assert "HF_TOKEN" not in re.sub(r"#.*", "", job)  # it comes from the secret that the job names
+    linked = re.findall(r"/temper/(\.venv/bin/\w+)", text)
+    assert linked == [".venv/bin/temper", ".venv/bin/ray"]
+    assert all((ROOT / command).exists() for command in linked)
+
+
+def test_what_git_ignores_and_what_may_hold_secrets_stays_out_of_an_image() -> None:
+    kept_out = {line.removeprefix("**/") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()}
+    ignored = {line for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line}
+    assert ignored | {".git", ".env*", "*.pem", "*.key"} <= kept_out
 
 
 def test_the_job_of_kuberay_runs_a_recipe_on_pods_of_one_image() -> None:

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_system_readme_env import block
+from test_system_documents_env import block
 
 from orchestrator.cluster.module_search import FOLDER, worker_variables
 

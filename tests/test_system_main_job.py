@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import tiny_models
 from main_job import command, finish, open_ports, rows, start, wait_for_step
+from metric_names import unexplained_of
 from mlflow import MlflowClient
-from test_system_readme_env import block
+from mlflow.entities import Run
+from test_system_documents_env import block
 from transformers import AutoModelForCausalLM
 
 JUDGED = 'verdict(parsed.answer == task.spec["answer"]'
-"""What the README's environment makes of an answer."""
+"""What the documents' environment makes of an answer."""
 
 
 def trajectories(run: Path) -> list[dict[str, Any]]:
@@ -26,12 +28,18 @@ def trajectories(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def tracked_runs(client: MlflowClient) -> list[Run]:
+    """The runs in the tracker, without those of their stages."""
+    found = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
+    return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+
+
 @pytest.mark.timeout(900)
 def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a_run_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert JUDGED in block("python")
-    (tmp_path / "backwards.py").write_text(block("python"))  # the README's own environment, beside the others
+    (tmp_path / "backwards.py").write_text(block("python"))  # the documents' own environment, beside the others
     (tmp_path / "pleased.py").write_text(
         block("python").replace("backwards", "pleased").replace(JUDGED, "verdict(True")
     )
@@ -75,7 +83,7 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert reached < 12
 
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    (tracked,) = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
+    (tracked,) = tracked_runs(client)
     assert tracked.info.status == "KILLED"
 
     arguments += ["rl.optim.learning_rate=1.2e-4", "rl.timeout_s=301"]
@@ -131,14 +139,15 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert any(any(turn["forced"]) for _, turn in limited)
     assert all([p is None for p in turn["logprobs"]] == turn["forced"] for turn in sampled)
 
-    (tracked,) = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
+    (tracked,) = tracked_runs(client)
     assert tracked.info.status == "FINISHED"
-    history = Counter(m.step for m in client.get_metric_history(tracked.info.run_id, "rl/train/loss"))
+    history = Counter(m.step for m in client.get_metric_history(tracked.info.run_id, "4_train/rl/loss"))
     assert history == Counter(range(1, 13))
     kept = {file.path for file in client.list_artifacts(tracked.info.run_id)}
     assert kept >= {"report.html", "report.json"}
     assert not [path for path in kept if path.endswith(".jsonl")]  # prompts and answers stay here
 
+    assert unexplained_of(run / "metrics.jsonl") == []  # docs/metrics.md has every name
     before = (run / "metrics.jsonl").read_text()
     state = (run / "manifest.json").read_text()
     status, output = finish(start(arguments))

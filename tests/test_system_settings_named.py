@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")
 SECTIONS = sorted({key.partition(".")[0] for key in KINDS if "." in key} - {"envs"})
 NAMED = re.compile(rf"(?<![\w./*])({'|'.join(SECTIONS)})((?:\.[a-z][a-z0-9_]*)+)(\.?)(?![\w/(*])")
-FREE = {key for key in KINDS if key.endswith(("shares",))}
+FREE = {key for key in KINDS if key.endswith(("shares", "engine.extra"))}
 """Settings whose keys the user chooses."""
 NO_SETTINGS = {
     "rl.eval",
@@ -24,7 +24,7 @@ NO_SETTINGS = {
     "model.safetensors",
 }
 """A name of rows of metrics, methods, a fact of the tracker, tensors of a model and its file."""
-SUFFIXES = {path.suffix for path in ROOT.rglob("orchestrator/**/*.*")} | {".json", ".svg", ".jsonl"}
+SUFFIXES = {path.suffix for path in ROOT.rglob("orchestrator/**/*.*")} | {".json", ".svg", ".jsonl", ".md"}
 
 
 def is_known(name: str) -> bool:

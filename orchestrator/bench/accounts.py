@@ -20,11 +20,12 @@ from orchestrator.pipeline.config import Config
 from orchestrator.run.folder import RunDir
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.progress import Progress
-from orchestrator.run.tracking import Ended
 from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import LoopView, RunSupervision
 from orchestrator.settings.loop import RlConfig
 from orchestrator.ticket_ledger import Totals
+from orchestrator.tracking.data_set import DataSet
+from orchestrator.tracking.tracker import Ended
 from rollout.engines.engine_process import cpu_s
 from rollout.episodes.begun_json import begun_to_json
 from rollout.pool.pool import RolloutPool
@@ -155,5 +156,15 @@ class NoTracker:
     def params(self, values: dict[str, str]) -> None: ...
 
     def artifact(self, path: Path) -> None: ...
+
+    def episodes(self, path: Path) -> None: ...
+
+    def describe(self, note: str) -> None: ...
+
+    def stage(
+        self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
+    ) -> None: ...
+
+    def model(self, path: Path, facts: dict[str, str]) -> None: ...
 
     def close(self, ended: Ended) -> None: ...

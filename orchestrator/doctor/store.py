@@ -6,10 +6,10 @@ from pathlib import Path
 
 from orchestrator.doctor.finding import Finding, ok, warning
 from orchestrator.doctor.subject import Subject
-from orchestrator.run.mlflow_run import known_experiments
 from orchestrator.run.redaction import blanked
-from orchestrator.run.tracking import SQLITE, store_of
-from orchestrator.run.tracking_error import first_line
+from orchestrator.tracking.mlflow_run import known_experiments
+from orchestrator.tracking.tracker import SQLITE, store_of
+from orchestrator.tracking.tracking_error import first_line
 
 GOES_ON = "a run goes on without, and sends what is left when it is there"
 

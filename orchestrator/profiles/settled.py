@@ -47,7 +47,7 @@ def settled(
     name = given.get("profile") or "auto"
     if name not in NAMES:
         raise ValueError(f"profile={name} is none; there are {', '.join(NAMES)}")
-    own = typed(ChosenConfig, given.get("chosen") or {}, under="chosen.")
+    own = chosen_in(given)
     plain = without_chosen(given, own)
     recorded = recorded_choice(given) if own.profile == "auto" else own
     placement = found(plain, "placement") or "dedicated"
@@ -102,15 +102,24 @@ def recorded_choice(given: Mapping[str, Any]) -> ChosenConfig | None:
     if not folder.config.is_file() or not folder.begun():
         return None
     recorded = written(folder.config, "chosen")
-    chosen = None if recorded is None else typed(ChosenConfig, recorded, under="chosen.")
-    assert chosen is None or isinstance(chosen, ChosenConfig)
+    return None if recorded is None else chosen_in({"chosen": recorded})
+
+
+def chosen_in(given: Mapping[str, Any]) -> ChosenConfig:
+    """Return the record of what was chosen that stands in a configuration. Raise `ValueError` where it is none."""
+    chosen: ChosenConfig = typed(ChosenConfig, given.get("chosen") or {}, under="chosen.")
     return chosen
+
+
+def model_in(given: Mapping[str, Any]) -> ModelConfig:
+    """Return the settings of the model that stand in a configuration. Raise `ValueError` where they are none."""
+    model: ModelConfig = typed(ModelConfig, given.get("model") or {}, under="model.")
+    return model
 
 
 def model_shape(given: Mapping[str, Any]) -> ModelShape:
     """Return how large the model of a configuration is. Raise `ValueError` or `FileNotFoundError` where it can't be had."""
-    model = typed(ModelConfig, given.get("model") or {}, under="model.")
-    assert isinstance(model, ModelConfig)
+    model = model_in(given)
     if model.source is None:
         config = hybrid_config(model.fresh, byte_tokenizer())
         return read_shape(config, parameters=parameter_count(model.fresh))

@@ -13,10 +13,10 @@ from orchestrator.pipeline.config import SCHEMA, as_file, make_config, shown_tex
 from orchestrator.pipeline.eval_config import merged
 from orchestrator.pipeline.stage_list import instances
 from orchestrator.profiles.asked import Given
-from orchestrator.profiles.settled import settled
+from orchestrator.profiles.settled import chosen_in, model_in, settled
 from orchestrator.settings.chosen import ChosenConfig
-from orchestrator.settings.run_config import USUAL_STAGES, ModelConfig
-from orchestrator.settings.text import is_file, overridden, require_secrets, resolved, typed, values, yaml_text
+from orchestrator.settings.run_config import USUAL_STAGES
+from orchestrator.settings.text import is_file, overridden, require_secrets, resolved, values, yaml_text
 from orchestrator.stages.stage import StageInstance
 
 COMMAND_LINE = "the command line"
@@ -51,9 +51,7 @@ class ResolvedFile:
     @cached_property
     def chosen(self) -> ChosenConfig:
         """What the profile chose."""
-        chosen = typed(ChosenConfig, self.whole.get("chosen") or {}, under="chosen.")
-        assert isinstance(chosen, ChosenConfig)
-        return chosen
+        return chosen_in(self.whole)
 
 
 def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:
@@ -92,6 +90,5 @@ def resolved_yaml(file: ResolvedFile) -> str:
 def _model_to_download(given: Given) -> str:
     """Return the name of the model where it would have to be downloaded, else ""."""
     model = resolved(given).get("model")
-    config = typed(ModelConfig, model if isinstance(model, Mapping) else {}, under="model.")
-    assert isinstance(config, ModelConfig)
+    config = model_in({"model": model} if isinstance(model, Mapping) else {})
     return "" if config.source is None or config.source.is_here else config.source.path

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.binding import BoundEnv, EnvConfig, bind_all
+from envs.core.bounds import not_negative
 from envs.core.setting import Kind, identity, required, running, scheduled
 from envs.sandbox.sandbox import SandboxConfig
 from learner.config import LearnerConfig
@@ -85,6 +86,28 @@ class TrackingConfig:
     """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
     trajectories: bool = running(False)
     """Whether the last files of trajectories, prompts and answers in full, are uploaded beside the report."""
+    traces: int | None = running(None)
+    """Episodes of each file of trajectories that are shown as traces, prompts and answers in full; null is 8 in a SQLite file,
+    and 0 at a server, since they would leave this machine."""
+    stages: bool = running(True)
+    """Whether each stage has a nested run of its own, with its metrics a second time, its settings and its duration."""
+
+    registered_model: str | None = running(None)
+    """Name of the registered model of which the run's last checkpoint becomes the newest version, by its path: nothing is
+    copied; empty for none. null is temper-NAME in a SQLite file and none at a server, which refuses paths of machines."""
+    system_s: float = running(30.0)
+    """Seconds between two looks at processors, memory, GPUs and power of the driver's machine; 0 for none."""
+
+    def __post_init__(self) -> None:
+        if self.traces is not None and self.traces < 0:
+            raise ValueError(f"tracking.traces={self.traces}: give how many episodes of a file are shown, 0 for none")
+        not_negative("tracking.system_s", self.system_s)
+        name = self.registered_model
+        if name and (not name.strip() or name in (".", "..") or "/" in name or ":" in name):
+            raise ValueError(
+                f"tracking.registered_model={name!r}: MLflow takes no name with / or : in it, none of blanks alone, and "
+                f"neither . nor ..; give another one, such as team-math, or an empty one to register no model"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,6 +125,14 @@ def _check(config: DistillConfig, start: StartCheck) -> None:
     start.loop_tasks(config)
 
 
+def _require_teacher(config: DistillConfig) -> None:
+    """Raise `ValueError` or `FileNotFoundError` where no teacher is named, or the folder is none. One on the hub is looked for
+    when a run begins: its configuration can be planned and read without it.
+    """
+    if config.teacher is None or not config.teacher.on_hub:
+        config.teacher_dir()
+
+
 STAGE = Stage(
     name="distill",
     role=Role.TRAIN,
@@ -136,7 +144,7 @@ STAGE = Stage(
     leaves_thoughts_out=lambda config: config.thinking.no_thought > 0,
     models=lambda config: {"teacher": config.teacher},
     fits=fit_loop,
-    requires=lambda config: config.teacher_dir(),
+    requires=_require_teacher,
     check=_check,
     figures=StageFigures(
         rewards="Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",

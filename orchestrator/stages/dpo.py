@@ -39,7 +39,8 @@ class DpoConfig:
     """Direct preference optimisation: the preferred answer of a pair against the other one."""
 
     data: DataConfig | None = identity(None)
-    """Rows with `messages`, `chosen` and `rejected`; null pairs the model's own right and wrong answers."""
+    """Rows with `messages`, `chosen` and `rejected`, the answers texts or dialogues that begin alike; null pairs the
+    model's own right and wrong answers."""
     on_error: OnError = identity("raise")
     """What a malformed or too long row does: raise, or skip (counted and reported)."""
     max_tokens: int | None = identity(None)

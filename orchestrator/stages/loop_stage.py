@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from learner.batches.micro_batches import TrainBatch
-from learner.batches.samples import mini_batches, samples_from_groups
 from learner.trainer_group import TrainerGroup
 from orchestrator.band_watch import BandWatch
 from orchestrator.buffer import Buffer, VersionCell
@@ -16,6 +15,9 @@ from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.evaluation.between import evaluations_between, is_of_evaluation
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.loop import Loop, StepReport
+from orchestrator.recording.keeper import BatchKeeper
+from orchestrator.recording.step_batch import StepBatch, packages_here
+from orchestrator.recording.trained_with import TrainedWith
 from orchestrator.run.checkpoint import place
 from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.ledger import Ledger
@@ -87,6 +89,7 @@ class LoopStage:
             beside_engines=config.max_lag > 0,
         )
         self._learner = learner
+        self._keeper = BatchKeeper(run.folder, self._stage, count=run.config.checkpoints.batches, after=self._done)
         base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._ledger = await self._beside("the ledger", partial(Ledger, run.folder.ledger, self._stage))
@@ -104,6 +107,7 @@ class LoopStage:
         try:
             await loop.run(self._done + 1, config.steps)
             model = await run.trainer.trained(self._stage)
+            await self._beside("old batches to be removed", self._keeper.remove_old)
         except Exception:
             run.engines.forget()  # also where the last checkpoint failed: the stage begins with an earlier one
             raise
@@ -147,19 +151,7 @@ class LoopStage:
         return shaped(group, self._shaping, turn_tokens=self._run.config.rollout.limits.turn_tokens)
 
     def _batches(self, groups: list[Group]) -> list[TrainBatch]:
-        loss = self._config.loss
-        sequences = samples_from_groups(
-            groups,
-            advantage=loss.advantage,
-            advantage_clip=loss.advantage_clip,
-            mask_truncated=loss.mask_truncated,
-            overrides=loss.overrides,
-            normalise=not loss.normalises_divergence,
-        )
-        return [
-            self._builder.of_samples(part, aggregation=loss.aggregation, constant_length=loss.constant_length)
-            for part in mini_batches(sequences, count=self._config.updates_per_step)
-        ]
+        return self._builder.of_groups(groups, self._config.loss, updates=self._config.updates_per_step)
 
     async def _log(self, report: StepReport) -> None:
         metrics = step_metrics(report)
@@ -169,14 +161,31 @@ class LoopStage:
 
     async def _save_when_due(self, step: int) -> None:
         self._run.trainer.raise_failed()
+        assert self._report is not None
+        await self._record(self._report)
         if step == self._config.steps or step % self._config.checkpoint_every == 0:
             await self._save(step)
-        assert self._report is not None
         skipped = self._report.learner["skipped"] == 1.0
         await self._write_trajectories(self._report)
-        evidence = f"their trajectories are in {self._run.folder.trajectories}"
-        self._skips.add(step, skipped=skipped, evidence=evidence)
+        self._skips.add(step, skipped=skipped, evidence=f"their trajectories are in {self._run.folder.trajectories}")
         self._bands.check(step)
+
+    async def _record(self, report: StepReport) -> None:
+        """Record the batch of a step, by which it can be trained again, where it is due and was not recorded yet."""
+        if not self._keeper.due(report.step) or self._run.folder.batch_file(self._stage, report.step).exists():
+            return
+        records = await records_of_step(self._learner, limit=self._limit, stage=self._stage)
+        batch = StepBatch(
+            stage=self._stage,
+            step=report.step,
+            version=report.version,
+            trained_with=TrainedWith.of(self._config, self._builder),
+            groups=report.groups,
+            records=sorted(records, key=lambda record: record.place),
+            teacher=None if self._teacher is None else str(self._teacher),
+            packages=packages_here(),
+        )
+        await self._run.record_batch(self._keeper, batch, leave=self._run.trainer.reserved(self._run.folder.batches))
 
     async def _write_trajectories(self, report: StepReport) -> None:
         """Write the trajectories of a step where they are due and not written yet."""
@@ -186,19 +195,26 @@ class LoopStage:
         if due and not path.exists():
             leave, groups = self._run.trainer.reserved(path.parent), report.groups
             records = await records_of_step(self._learner, limit=self._limit, stage=self._stage)
-            masks = self._config.loss.mask_truncated
+            masks, step = self._config.loss.mask_truncated, report.step
             rows = training_rows(groups, records, version=report.version, mask_truncated=masks)
-            await self._run.write_trajectories(
-                path, groups, name=self._stage, step=report.step, leave=leave, training=rows
-            )
+            await self._run.write_trajectories(path, groups, name=self._stage, step=step, leave=leave, training=rows)
 
     async def _save_at_fault(self, fault: Exception) -> None:
         """Save before a stop or a fault ends the stage, unless it came in the middle of the learner's step."""
         if self._loop.learning == self._done:
             self._buffer.give_back()
-            await self._run.trainer.save_before_end(self._stage, fault, lambda: self._save(self._done))
+            await self._run.trainer.save_before_end(self._stage, fault, self._save_last)
             if self._report is not None:
                 await self._write_trajectories(self._report)
+
+    async def _save_last(self) -> None:
+        """Save after the last step, whose batch is recorded first; what goes wrong with that only is told."""
+        try:
+            if self._report is not None:
+                await self._record(self._report)
+        except Exception as error:
+            self._run.progress.note(f"{self._stage}: the batch of step {self._done} is not recorded: {error}")
+        await self._save(self._done)
 
     async def _save(self, step: int) -> None:
         if step == 0:
@@ -222,6 +238,7 @@ class LoopStage:
         written = await self._beside("the groups of a checkpoint to be written out", files)
         self._run.folder.store(replace(self._run.folder.state(), version=version))
         await self._run.trainer.save(self._stage, step, written)
+        self._keeper.saved(step)
 
     async def _running(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight; at lag 0 nothing, as sampling again repeats what was sampled."""
@@ -240,7 +257,8 @@ class LoopStage:
 
     async def _restore(self, saved: SavedLoop | None) -> None:
         """Go on as the checkpoint says, with ledger, metrics and trajectories cut back to it."""
-        missing = await self._cut_ledger(0 if saved is None else saved.state.ledger_rows)
+        cut = partial(self._ledger.cut, 0 if saved is None else saved.state.ledger_rows)
+        missing = await self._beside("the ledger to be cut back", cut)
         self._run.cut_back(self._stage, self._done)  # at once: an audit meanwhile finds steps that only one of both has
         if saved is None:
             return
@@ -270,9 +288,6 @@ class LoopStage:
         self._skips.restore(skipped_steps(rows))
         for row in rows:
             self._bands.add(row.values)
-
-    async def _cut_ledger(self, rows: int) -> int:
-        return await self._beside("the ledger to be cut back", partial(self._ledger.cut, rows))
 
     async def _made_again(self, group: SavedGroup) -> HeldGroup:
         """Return a group of a checkpoint, whose task is made again from its draw."""

@@ -55,7 +55,7 @@ class EvaluationStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """The state of a run at a `time`, in seconds since 1970.
+    """The state of a run at a `time`, in seconds since 1970. `pid` is the driver, on the machine `host` if recorded.
 
     `buffer` counts groups by state and is empty outside of the loop's stages, as `tickets` are; `failures` counts the
     failed episodes of the stage by type, `faults` the files in the run's folder `faults`.
@@ -73,6 +73,7 @@ class RunStatus:
     failures: dict[str, int]
     faults: int
     evaluation: EvaluationStatus | None = None
+    host: str | None = None
 
     def write(self, folder: Path) -> None:
         """Replace the status of a run's folder. It need not outlast a machine, so nothing waits for the disk."""
@@ -85,12 +86,12 @@ def read_status(folder: Path) -> RunStatus | None:
     """Return the last status that a run wrote; None where it has not written any. Raise `ValueError` where it is none."""
     try:
         data: dict[str, Any] = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+        members = tuple(MemberStatus(**one | {"tickets": tuple(one["tickets"])}) for one in data["members"])
+        tickets = tuple(TicketStatus(**one) for one in data["tickets"])
+        asked = data.get("evaluation")
+        evaluation = None if asked is None else EvaluationStatus(**asked)
+        return RunStatus(**data | {"members": members, "tickets": tickets, "evaluation": evaluation})
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise ValueError(f"{folder / STATUS_FILE} is no status: {error}") from error
-    members = tuple(MemberStatus(**one | {"tickets": tuple(one["tickets"])}) for one in data["members"])
-    tickets = tuple(TicketStatus(**one) for one in data["tickets"])
-    asked = data.get("evaluation")
-    evaluation = None if asked is None else EvaluationStatus(**asked)
-    return RunStatus(**data | {"members": members, "tickets": tickets, "evaluation": evaluation})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / STATUS_FILE} is no status: {type(error).__name__}: {error}") from error
