@@ -13,7 +13,8 @@ from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
 from orchestrator.run.metrics_log import MetricsLog, read_metrics
-from orchestrator.tracking.tracker import Ended, MlflowTracker
+from orchestrator.tracking.mlflow.tracker import MlflowTracker
+from orchestrator.tracking.tracker import Ended
 from orchestrator.tracking.unsent_rows import UnsentRows
 
 
@@ -172,7 +173,8 @@ import sys
 from pathlib import Path
 from time import sleep
 from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.tracking.tracker import Ended, MlflowTracker
+from orchestrator.tracking.mlflow.tracker import MlflowTracker
+from orchestrator.tracking.tracker import Ended
 
 folder = Path(sys.argv[1])
 MlflowTracker(

@@ -23,8 +23,9 @@ from orchestrator.__main__ import main
 from orchestrator.reporting.run_note import run_note
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.tracking.dashboard import runs_page
-from orchestrator.tracking.tracker import Ended, MlflowTracker
+from orchestrator.tracking.mlflow.dashboard import runs_page
+from orchestrator.tracking.mlflow.tracker import MlflowTracker
+from orchestrator.tracking.tracker import Ended
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -15,10 +15,11 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.episodes import called, episode_of, sampled_rows
 from orchestrator.tracking.metric_names import GROUPS, shown_name
+from orchestrator.tracking.mlflow.episodes import called, episode_of, sampled_rows
+from orchestrator.tracking.mlflow.tracker import MlflowTracker
 from orchestrator.tracking.notes import LINE, merged_note
-from orchestrator.tracking.tracker import Ended, MlflowTracker
+from orchestrator.tracking.tracker import Ended
 
 
 def row(env: str, *, reward: float | None, calls: int = 0) -> dict[str, Any]:

@@ -151,11 +151,11 @@ HOMES = {
         "learner/engine/optimizer_state.py",
     ),
     "mlflow": (
-        "orchestrator/tracking/mlflow_batches.py",
-        "orchestrator/tracking/mlflow_files.py",
-        "orchestrator/tracking/mlflow_registry.py",
-        "orchestrator/tracking/mlflow_run.py",
-        "orchestrator/tracking/mlflow_traces.py",
+        "orchestrator/tracking/mlflow/batches.py",
+        "orchestrator/tracking/mlflow/files.py",
+        "orchestrator/tracking/mlflow/registry.py",
+        "orchestrator/tracking/mlflow/run.py",
+        "orchestrator/tracking/mlflow/traces.py",
     ),
     "omegaconf": ("orchestrator/settings/text.py",),
     "bm25s": ("envs/tools/corpus.py",),
@@ -220,9 +220,9 @@ LATE_IMPORTS = {
         "orchestrator.simulation.study.ground_of",
     ],
     "orchestrator/cluster/trainer_actors.py": ["learner.worker.TrainerWorker"],
-    "orchestrator/tracking/tracker.py": [
-        "orchestrator.tracking.mlflow_run.MlflowRun",
-        "orchestrator.tracking.stage_runs.StageRuns",
+    "orchestrator/tracking/mlflow/tracker.py": [
+        "orchestrator.tracking.mlflow.run.MlflowRun",
+        "orchestrator.tracking.mlflow.stage_runs.StageRuns",
     ],
     "orchestrator/cli/serve_command.py": [
         "rollout.budget.config.ThoughtConfig",

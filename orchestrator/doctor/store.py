@@ -7,8 +7,8 @@ from pathlib import Path
 from orchestrator.doctor.finding import Finding, ok, warning
 from orchestrator.doctor.subject import Subject
 from orchestrator.run.redaction import blanked
-from orchestrator.tracking.mlflow_run import known_experiments
-from orchestrator.tracking.tracker import SQLITE, store_of
+from orchestrator.tracking.mlflow.run import known_experiments
+from orchestrator.tracking.mlflow.tracker import SQLITE, store_of
 from orchestrator.tracking.tracking_error import first_line
 
 GOES_ON = "a run goes on without, and sends what is left when it is there"

@@ -28,7 +28,8 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.machine_watch import machine_watched
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, StageInstance, all_stages
-from orchestrator.tracking.tracker import Ended, MlflowTracker
+from orchestrator.tracking.mlflow.tracker import MlflowTracker
+from orchestrator.tracking.tracker import Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ import webbrowser
 from pathlib import Path
 
 from orchestrator.run.redaction import blanked
-from orchestrator.tracking.dashboard import runs_page, serving
-from orchestrator.tracking.tracker import store_of
+from orchestrator.tracking.mlflow.dashboard import runs_page, serving
+from orchestrator.tracking.mlflow.tracker import store_of
 
 EPILOG = """examples:
   temper ui                                     the runs of runs/mlflow.db, on http://127.0.0.1:5000

@@ -9,7 +9,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag
 from mlflow.exceptions import MlflowException
 
 from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.mlflow_batches import REJECTED
+from orchestrator.tracking.mlflow.batches import REJECTED
 from orchestrator.tracking.tracking_error import first_line, is_refusal
 
 CONTEXT = "mlflow.data.context"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.mlflow_run import MlflowRun
+from orchestrator.tracking.mlflow.run import MlflowRun
 from orchestrator.tracking.tracking_error import RunDeletedError
 
 ENDED = "ended"

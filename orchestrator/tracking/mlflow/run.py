@@ -22,9 +22,9 @@ from mlflow.tracking import MlflowClient
 from orchestrator.run.folder import evaluations_of
 from orchestrator.run.metrics_log import MetricsRow, parse_row
 from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.mlflow_batches import LONGEST_VALUE, REJECTED, Batches
-from orchestrator.tracking.mlflow_files import Files
-from orchestrator.tracking.mlflow_registry import log_data, register
+from orchestrator.tracking.mlflow.batches import LONGEST_VALUE, REJECTED, Batches
+from orchestrator.tracking.mlflow.files import Files
+from orchestrator.tracking.mlflow.registry import log_data, register
 from orchestrator.tracking.notes import NOTE, merged_note
 from orchestrator.tracking.remembered import Remembered, remember, remembered
 from orchestrator.tracking.tracking_error import RunDeletedError, first_line
