@@ -24,6 +24,7 @@ from orchestrator.cli.planning.plan_command import add_plan_command
 from orchestrator.cli.planning.simulate_command import add_simulate_command
 from orchestrator.cli.run_arguments import add_run_commands
 from orchestrator.cli.serve_command import add_serve_command
+from orchestrator.cli.unread_output import ends_unread
 from orchestrator.cluster.module_search import module_folder, search_last
 from orchestrator.cluster.this_machine import ROOT
 from orchestrator.run.redaction import blanked
@@ -109,8 +110,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a fault, 2 a mistake in the input, 3 given up because
-    something hung or died too often, 130 stopped as asked."""
+    something hung or died too often, 130 stopped as asked. Ends with 141 where nobody reads what it prints any more."""
     search_last(module_folder())
+    with ends_unread():
+        return _executed(arguments)
+
+
+def _executed(arguments: list[str] | None) -> int:
     commands = parser()
     given, later = commands.parse_known_args(arguments)
     if later and not ("overrides" in given and all(map(is_override, later))):

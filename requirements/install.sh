@@ -141,13 +141,14 @@ compile_bytecode() {
     unused='tests?/|transformers/models/(?!auto|mamba|nemotron|qwen3/|llama/)|ray/(rllib|data|tune|train|serve)/'
     unused+='|(anthropic|databricks|fontTools|networkx|pip|sklearn)/'
     site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    "$python" -m compileall -q -j 0 -x "site-packages/(.*/)?($unused)" "$site" >/dev/null ||
+    "$python" -W ignore -m compileall -q -j 0 -x "site-packages/(.*/)?($unused)" "$site" >/dev/null ||
         true # some packages ship templates that are no valid Python
 }
 
-# DeepSpeed's own kernels are compiled where they first run, if at all, so no CUDA toolkit is needed to install it.
+# DeepSpeed's own kernels are compiled where they first run, if at all, so no CUDA toolkit is needed to install it. Its setup
+# imports MLflow, which would tell that it is used.
 install_deepspeed() {
-    DS_BUILD_OPS=0 DS_IGNORE_CUDA_DETECTION=1 install -r "$venv/built-last.txt"
+    DS_BUILD_OPS=0 DS_IGNORE_CUDA_DETECTION=1 MLFLOW_DISABLE_TELEMETRY=true install -r "$venv/built-last.txt"
 }
 
 install_mamba() {
@@ -178,7 +179,7 @@ rm -f "$log"
 [ "$stack" = cpu ] || check_driver
 [ $fuse = no ] || check_nvcc
 if [ $base = yes ]; then
-    echo "setup: installing the $stack stack into $venv"
+    echo "setup: installing the $stack stack into $venv, several GB: minutes"
     rm -f "$venv/installed-fused"
     make_venv
     [ -x "$venv/bin/uv" ] || pip_install "$(grep -E '^uv==' "$dev")"

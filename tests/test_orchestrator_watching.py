@@ -18,7 +18,7 @@ from orchestrator.__main__ import main
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog, MetricsRow
 from orchestrator.supervision.status import MemberStatus, RunStatus
-from orchestrator.viewing.loopback import LoopbackServer
+from orchestrator.viewing.loopback import Answer, LoopbackServer
 from orchestrator.watching.facts import curves_of, gather, last_rows
 from orchestrator.watching.live_page import LivePage
 from orchestrator.watching.terminal import facts_table
@@ -210,6 +210,27 @@ def test_a_port_without_the_page_and_one_that_is_taken_are_refused(
     assert main(["status", str(run.root), "--port", "8000"]) == 2
     assert main(["status", str(run.root), "--serve", "--port", str(server.server_port)]) == 2
     assert "choose another" in capsys.readouterr().err
+
+
+def test_a_browser_that_goes_away_is_not_told_of_and_a_fault_is(capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(path: str) -> Answer:
+        if path == "/fault":
+            raise RuntimeError("planted")
+        return Answer(body=b"x" * 2**25)
+
+    with LoopbackServer(answer) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        before = set(threading.enumerate())
+        for path in ("/large", "/fault"):
+            browser = socket.create_connection(("127.0.0.1", made.server_port), timeout=10)
+            browser.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{made.server_port}\r\n\r\n".encode())
+            browser.recv(16)
+            browser.close()  # with the rest of the answer unread
+            for thread in set(threading.enumerate()) - before:
+                thread.join(10)
+            said = capsys.readouterr().err
+            assert ("RuntimeError: planted" in said, said == "") == (path == "/fault", path == "/large")
+        made.shutdown()
 
 
 def test_a_run_without_a_status_is_said_to_have_none(tmp_path: Path) -> None:

@@ -96,3 +96,23 @@ def test_workers_of_a_job_find_the_modules_of_whoever_submitted_it(
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))  # the job itself runs in a copy of the repository
     assert worker_variables()[FOLDER] == str(tmp_path)
+
+
+@pytest.mark.parametrize("command", [("--help",), ("config", "--reference"), ("status", "runs/mine")])
+def test_a_command_whose_output_nobody_reads_on_ends_quietly(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "manifest.json").write_text("{}")
+    read, write = os.pipe()
+    os.close(read)
+    said = subprocess.run(
+        [TEMPER, *command],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    os.close(write)
+    assert (said.returncode, said.stderr) == (141, "")

@@ -17,6 +17,7 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # deepspeed looks for a device when it is imported
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it imports MLflow, which would tell that it is used
 
 import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
@@ -66,8 +67,7 @@ def join_ranks(*, timeout_seconds: float) -> None:
 
 class GuardedMuon(GradientGuard, MuonWithAuxAdam):
     """DeepSpeed's Muon with AdamW beside it, behind the guard. Muon: Jordan et al., "Muon: An optimizer for hidden
-    layers in neural networks", 2024.
-    """
+    layers in neural networks", 2024."""
 
     def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig) -> None:
         super().__init__(groups)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.cli.screen_options import set_log_level
 from orchestrator.cli.submit import submit
+from orchestrator.cli.unread_output import is_unread
 from orchestrator.deadline import StuckError
 from orchestrator.doctor.checks import start_notes
 from orchestrator.mixture import open_mixture
@@ -64,12 +65,20 @@ def reported(work: Callable[[], int]) -> int:
         return work()
     except FileNotFoundError:
         raise
+    except BrokenPipeError as error:
+        if is_unread():
+            raise
+        return _told(error)
     except (StuckError, TooManyRestarts) as error:
         print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
         return GAVE_UP
     except (DamagedCheckpointError, OSError, RuntimeError) as error:
-        print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
-        return 1
+        return _told(error)
+
+
+def _told(error: Exception) -> int:
+    print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
+    return 1
 
 
 def _measure(config: Config, *, growth: bool) -> None:

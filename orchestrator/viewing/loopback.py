@@ -1,10 +1,11 @@
 """A server of pages on loopback alone, by the standard library: what it answers to a path is a function's."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 LOOPBACK = "127.0.0.1"
@@ -37,6 +38,11 @@ class LoopbackServer(ThreadingHTTPServer):
         """Listen on a port of loopback, with 0 one that is free. Raise `OSError` where it is taken."""
         super().__init__((LOOPBACK, port), _Request)
         self.answer = answer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that went away before it had its answer; of anything else, what happened."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:

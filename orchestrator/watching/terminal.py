@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import isfinite
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +23,7 @@ def facts_table(facts: RunFacts) -> RenderableType:
         return Text("starting" if facts.running else "not running; it has written no status yet")
     parts: list[RenderableType] = [Text("\n".join(map(printable, _lines(facts, status))))]
     if facts.running and status.members:
-        parts.append(_members(status.members))
+        parts.append(_members(status))
     if facts.running and status.tickets:
         parts.append(_tickets(status))
     return Group(*parts)
@@ -68,20 +69,34 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
         yield f"answers of {', '.join(one.label for one in facts.recorded)}: temper view {facts.folder}"
 
 
-def _members(members: tuple[MemberStatus, ...]) -> Table:
-    table = Table("process", "state", "pid", "machine", "answered", "progress", "doing", "quiet", "groups", "restarts")
-    for one in members:
+def _members(status: RunStatus) -> Table:
+    """Return the processes, with the machine of each where one is on another than the driver, for 80 characters."""
+    elsewhere = any(one.host not in (status.host, None) for one in status.members)
+    table = Table("process", "state", "pid", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for head in (*(["machine"] if elsewhere else []), "answered", "progress", "at work"):
+        table.add_column(head, overflow="fold")
+    for one in status.members:
+        place = (one.host or "",) if elsewhere else ()
         answered = "" if one.answered_s is None else f"{one.answered_s:.0f} s ago"
-        quiet = "" if not one.quiet_s else f"{one.quiet_s:.0f} s"
-        known = (str(one.pid or ""), one.host or "", answered, str(one.progress or 0), one.doing, quiet)
-        table.add_row(*_cells(one.name, one.state, *known, str(len(one.tickets)), str(one.restarts)))
+        known = (one.name, one.state, str(one.pid or ""), *place, answered, str(one.progress or 0), _work(one))
+        table.add_row(*_cells(*known))
     return table
+
+
+def _work(one: MemberStatus) -> str:
+    facts = (
+        one.doing,
+        f"quiet {one.quiet_s:.0f} s" if one.quiet_s else "",
+        f"groups {len(one.tickets)}" if one.tickets else "",
+        f"restarts {one.restarts}" if one.restarts else "",
+    )
+    return ", ".join(filter(None, facts))
 
 
 def _tickets(status: RunStatus) -> Table:
     oldest = sorted(status.tickets, key=lambda ticket: -ticket.age_s)
     title = f"the oldest {SHOWN_TICKETS} of {len(oldest)} groups" if len(oldest) > SHOWN_TICKETS else None
-    table = Table("group", "environment", "state", "age", "at", title=title)
+    table = Table("group", "environment", "state", "age", "at", title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
     for ticket in oldest[:SHOWN_TICKETS]:
         cells = (f"#{ticket.number}", ticket.env, ticket.state, f"{ticket.age_s:.0f} s", ticket.worker or "")
         table.add_row(*_cells(*cells))

@@ -73,7 +73,7 @@ def _status(given: argparse.Namespace) -> int:
                 time.sleep(REFRESH_S)
             live.update(_shown(folder), refresh=True)
     else:
-        Console().print(_shown(folder))
+        Console().print(_shown(folder), soft_wrap=True)
     return 0
 
 
