@@ -1,12 +1,14 @@
 """Where series bend, in series whose bends are known; and what `temper explain` says of a folder whose metrics are known."""
 
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from viewed_run import write_viewed_run
 
 from orchestrator.__main__ import main
@@ -56,6 +58,13 @@ def test_what_rises_steadily_or_grows_steadily_does_not_bend() -> None:
     assert bends_of(steps, np.exp(0.2 * times + 0.3 * draw.standard_normal(STEPS)).tolist(), limit=LIMIT) == []
     assert bends_of(steps, [0.1] * STEPS, limit=LIMIT) == []
     assert bends_of(steps[:11], [0.0] * 5 + [9.0] * 6, limit=LIMIT) == []  # too few to say
+
+
+def test_what_rounding_leaves_of_a_constant_level_is_no_noise() -> None:
+    values = [0.0] * 10 + [0.890625, 0.984375] + [1.0] * 28  # answers that are cut off, of 64
+    found = bends_of(range(1, STEPS + 1), values, limit=LIMIT)
+    assert [one.step for one in found] == [11, 16]
+    assert [(one.noise, one.size) for one in found] == [(0.0, np.inf)] * 2
 
 
 def test_what_rises_and_falls_back_is_told_where_it_turns() -> None:
@@ -202,6 +211,43 @@ def test_the_command_tells_bends_in_their_order_and_links_to_the_groups(
         ("env/math/reward", 20),
     ]
     assert (told["at"], told["shares"]["label"], told["diagnoses"]) == (17, "rl/10", [])
+
+
+def write_small_batch(path: Path) -> None:
+    """The file of a batch of two groups of one answer each, by its documented parts."""
+    groups = [{"ticket": 3 + n, "env": "math", "key": f"k{n}", "answers": [{"reward": float(n)}]} for n in range(2)]
+    records = [{"place": 0, "tokens": 2, "factors": 1.0}, {"place": 1, "tokens": 3, "advantages": 0.5}]
+    head = zlib.compress(json.dumps({"format": 2, "groups": groups, "records": records}).encode())
+    arrays = {"advantages": np.array([-3.0, 2.0]), "factors": np.array([1.0, 0.0, 1.0])}
+    save_file(
+        {name: each.astype(np.float32) for name, each in arrays.items()}
+        | {"head": np.frombuffer(head, dtype=np.uint8)},
+        path,
+    )
+
+
+def test_where_no_answers_near_it_are_recorded_a_step_is_told_from_its_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    write_metrics(run, jump_at=20)
+    run.batches.mkdir(exist_ok=True)
+    write_small_batch(run.batch_file("rl", 16))
+    found = explain(run)
+    assert found.shares is not None
+    assert (found.at, found.shares.step, found.shares.label) == (17, 16, "rl/16")
+    assert [(one.ticket, one.key, one.share, one.towards) for one in found.shares.groups] == [
+        (3, "k0", 5 / 6, 2 / 5),
+        (4, "k1", 1 / 6, 1.0),
+    ]
+    assert main(["explain", str(run.root)]) == 0
+    said = capsys.readouterr().out
+    assert "In step 16, the recorded step nearest to 17, 100% of the update came from 2 of 2 groups:" in said
+    assert f"`temper replay {run.root} --step 16` trains it again." in said
+    assert "temper view" not in said
+    run.batch_file("rl", 16).write_bytes(b"cut")
+    assert main(["explain", str(run.root)]) == 2
+    assert "rl-16.safetensors can't be read" in capsys.readouterr().err
 
 
 def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file as load_tensors
 
 from learner.batches.builder import samples_by
 from orchestrator.__main__ import main
+from orchestrator.explaining.update_shares import shares_of, shares_of_batch
 from orchestrator.recording.batch_file import read_batch, write_batch
 from orchestrator.recording.keeper import BatchKeeper
 from orchestrator.replaying.answer import replayed
@@ -32,6 +33,7 @@ from orchestrator.replaying.training import Ranks, Start
 from orchestrator.replaying.weights import stored_compared
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.folder import RunDir
+from orchestrator.viewing.recorded_file import chosen_file
 from rollout.trajectory import Turn
 
 
@@ -96,6 +98,17 @@ def test_the_record_holds_what_the_answers_of_the_step_hold(run: RunDir) -> None
     assert any(any(turn["forced"]) for row in rows for turn in row["turns"])
     assert any(row["stop"] == "length" for row in rows)
     assert any(turn["faults"] for row in rows for turn in row["turns"])
+
+
+def test_the_batch_of_a_step_says_which_groups_its_update_came_from_as_its_answers_do(run: RunDir) -> None:
+    told = shares_of(chosen_file(run, step="8"), most=9)
+    found = shares_of_batch(run.batch_file("rl", 8), stage="rl", step=8, most=9)
+    assert (found.step, found.label, found.of) == (told.step, told.label, told.of)
+    assert len(found.groups) == len(told.groups) > 1
+    for one, other in zip(found.groups, told.groups, strict=True):
+        assert (one.ticket, one.env, one.key, one.rewards) == (other.ticket, other.env, other.key, other.rewards)
+        assert (one.share, one.towards) == pytest.approx((other.share, other.towards), abs=1e-3)  # those are rounded
+        assert (one.row, one.said, one.link) == (None, "", "")
 
 
 def test_only_steps_that_a_checkpoint_leads_to_are_kept_and_the_others_are_refused_with_the_nearest(

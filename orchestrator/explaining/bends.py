@@ -194,16 +194,22 @@ def _bend(steps: Sequence[int], series: Series, parts: tuple[int, int, int], ala
     before, after = series[first:place], series[place:end]
     rest = np.concatenate([_about_line(before), _about_line(after)])
     two_less_one = _about_line(series[first:end]) - rest
+    rounding = ROUNDING * float(np.abs(series[first:end]).max())
     return Bend(
         place=place,
         step=steps[place],
         before=float(np.median(before)),
         after=float(np.median(after)),
         at=float(after[0] - rest[place - first]),
-        apart=float(np.abs(two_less_one).max()),
-        noise=noise_of(rest),
+        apart=_above(rounding, float(np.abs(two_less_one).max())),
+        noise=_above(rounding, noise_of(rest)),
         alarm=alarm,
     )
+
+
+def _above(rounding: float, value: float) -> float:
+    """Return a value, and 0 for one that is rounding alone."""
+    return value if value > rounding else 0.0
 
 
 def _about_line(values: Series) -> Series:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ from orchestrator.explaining.bends import FEWEST_STEPS, Bend, bends_of
 from orchestrator.explaining.courses import Course, Kind, courses_of, is_told, kind_of
 from orchestrator.explaining.evidence import Evidence
 from orchestrator.explaining.signatures import Diagnosis, diagnoses
-from orchestrator.explaining.update_shares import StepShares, shares_of
+from orchestrator.explaining.update_shares import StepShares, shares_of, shares_of_batch
 from orchestrator.reporting.record import RunRecord, read_run
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsRow
@@ -140,12 +141,31 @@ def _told(bends: Mapping[str, list[Bend]], rows: Sequence[MetricsRow]) -> list[M
 
 
 def _shares(run: RunDir, stage: str, step: int) -> StepShares | None:
-    """Return the shares in the recorded step of a stage nearest to a step, the earlier of two as near; None without."""
-    files = [file for file in recorded_files(run) if file.kind == "step" and file.label.rpartition("/")[0] == stage]
-    for file in sorted(files, key=lambda file: (abs(_step(file) - step), _step(file))):
-        shares = shares_of(file, most=SHOWN_GROUPS)
-        if shares.groups:
-            return shares
+    """Return the shares in the recorded step of a stage nearest to a step, the earlier of two as near; None where no recorded
+    step has an update.
+
+    A step within `NEAR` whose answers are recorded, for the viewer, goes before a nearer one of which the batch alone is.
+    """
+    shown = {
+        _step(file): file
+        for file in recorded_files(run)
+        if file.kind == "step" and file.label.rpartition("/")[0] == stage
+    }
+    batches = run.batch_files(stage)
+
+    def order(place: int) -> tuple[bool, int, int]:
+        distance = abs(place - step)
+        return not (place in shown and distance <= NEAR), distance, place
+
+    for place in sorted({*shown, *batches}, key=order):
+        with suppress(FileNotFoundError):  # of a run at work, whose checkpoint is gone
+            shares = (
+                shares_of(shown[place], most=SHOWN_GROUPS)
+                if place in shown
+                else shares_of_batch(batches[place], stage=stage, step=place, most=SHOWN_GROUPS)
+            )
+            if shares.groups:
+                return shares
     return None
 
 

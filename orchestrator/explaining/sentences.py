@@ -21,6 +21,9 @@ def sentences(told: Explanation, *, viewer: str) -> Iterator[str]:
     yield from _bends(told)
     if told.shares is not None and told.at is not None:
         yield from _came_from(told.shares, run=told.run, at=told.at, viewer=viewer)
+    elif told.at is not None:
+        yield ""
+        yield f"Of step {told.at} and those about it no groups can be told: no recorded step has an update."
 
 
 def _diagnoses(told: Explanation) -> Iterator[str]:
@@ -85,6 +88,11 @@ def _came_from(shares: StepShares, *, run: str, at: int, viewer: str) -> Iterato
         reward = mean_reward(group)
         likelier = f"{group.towards:.0%} of it to make likelier"
         worth = "no reward" if reward is None else f"mean reward {reward:.2f}"
-        yield f"  {group.share:4.0%}  {group.env} {group.key}, {worth}, {likelier}: {group.said!r}"
-        yield f"        {viewer}{group.link}"
-    yield f"The links open while `temper view {run} --port {urlsplit(viewer).port}` runs."
+        said = f": {group.said!r}" if group.said else ""
+        yield f"  {group.share:4.0%}  {group.env} {group.key}, {worth}, {likelier}{said}"
+        if group.link:
+            yield f"        {viewer}{group.link}"
+    if any(group.link for group in shares.groups):
+        yield f"The links open while `temper view {run} --port {urlsplit(viewer).port}` runs."
+    else:
+        yield f"Of step {shares.step} the batch alone is recorded: `temper replay {run} --step {shares.step}` trains it again."

@@ -5,12 +5,14 @@ gradient of its log-probability: the first two are recorded. How the loss averag
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 from urllib.parse import urlencode
 
+from orchestrator.recording.recorded_updates import recorded_updates
 from orchestrator.viewing.recorded_file import Lines, RecordedFile, Row
 
 PROMPT_LENGTH = 60
@@ -21,7 +23,8 @@ ANSWER_LENGTH = 60
 class GroupShare:
     """What a group had in a step's update. `share` is of the sum over all groups, 0 to 1; `row` is its largest answer.
 
-    `towards` is the part of the group's own sum that made what was sampled likelier, `said` the text of that answer.
+    `towards` is the part of the group's own sum that made what was sampled likelier, `said` the text of that answer. Of a step
+    of which the batch alone is recorded there is neither row, text nor link.
     """
 
     ticket: int
@@ -30,7 +33,7 @@ class GroupShare:
     share: float
     towards: float
     rewards: tuple[float, ...]
-    row: int
+    row: int | None
     said: str
     link: str
 
@@ -45,28 +48,86 @@ class StepShares:
     of: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What an answer had in the update: the sum over its tokens, and the part of it that made them likelier."""
+
+    ticket: int
+    env: str
+    key: str
+    reward: float | None
+    total: float
+    towards: float
+    row: int | None = None
+    said: str = ""
+    link: str = ""
+
+
 def shares_of(file: RecordedFile, *, most: int) -> StepShares:
     """Return the `most` groups of a step's file with the largest shares; none where it has no record of training."""
-    totals: defaultdict[int, float] = defaultdict(float)
-    towards: defaultdict[int, float] = defaultdict(float)
-    strongest: dict[int, tuple[float, int, Row]] = {}
-    rewards: dict[int, list[float]] = {}
+    answers = []
     for number, row in enumerate(Lines(file.path).rows()):
-        ticket, (total, positive) = row["ticket"], update_sum_of(row.get("training"))
-        totals[ticket] += total
-        towards[ticket] += positive
-        if row["reward"] is not None:
-            rewards.setdefault(ticket, []).append(float(row["reward"]))
-        if ticket not in strongest or total > strongest[ticket][0]:
-            strongest[ticket] = total, number, row
-    whole = sum(totals.values())
-    groups = [
-        _share(file, ticket, total / whole, towards[ticket] / total, rewards.get(ticket, []), strongest[ticket])
-        for ticket, total in sorted(totals.items(), key=lambda one: -one[1])[:most]
-        if total > 0
-    ]
-    step = int(file.label.rpartition("/")[2])
-    return StepShares(step=step, label=file.label, groups=tuple(groups), of=sum(total > 0 for total in totals.values()))
+        total, towards = update_sum_of(row.get("training"))
+        answers.append(
+            _Answer(
+                ticket=row["ticket"],
+                env=row["env"],
+                key=row["key"],
+                reward=row["reward"],
+                total=total,
+                towards=towards,
+                row=number,
+                said=_said(row),
+                link=place_in_viewer(file.name, number),
+            )
+        )
+    return _shares(answers, step=int(file.label.rpartition("/")[2]), label=file.label, most=most)
+
+
+def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShares:
+    """Return the same of the file of a step's batch, which has no texts and is not for the viewer.
+
+    Raise `ValueError` where it is damaged, `FileNotFoundError` where it was removed.
+    """
+    answers = []
+    for one in recorded_updates(path):
+        products_T = one.advantages_T.astype(float) * one.factors_T
+        answers.append(
+            _Answer(
+                ticket=one.ticket,
+                env=one.env,
+                key=one.key,
+                reward=one.reward,
+                total=float(abs(products_T).sum()),
+                towards=float(products_T[products_T > 0].sum()),
+            )
+        )
+    return _shares(answers, step=step, label=f"{stage}/{step}", most=most)
+
+
+def _shares(answers: Iterable[_Answer], *, step: int, label: str, most: int) -> StepShares:
+    groups: defaultdict[int, list[_Answer]] = defaultdict(list)
+    for answer in answers:
+        groups[answer.ticket].append(answer)
+    totals = {ticket: sum(answer.total for answer in own) for ticket, own in groups.items()}
+    whole, largest = sum(totals.values()), sorted(totals, key=lambda ticket: -totals[ticket])[:most]
+    told = [_group_share(groups[ticket], whole=whole) for ticket in largest if totals[ticket] > 0]
+    return StepShares(step=step, label=label, groups=tuple(told), of=sum(total > 0 for total in totals.values()))
+
+
+def _group_share(answers: Sequence[_Answer], *, whole: float) -> GroupShare:
+    total, strongest = sum(answer.total for answer in answers), max(answers, key=lambda answer: answer.total)
+    return GroupShare(
+        ticket=strongest.ticket,
+        env=strongest.env,
+        key=strongest.key,
+        share=total / whole,
+        towards=sum(answer.towards for answer in answers) / total,
+        rewards=tuple(float(answer.reward) for answer in answers if answer.reward is not None),
+        row=strongest.row,
+        said=strongest.said,
+        link=strongest.link,
+    )
 
 
 def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
@@ -83,28 +144,6 @@ def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
 def _each(value: float | list[float | None] | None, count: int) -> Iterable[float]:
     values = value if isinstance(value, list) else [value] * count
     return [0.0 if one is None else float(one) for one in values]
-
-
-def _share(
-    file: RecordedFile,
-    ticket: int,
-    share: float,
-    towards: float,
-    rewards: list[float],
-    strongest: tuple[float, int, Row],
-) -> GroupShare:
-    _, number, row = strongest
-    return GroupShare(
-        ticket=ticket,
-        env=row["env"],
-        key=row["key"],
-        share=share,
-        towards=towards,
-        rewards=tuple(rewards),
-        row=number,
-        said=_said(row),
-        link=place_in_viewer(file.name, number),
-    )
 
 
 def _said(row: Row) -> str:

@@ -26,17 +26,13 @@ from envs.core.env_ref import EnvRef
 from envs.core.failure import Failure, FailureKind
 from envs.core.task import Task
 from learner.token_records import TokenRecord
+from orchestrator.recording.batch_head import FORMAT, HEAD, head_of
 from orchestrator.recording.step_batch import StepBatch
 from orchestrator.recording.trained_with import trained_with_from_json
 from rollout.sampling import sampling_from_json, sampling_to_json
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
-FORMAT = 2
-"""What a change of the file that an older program could not read adds one to."""
-READ = (1, FORMAT)
-"""The formats that are read: in the first, expert choices were not written as bytes."""
-HEAD = "head"
 NOT_KEPT = ({"role": "user", "content": ""},)
 """The messages of a task that is read back: its prompt is among the ids."""
 LOST = Failure(kind=FailureKind.ENVIRONMENT, message="not recorded")
@@ -90,9 +86,7 @@ def read_batch(path: Path) -> StepBatch:
     """Return what `write_batch` wrote. Raise `ValueError`, with the file, where it is damaged or of another format."""
     try:
         with safe_open(path, framework="numpy") as file:
-            head = json.loads(zlib.decompress(file.get_tensor(HEAD).tobytes()))
-            if head["format"] not in READ:
-                raise ValueError(f"it has format {head['format']}, and this version of Temper reads format {FORMAT}")
+            head = head_of(file)
             arrays = {name: file.get_tensor(name) for name in TYPES}
             if arrays["experts"].dtype == np.uint8:
                 arrays["experts"] = arrays["experts"].astype(np.int16) - 1
