@@ -81,4 +81,4 @@ class TrlSide:
         """End the process, whatever it does."""
         if self._process.returncode is None:
             self._process.kill()
-        await self._process.wait()
+        await self._process.communicate()  # to the ends of its pipes, which are closed then
