@@ -12,7 +12,8 @@ from fault_job import Runs, runs
 from orchestrator.explaining.explanation import Explanation, explain
 from orchestrator.run.folder import RunDir
 
-pytestmark = pytest.mark.slow
+LONGEST_S = 600.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S + 60)]
 CONFIG = """
 stages: [init, sft, rl]
 seed: 1
@@ -32,7 +33,6 @@ PLANTS = {
     "stale engine": "envs.words.options.plant=stale",
     "wrong precision": "rollout.engine.dtype=bfloat16",
 }
-LONGEST_S = 480.0
 
 
 @pytest.fixture(scope="module")

@@ -157,7 +157,7 @@ def changed(before: Path, after: Path) -> float:
     return sum(not torch.equal(old[name], new[name]) for name in old) / len(old)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "qwen3" else [pytest.mark.slow]) for name in CASES]
 )

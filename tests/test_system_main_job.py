@@ -34,7 +34,7 @@ def tracked_runs(client: MlflowClient) -> list[Run]:
     return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a_run_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert (run / "manifest.json").read_text() == state
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1300)
 def test_two_ranks_with_partitioned_parameters_train_in_step_and_one_goes_on_after_a_killed_driver(
     tmp_path: Path,
 ) -> None:
