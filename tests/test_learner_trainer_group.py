@@ -182,18 +182,18 @@ class SendingRank(DyingRank):
 def test_ranks_that_nobody_waits_for_while_they_send_are_not_stuck_as_that_ends_by_itself(
     fails: Exception | None,
 ) -> None:
-    async def given_up(other: SendingRank) -> tuple[BaseException, bool]:
+    async def given_up(other: SendingRank, *, within_s: float) -> tuple[BaseException, bool]:
         ranks: Any = [SendingRank(0, after_s=0.0 if fails else 1000.0, fails=fails), other]
         group = TrainerGroup(ranks, engine_processes=1)
         with pytest.raises(Exception) as caught:  # noqa: PT011
-            await asyncio.wait_for(group.send(1), 0.1)
+            await asyncio.wait_for(group.send(1), within_s)
         return caught.value, group.stuck
 
-    cause, stuck = asyncio.run(given_up(SendingRank(1, after_s=1000.0, fails=None)))
+    cause, stuck = asyncio.run(given_up(SendingRank(1, after_s=1000.0, fails=None), within_s=0.1))
     assert isinstance(cause, TimeoutError)
     assert not stuck
     death = LearnerDied("rank 1 died")
-    assert asyncio.run(given_up(SendingRank(1, after_s=0.01, fails=death))) == (death, True)
+    assert asyncio.run(given_up(SendingRank(1, after_s=0.01, fails=death), within_s=30.0)) == (death, True)
 
 
 def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whole() -> None:
@@ -214,14 +214,16 @@ def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whol
 
 
 class SlowToPut(Rank):
-    """A rank whose shares take a while to be put where it reads them."""
+    """A rank whose shares are where it reads them once `put_once` is set; `putting` says that they are on their way."""
 
-    def __init__(self, number: int, *, meeting: asyncio.Barrier, put_s: float) -> None:
+    def __init__(self, number: int, *, meeting: asyncio.Barrier, put_once: asyncio.Event) -> None:
         super().__init__(number, meeting=meeting)
-        self.put_s = put_s
+        self.put_once = put_once
+        self.putting = asyncio.Event()
 
     async def put(self, shares: Sequence[BatchShare]) -> Shares:
-        await asyncio.sleep(self.put_s)
+        self.putting.set()
+        await self.put_once.wait()
         return shares
 
     async def send(self, version: int) -> None:
@@ -229,18 +231,24 @@ class SlowToPut(Rank):
 
 
 def test_a_newcomer_that_joins_as_a_step_begins_is_sent_weights_at_the_same_place_in_every_rank_s_order() -> None:
-    async def orders(*, joins_s: float) -> list[list[str]]:
-        meetings = asyncio.Barrier(2)
-        ranks: Any = [SlowToPut(number, meeting=meetings, put_s=0.1 * number) for number in range(2)]
+    async def orders(*, in_puts: bool) -> list[list[str]]:
+        meetings, at_once, later = asyncio.Barrier(2), asyncio.Event(), asyncio.Event()
+        at_once.set()
+        ranks: Any = [SlowToPut(n, meeting=meetings, put_once=once) for n, once in enumerate((at_once, later))]
         group = TrainerGroup(ranks, engine_processes=1)
 
         async def join() -> None:
-            await asyncio.sleep(joins_s)
+            await ranks[1].putting.wait()
+            if not in_puts:
+                later.set()
+                while not all(rank.calls for rank in ranks):
+                    await asyncio.sleep(0)
             await group.send(1)
+            later.set()
 
         async with asyncio.timeout(5):
             await asyncio.gather(group.step(), join())
         return [[name for name, _ in rank.calls] for rank in ranks]
 
-    assert asyncio.run(orders(joins_s=0.05)) == [["send", "train"]] * 2
-    assert asyncio.run(orders(joins_s=0.2)) == [["train", "send"]] * 2
+    assert asyncio.run(orders(in_puts=True)) == [["send", "train"]] * 2
+    assert asyncio.run(orders(in_puts=False)) == [["train", "send"]] * 2

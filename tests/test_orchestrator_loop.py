@@ -495,7 +495,7 @@ TAKES_S = {
 
 
 class TimedRollouts(Rollouts):
-    """Answers after a while, and loads weights as long as `TAKES_S` says.
+    """Answers a while after the step before is saved, and loads weights as long as `TAKES_S` says.
 
     Each report is after `published`, where a step waits for the engines after `loaded`, and before `asked`.
     """
@@ -505,13 +505,16 @@ class TimedRollouts(Rollouts):
         self.loaded: list[float] = []
         self.published: list[float] = []
         self.asked: list[float] = []
+        self.saved = 0
 
     async def engine_stats(self) -> EngineStats:
         self.asked.append(time.monotonic())
         return await super().engine_stats()
 
     async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
-        await asyncio.sleep(0.15)  # longer than log and save, beside which the next groups are generated
+        while self.saved < ticket.number // 2:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
         return await super().run_group(ticket, samples, begun)
 
     async def load_weights(self, push: Push) -> WeightVersion:
@@ -552,6 +555,7 @@ async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], Ti
 
     async def save(step: int) -> None:
         await asyncio.sleep(TAKES_S[Phase.SAVE])
+        rollouts.saved = step
 
     loop = Loop(
         stage="rl",

@@ -363,7 +363,8 @@ def test_a_checkpoint_that_could_not_be_written_is_told_at_once_and_raised_at_th
                     with pytest.raises(OSError, match="no space for a checkpoint"):
                         await waits()
             await run.trainer.save("rl", 5, {})
-            await asyncio.sleep(0.05)
+            while "was not written" not in said.getvalue():
+                await asyncio.sleep(0.001)
             with pytest.raises(OSError, match="no space for a checkpoint"):
                 run.trainer.raise_failed()
         assert steps(run.folder.checkpoints("rl")) == []

@@ -73,8 +73,7 @@ async def story(model_dir: Path) -> None:
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
 
         setup.train()
-        running = asyncio.create_task(setup.sample(8, tokens=150))
-        await asyncio.sleep(0.3)
+        running = await setup.sampling(8, tokens=150)
         with pytest.raises(ValueError, match=r"weight version 2 was not loaded whole.*push again"):
             await ends.push(engine, 2, damaged=True)
         assert await engine.version() == WeightVersion(step=1)

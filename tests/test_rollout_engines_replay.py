@@ -38,17 +38,17 @@ def test_a_prompt_that_was_not_recorded_is_an_error_where_there_is_nothing_for_i
 def test_a_completion_takes_its_time_and_can_be_seen_while_it_plays() -> None:
     engine = ReplayEngine({}, others=[completion(*range(100))], token_s=0.003)
 
-    async def story() -> tuple[Completion | None, Completion, float]:
+    async def story() -> tuple[Completion, Completion, float]:
         began = monotonic()
         playing = asyncio.create_task(engine.generate(asked(1)))
-        await asyncio.sleep(0.1)
-        half = engine.so_far("a")
-        return half, await playing, monotonic() - began
+        while not ((part := engine.so_far("a")) and part.token_ids):
+            assert not playing.done()
+            await asyncio.sleep(0)
+        return part, await playing, monotonic() - began
 
-    half, whole, seconds = asyncio.run(story())
-    assert half is not None
-    assert 0 < len(half.token_ids) < 100
-    assert not half.finished
-    assert half.token_ids == whole.token_ids[: len(half.token_ids)]
+    part, whole, seconds = asyncio.run(story())
+    assert 0 < len(part.token_ids) < 100
+    assert not part.finished
+    assert part.token_ids == whole.token_ids[: len(part.token_ids)]
     assert seconds >= 0.3
     assert engine.so_far("a") is None

@@ -117,9 +117,10 @@ async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
     task = open_source(bind("math", EnvConfig()), split="train", seed=1).task(0)
     ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
     group = asyncio.create_task(worker.run_group(ticket, 32))
-    while not engine._llm.get_num_unfinished_requests():
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(60.0):
+        while not any(one.turn for begun in await worker.groups_in_flight() for one in begun.unfinished.values()):
+            await asyncio.sleep(0.001)
+    assert engine._llm.get_num_unfinished_requests() > 0
     group.cancel()
     await asyncio.wait({group})
     assert group.cancelled()

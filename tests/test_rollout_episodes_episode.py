@@ -153,7 +153,8 @@ def test_a_fault_outside_the_model_is_a_typed_failure_without_a_reward(
 ) -> None:
     task = math_task()
     recording = {RENDERER.prompt_ids(task): [completion("x")]}
-    trajectory = play(task, recording, limits=EpisodeLimits(timeout_s=0.3), make=lambda _: Broken(step))
+    limits = EpisodeLimits(timeout_s=0.3 if kind is FailureKind.TIMEOUT else 60.0)
+    trajectory = play(task, recording, limits=limits, make=lambda _: Broken(step))
     assert trajectory.reward is None
     assert trajectory.failure is not None
     assert (trajectory.stop, trajectory.failure.kind) == (Stop.FAILURE, kind)
