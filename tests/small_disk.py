@@ -50,7 +50,7 @@ class SmallDisks:
     def close(self) -> None:
         """Unmount all, with the last process of the namespace."""
         self._holder.kill()
-        self._holder.wait()
+        self._holder.communicate()
 
     def _filler(self, folder: Path) -> Path:
         return self.seen(folder) / "filler"

@@ -156,10 +156,10 @@ def test_an_address_that_is_no_job_server_is_refused() -> None:
 
 def test_a_process_that_does_not_end_is_killed_with_its_session() -> None:
     script = "trap '' TERM; sleep 100 & echo $!; wait; wait"
-    leader = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert leader.stdout is not None
-    child = psutil.Process(int(leader.stdout.readline()))
-    end_session(leader, grace_s=0.3)
-    assert leader.returncode == -signal.SIGKILL
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True) as leader:
+        assert leader.stdout is not None
+        child = psutil.Process(int(leader.stdout.readline()))
+        end_session(leader, grace_s=0.3)
+        assert leader.returncode == -signal.SIGKILL
     _, alive = psutil.wait_procs([child], timeout=5)
     assert not alive

@@ -136,6 +136,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             urllib.request.urlopen(found[1], timeout=10)
     finally:
         process.kill()
+        process.communicate()
 
 
 @pytest.fixture(scope="module")

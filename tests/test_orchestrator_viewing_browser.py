@@ -195,6 +195,7 @@ def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: R
         assert serving.wait(timeout=10) == 0
     finally:
         serving.kill()
+        serving.communicate()
 
 
 @pytest.mark.slow
