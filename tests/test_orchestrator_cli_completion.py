@@ -29,6 +29,13 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("status runs/demo --w", "--watch"),
         ("rl configs/demo.yaml rl.loss.error_g", "rl.loss.error_guard="),
         ("fork runs/demo --f", "--from"),
+        ("config --explain rl.loss.error_g", "rl.loss.error_guard"),  # as `config` takes it
+        ("run configs/demo.yaml envs.math.sha", "envs.math.share="),
+        ("run configs/demo.yaml --log-level d", "debug"),
+        ("run configs/demo.yaml placement = sh", "shared"),
+        ("run configs/demo.yaml placement=sh", "placement=shared"),  # a word as zsh has it
+        ("run configs/demo.yaml learner.bf16 =", "true false"),
+        ("run configs/demo.yaml name = x", ""),
         ("status rl.st", ""),  # takes no settings
         ("run configs/de", ""),  # left to the shell, which completes files
     ],

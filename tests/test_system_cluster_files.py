@@ -1,5 +1,6 @@
 """The image, the job of KubeRay and the script of Slurm agree with the checkout: names, versions, commands that load."""
 
+import math
 import re
 import shlex
 import subprocess
@@ -20,6 +21,13 @@ def pinned(package: str, lock: str) -> str:
     found = re.search(rf"^{package}==(\S+)", (ROOT / "requirements" / lock).read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None
     return found[1]
+
+
+def gpus_of(recipe: str) -> int:
+    """How many GPUs the badge of a recipe names, as in 2x8xH100-80G."""
+    found = re.search(r"^# badge: planned for ((?:\d+x)+)", (ROOT / recipe).read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    return math.prod(int(number) for number in found[1].split("x")[:-1])
 
 
 def copied_by(rest: str) -> list[str]:
@@ -88,8 +96,11 @@ def test_the_job_of_kuberay_runs_a_recipe_on_pods_of_one_image() -> None:
         mounts = {one["name"]: one["mountPath"] for one in pod["spec"]["containers"][0]["volumeMounts"]}
         assert mounts.keys() == {volume["name"] for volume in pod["spec"]["volumes"]}
         assert mounts["runs"] == config.runs_dir
-    wanted = [container["resources"]["limits"].get("nvidia.com/gpu", 0) for container in containers]
-    assert sum(wanted) == 8  # what the recipe is for
+    wanted = [
+        group["replicas"] * group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+        for group in cluster["workerGroupSpecs"]
+    ]
+    assert sum(wanted) == gpus_of(recipe)
 
 
 def test_the_script_of_slurm_is_a_shell_script_that_starts_ray_and_a_run() -> None:
@@ -98,6 +109,10 @@ def test_the_script_of_slurm_is_a_shell_script_that_starts_ray_and_a_run() -> No
     text = script.read_text(encoding="utf-8")
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)", text, re.MULTILINE))
     assert {"nodes", "gpus-per-node", "time", "signal"} <= options.keys()
-    assert re.search(r"sbatch docs/clusters/run.sbatch (\S+)", text)
-    unsettled_config(ROOT / re.findall(r"sbatch docs/clusters/run.sbatch (\S+)", text)[0], [])
+    assert "/" not in options["output"]  # Slurm makes no folder for it
+    asked = re.findall(r"sbatch (?:--nodes=(\d+) )?docs/clusters/run.sbatch (\S+)", text)
+    assert len(asked) == 2
+    for nodes, recipe in asked:
+        unsettled_config(ROOT / recipe, [])
+        assert int(nodes or options["nodes"]) * int(options["gpus-per-node"]) == gpus_of(recipe)
     assert text.index("ray start --head") < text.index("ray start --address") < text.index("temper run")

@@ -114,6 +114,9 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     results = command.add_argument_group("results")
     results.add_argument("--name", help="of the folder (default: made of the model's name and the time)")
     results.add_argument("--runs-dir", metavar="DIR", help="where it, and runs that are named, lie (default: runs)")
+    results.add_argument(
+        "--json", action="store_true", help="print the result's file, every task in it, in place of a short table"
+    )
     server = command.add_argument_group("a model behind a server")
     server.add_argument("--url", help="up to and with the version, such as http://127.0.0.1:8000/v1")
     server.add_argument("--model", metavar="NAME", help="what the server calls it, where it has several")

@@ -53,7 +53,7 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
             given, PATIENT if file is None else read_text(file, []), told=told, envs=envs, presets=presets
         )
     if file is None:
-        return _through_pipeline(config_of(given, told=told, envs=envs, presets=presets), quiet=given.quiet)
+        return _through_pipeline(config_of(given, told=told, envs=envs, presets=presets), given)
     if envs or presets:
         raise ValueError(
             f"--{'env' if envs else 'preset'} beside {file}: a run is evaluated in its own environments; name the run itself "
@@ -61,7 +61,7 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
         )
     named = {} if given.name is None else {"name": given.name}
     found = merged(read_text(file, []), told) | named
-    return _through_pipeline(make_config(settled(overridden(found, given.overrides))), only="eval", quiet=given.quiet)
+    return _through_pipeline(make_config(settled(overridden(found, given.overrides))), given, only="eval")
 
 
 def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Config:
@@ -83,12 +83,15 @@ def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs,
     return make_config(settled(overridden(found, given.overrides)))
 
 
-def _through_pipeline(config: Config, *, only: str | None = None, quiet: bool) -> int:
-    """Run the stages, and show the newest result."""
-    status = reported(lambda: asyncio.run(run_pipeline(config, only=only, quiet=quiet, notes=start_notes(config))))
+def _through_pipeline(config: Config, given: argparse.Namespace, *, only: str | None = None) -> int:
+    """Run the stages, and show the newest result as it was asked for."""
+    notes = start_notes(config)
+    status = reported(
+        lambda: asyncio.run(run_pipeline(config, only=only, quiet=given.quiet or given.json, notes=notes))
+    )
     results = RunDir(Path(config.runs_dir) / config.name).evals.glob("*.json")
     if status == 0 and (newest := max(results, key=lambda path: path.stat().st_mtime, default=None)):
-        show(newest)
+        show(newest, as_json=given.json)
     return status
 
 
@@ -109,13 +112,16 @@ def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any
     settings = config.settings(config.instances[-1])
 
     def evaluate() -> int:
-        asked = evaluate_server(config, settings, server, model=given.model, label=label, quiet=given.quiet)
-        show(asyncio.run(asked))
+        asked = evaluate_server(
+            config, settings, server, model=given.model, label=label, quiet=given.quiet or given.json
+        )
+        show(asyncio.run(asked), as_json=given.json)
         return 0
 
     return reported(evaluate)
 
 
-def show(path: Path) -> None:
-    """Print a result as a short table, and where it lies."""
-    print(*result_lines(json.loads(path.read_text(encoding="utf-8"))), path, sep="\n")
+def show(path: Path, *, as_json: bool = False) -> None:
+    """Print a result as a short table and where it lies, or its file as it is."""
+    text = path.read_text(encoding="utf-8")
+    print(*([text] if as_json else [*result_lines(json.loads(text)), str(path)]), sep="\n")

@@ -15,6 +15,8 @@ Form = Literal["answer", "rows", "tools", "turns"]
 FORMS: tuple[Form, ...] = get_args(Form)
 NAME_THERE = "my_env"
 """What all of them are called."""
+SCHEMA = ("../../../docs/settings.schema.json", f"{ROOT}/docs/settings.schema.json")
+"""What their configurations name for editors: in this room, and wherever a user's folder lies."""
 TRIED = ("__init__.py", "env.py", "test_env.py", "run.yaml", "rows.jsonl")
 """Files of an environment, in the order in which they are read; only one over rows has the last."""
 
@@ -54,7 +56,7 @@ def _renamed(text: str, form: Form, name: str) -> str:
     room = __name__.rpartition(".")[0]
     for there in (f"{room}.{form}", f"{room}.{form}".replace(".", "/"), NAME_THERE):
         text = text.replace(there, name)
-    return text
+    return text.replace(*SCHEMA)
 
 
 def _check(name: str, folder: Path) -> None:
