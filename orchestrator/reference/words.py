@@ -14,7 +14,7 @@ def words_of_settings() -> dict[str, tuple[str, ...]]:
 
     Keys in which the user chooses another word are left out.
     """
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for key, setting in all_settings().items():
         if setting.part is None:
             names = ENVIRONMENTS if key.startswith(OF_ENVIRONMENTS) else [""]
