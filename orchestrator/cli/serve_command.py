@@ -35,7 +35,11 @@ THOUGHT_OPTIONS: dict[str, tuple[type, str, str]] = {
 }
 """Settings of `ThoughtConfig`, likewise; a run's folder brings its own `rollout.thought`."""
 KEY_VARIABLE = "VLLM_API_KEY"
-EPILOG = """a chat request may carry, beside what vLLM takes (extra_body of the openai client):
+EPILOG = """examples:
+  temper serve runs/demo
+  temper serve models/mine --port 8001 --max-model-len 8192 --closing "</think>"
+
+a chat request may carry, beside what vLLM takes (extra_body of the openai client):
   "thinking_budget": 64     the thought is closed after so many tokens; 0 or more, null is no limit
   "thinking_grace": 16      in place of --grace
   "thinking": false        an answer without a thought; true: with one; "low": the prompt asks for little thought

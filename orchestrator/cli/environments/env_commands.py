@@ -20,7 +20,11 @@ from orchestrator.grading.tasks import generated_tasks, read_tasks
 from orchestrator.settings.data_option import DATA_OPTION, data_option
 
 RAW = argparse.RawDescriptionHelpFormatter
-GRADE_EPILOG = """a response is one of
+GRADE_EPILOG = """examples:
+  temper grade --env math --data gsm8k_test.jsonl --responses answers.jsonl --out graded.jsonl
+  temper grade --env code --data humaneval.jsonl --responses answers.jsonl --out graded.jsonl --workers 2
+
+a response is one of
   {"key": 0, "response": "So she has 72 clips.\\n#### 72"}
   {"key": "simple_python_0", "calls": [{"name": "area", "arguments": {"base": 10}}]}
   {"key": 3, "messages": [{"role": "assistant", "content": "", "tool_calls": [...]}, {"role": "tool", ...}]}
@@ -36,6 +40,10 @@ ENVCHECK_EPILOG = """examples:
 
 It fails where a gold answer is not worth all, or a corrupted one is, and where no gold answer was tried.
 
+"""
+BENCH_EPILOG = """examples:
+  temper bench-envs
+  temper bench-envs --seconds 2 --data code=humaneval.jsonl
 """
 
 
@@ -60,7 +68,7 @@ def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     command.set_defaults(execute=_envcheck)
 
     text = "measure gradings per second of every environment and the sandbox's speed; prints one JSON object"
-    command = commands.add_parser("bench-envs", help=text, description=text)
+    command = commands.add_parser("bench-envs", help=text, description=text, epilog=BENCH_EPILOG, formatter_class=RAW)
     command.add_argument(
         "--data", action="append", default=[], metavar="ENV=DATA", help="rows to grade instead of generated tasks"
     )
