@@ -192,7 +192,7 @@ LATE_IMPORTS = {
         "orchestrator.doctor.subject.read_subject",
     ],
     "orchestrator/cli/environments/regrade_command.py": ["orchestrator.grading.recorded.regraded"],
-    "orchestrator/cli/completion_command.py": ["orchestrator.pipeline.config.KINDS"],
+    "orchestrator/cli/completion_command.py": ["orchestrator.reference.words.words_of_settings"],
     "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
     "orchestrator/cli/models/parity_command.py": ["orchestrator.cli.models.run_parity.run_parity"],
     "orchestrator/cli/planning/plan_command.py": [
