@@ -104,6 +104,7 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
         only_known(config.weights, definition.parts, "weights")
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from error
+    _check_level(key, config, definition)
     return BoundEnv(name=name, config=config, definition=definition)
 
 
@@ -127,6 +128,16 @@ def _check(key: str, config: EnvConfig) -> None:
         _check_overlap(key, config)
     for tool in config.tools:
         one_of(f"{key}.tools", tool, tuple(SHARED_TOOLS))
+
+
+def _check_level(key: str, config: EnvConfig, definition: EnvDefinition) -> None:
+    """Raise `ValueError` where tasks are generated, and none of this level are."""
+    most = definition.levels
+    if definition.generate is None or config.data is not None or most is None or config.level <= most:
+        return
+    if most > 1:
+        raise ValueError(f"{key}.level={config.level}: {definition.id} has the levels 1 to {most}")
+    raise ValueError(f"{key}.level={config.level}: {definition.id} has level 1 alone; {key}.options makes tasks harder")
 
 
 def _check_overlap(key: str, config: EnvConfig) -> None:

@@ -90,6 +90,10 @@ def open_mixture(
     thinking: ThinkingMix | None = None,
 ) -> Mixture:
     """Open the mixture over one split of the environments that have a share: their own, unless `shares` names another."""
+    if not envs:
+        raise ValueError(
+            "envs is empty, so there are no tasks to draw: name one, for example `envs: {math: {share: 1.0}}`"
+        )
     shares = {name: env.config.share for name, env in envs.items()} | shares
     used = {name: share for name, share in shares.items() if share > 0}
     sources = {name: open_source(envs[name], split=split, seed=seed) for name in used}

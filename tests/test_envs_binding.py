@@ -2,21 +2,24 @@
 
 import json
 import pickle
-from dataclasses import asdict
+import random
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_shop import write_shop
 
 from envs.binding import EnvConfig, bind
-from envs.catalog import make_env
+from envs.catalog import ENVIRONMENTS, make_env
 from envs.core.env_ref import CHAT, EnvSettings
 from envs.core.task import Task
 from envs.data.config import DataConfig
 from envs.playback import score
 from envs.source import open_source
 from envs.task_rows import row_tasks
-from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.config import load_config, make_config
 
 LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}, "max_steps": 9})
 
@@ -50,6 +53,41 @@ def test_a_task_is_plain_data_and_can_be_played_by_whoever_gets_it(name: str, co
     json.dumps(asdict(task.env))
     assert env.definition.gold is not None
     assert score(sent, env.definition.gold(sent)).verdict.parts["correct"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "said"),
+    [
+        ("math", {}, "math has the levels 1 to 3"),
+        ("code", {}, "code has the levels 1 to 2"),
+        ("tool_use", {}, "tool_use has the levels 1 to 2"),
+        ("search", {}, "search has the levels 1 to 3"),
+        ("needles", {}, "needles has the levels 1 to 4"),
+        ("multiple_choice", {}, "multiple_choice has the levels 1 to 3"),
+        ("short_answer", {}, "short_answer has the levels 1 to 3"),
+        ("structured_output", {}, "structured_output has the levels 1 to 3"),
+        ("instruction_following", {}, "instruction_following has the levels 1 to 3"),
+        ("reasoning_gym", {"dataset": "ab"}, "reasoning_gym has level 1 alone; envs.mine.options makes tasks harder"),
+        ("gym", LAKE.options, "gym has level 1 alone; envs.mine.options makes tasks harder"),
+    ],
+)
+def test_a_level_that_does_not_exist_is_found_with_the_settings(
+    env_id: str, options: dict[str, Any], said: str
+) -> None:
+    """The hardest level gives tasks, and the one after it is refused before any is made; rows of data have no levels."""
+    highest = int(re.findall(r"\d+", said)[-1])
+    one = EnvConfig(kind=env_id, options=options)
+    env = bind("mine", replace(one, level=highest))
+    assert env.definition.generate is not None
+    assert env.definition.generate(random.Random(0), highest).messages
+    with pytest.raises(ValueError, match=re.escape(f"envs.mine.level={highest + 1}: {said}")):
+        make_config({"name": "levels", "envs": {"mine": {"kind": env_id, "options": options, "level": highest + 1}}})
+    bind("mine", replace(one, level=highest + 1, data=DataConfig(path="rows.jsonl")))
+
+
+def test_all_environments_that_generate_say_their_levels() -> None:
+    silent = [env.id for env in ENVIRONMENTS.values() if env.generate is not None and env.levels is None]
+    assert silent == []
 
 
 def test_a_game_is_described_by_its_environment_and_a_task_has_its_number() -> None:

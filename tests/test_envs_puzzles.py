@@ -218,13 +218,6 @@ def test_a_process_that_was_lost_is_started_again() -> None:
     library.close()
 
 
-def test_levels_are_refused_in_favour_of_the_configuration() -> None:
-    with pytest.raises(ValueError, match="sets the difficulty"):
-        open_source(
-            bind("r", EnvConfig(kind="reasoning_gym", options={"dataset": "ab"}, level=2)), split="train", seed=0
-        )
-
-
 def test_a_turn_without_a_closed_thought_is_wrong() -> None:
     task = task_of("leg_counting")
     env = make_env(task.env)

@@ -87,8 +87,6 @@ def test_wrong_settings_are_refused() -> None:
             bind("sums", wrong)
     with pytest.raises(ValueError, match="split is 'dev'"):
         open_source(bind("math", EnvConfig()), split="dev", seed=0)
-    with pytest.raises(ValueError, match="levels 1 and 2, not 9"):
-        open_source(bind("code", EnvConfig(level=9)), split="train", seed=0)
 
 
 def test_rows_are_divided_by_content_and_come_round_again(write: Writer) -> None:

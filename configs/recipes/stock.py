@@ -73,6 +73,7 @@ ENVIRONMENT = EnvDefinition(
     id="stock",
     entry_point="configs.recipes.stock:Stock",
     generate=generate,
+    levels=len(THINGS) - 1,
     demonstrate=demonstrate,
     gold=gold,
     corruptions=corruptions,

@@ -128,6 +128,7 @@ def _definition(prompts: Prompts) -> EnvDefinition:
         id="code",
         entry_point="envs.coding.env:CodeEnv",
         generate=exercises.generate,
+        levels=2,
         formats=tuple(known for module in rows for known in module.formats(prompts)),
         demonstrate=exercises.demonstrate,
         gold=gold,

@@ -27,6 +27,8 @@ class EnvDefinition:
     entry_point: str
     """The `gymnasium.Env`, as `module:Class`."""
     generate: Callable[[random.Random, int], Task] | None = None
+    levels: int | None = None
+    """How many levels its generated tasks have, of which 1 is the easiest; None where there is no hardest."""
     formats: tuple[RowFormat, ...] = ()
     demonstrate: Callable[[Task], list[Message]] | None = None
     gold: Callable[[Task], list[str]] | None = None

@@ -93,6 +93,7 @@ def _definition(options: dict[str, Any]) -> EnvDefinition:
         id="gym",
         entry_point="envs.games.env:GymEnv",
         generate=make,
+        levels=1,
         options=options,
         configure=configure,
         parts=(*PARTS, RETURN, BAD_ACTIONS),

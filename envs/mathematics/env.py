@@ -93,6 +93,7 @@ def _definition(prompts: Prompts, boxes: Boxes = AGREE) -> EnvDefinition:
         id="math",
         entry_point="envs.mathematics.env:MathEnv",
         generate=arithmetic.generate,
+        levels=len(arithmetic.LEVELS),
         formats=formats(prompts, boxes),
         demonstrate=arithmetic.demonstrate,
         gold=answers.gold,

@@ -76,10 +76,6 @@ def generate(
     rng: random.Random, level: int, *, datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None
 ) -> Task:
     """Generate a task of one of the data sets, of all without a name; its key is set by the source."""
-    if level != 1:
-        raise ValueError(
-            f"reasoning_gym has level 1 only, not {level}; options.config sets the difficulty of a data set"
-        )
     library = shared_library("making")
     name = rng.choice(datasets or tuple(library.datasets()))
     origin = Origin(dataset=name, config=dict(config or {}), seed=rng.getrandbits(31))
@@ -137,6 +133,7 @@ def _definition(datasets: tuple[str, ...], config: dict[str, Any]) -> EnvDefinit
         id="reasoning_gym",
         entry_point="envs.puzzles.env:PuzzleEnv",
         generate=partial(generate, datasets=datasets, config=config),
+        levels=1,
         gold=gold,
         corruptions=corruptions,
         configure=configure,

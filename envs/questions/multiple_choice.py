@@ -97,8 +97,6 @@ LEVELS: dict[int, Callable[[random.Random], tuple[str, list[int], int, str]]] = 
 
 def generate(rng: random.Random, level: int) -> Task:
     """Generate a task of this level; its key is set by the source."""
-    if level not in LEVELS:
-        raise ValueError(f"multiple_choice has levels {min(LEVELS)} to {max(LEVELS)}, not {level}")
     question, numbers, right, steps = LEVELS[rng.randint(1, level)](rng)
     content = laid_out(question, [str(number) for number in numbers], request="")
     spec = {"answer": LETTERS[right], "choices": len(numbers), "steps": steps}
@@ -211,6 +209,7 @@ def _definition(*, shuffle: bool) -> EnvDefinition:
         id="multiple_choice",
         entry_point="envs.questions.multiple_choice:MultipleChoiceEnv",
         generate=generate,
+        levels=len(LEVELS),
         formats=_formats(shuffle=shuffle),
         demonstrate=demonstrate,
         gold=gold,

@@ -222,8 +222,6 @@ def _mixed(rng: random.Random, hay: list[str], placed: list[str], depth: float |
 
 def generate(rng: random.Random, level: int, *, options: NeedleOptions) -> Task:
     """Generate a task of this level; its key is set by the source."""
-    if not 1 <= level <= len(KINDS):
-        raise ValueError(f"needles has levels 1 to {len(KINDS)}, not {level}")
     kind = options.task or KINDS[rng.randrange(level)]
     needles = _needles(rng, kind, options.needles)
     length = options.length or FIRST_WORDS + MORE_WORDS * (level - 1)
@@ -285,6 +283,7 @@ def _definition(options: NeedleOptions) -> EnvDefinition:
         id="needles",
         entry_point="envs.questions.needles:NeedleEnv",
         generate=partial(generate, options=options),
+        levels=len(KINDS),
         formats=(RowFormat(name="ruler", matches=has_fields("input", "outputs"), load=_ruler_task),),
         demonstrate=demonstrate,
         gold=gold,

@@ -159,8 +159,6 @@ def _corpus(task: Task) -> Corpus:
 
 def generate(rng: random.Random, level: int) -> Task:
     """Generate a task of this level, with a corpus of its own; its key is set by the source."""
-    if level not in (1, 2, 3):
-        raise ValueError(f"search has levels 1 to 3, not {level}")
     drawn = rng.randint(1, level)
     if drawn == 3:
         people = [f"{name} {surname}" for name in made_words(rng, 3) for surname in rng.sample(SURNAMES, 4)]
@@ -266,6 +264,7 @@ def _definition(options: SearchOptions) -> EnvDefinition:
         id="search",
         entry_point="envs.questions.search:SearchEnv",
         generate=generate,
+        levels=3,
         demonstrate=demonstrate,
         gold=gold,
         corruptions=corruptions,

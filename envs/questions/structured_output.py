@@ -172,8 +172,6 @@ LEVELS: dict[int, Callable[[random.Random], Record]] = {1: _numbers, 2: _person,
 
 def generate(rng: random.Random, level: int) -> Task:
     """Generate a task of this level; its key is set by the source."""
-    if level not in LEVELS:
-        raise ValueError(f"structured_output has levels {min(LEVELS)} to {max(LEVELS)}, not {level}")
     record = LEVELS[rng.randint(1, level)](rng)
     request = record.request.format(json.dumps(record.schema)) if record.request is REQUEST else record.request
     spec = {"schema": record.schema, "value": record.value, "steps": record.steps}
@@ -285,6 +283,7 @@ ENVIRONMENT = EnvDefinition(
     id="structured_output",
     entry_point="envs.questions.structured_output:StructuredOutputEnv",
     generate=generate,
+    levels=len(LEVELS),
     formats=(
         RowFormat(name="json_mode", matches=_extracts, load=load),
         RowFormat(name="json_schema", matches=has_fields("json_schema"), load=load_schema),

@@ -72,6 +72,7 @@ def beside(folder: Path | None) -> EnvDefinition:
         id="tool_use",
         entry_point="envs.tool_use.env:ToolEnv",
         generate=lookups.generate,
+        levels=2,
         formats=(leaderboard, answered),
         demonstrate=lookups.demonstrate,
         gold=gold,

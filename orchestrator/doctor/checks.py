@@ -31,7 +31,7 @@ def look_at_configuration(subject: Subject) -> Iterator[Finding]:
         raise subject.fault
     if subject.given is not None:
         stages = ", ".join(one.name for one in subject.instances)
-        yield ok(f"{', '.join(subject.config.environments)}; stages {stages}")
+        yield ok(f"{', '.join(subject.config.environments) or 'no environments'}; stages {stages}")
 
 
 MODEL = ("model",)

@@ -85,7 +85,17 @@ class Config(RunConfig):
         """Raise `ValueError` where a stage could not run, which matters only where it is to run."""
         settings = self.settings(instance)
         instance.stage.requires(settings)
+        if not self.envs and instance.stage.takes_tasks(settings):
+            raise ValueError(f"envs is empty, and the stage {instance.name} {_without_envs(instance, settings)}")
         require_shifts(settings, self, instance.name)
+
+
+def _without_envs(instance: StageInstance, settings: Any) -> str:
+    """Say why a stage needs an environment, and how a run comes by with one or without."""
+    one = "name one, for example `envs: {math: {share: 1.0}}`"
+    if "data" in vars(settings):
+        return f"has no {instance.stage.name}.data: give it rows to train on, or {one}"
+    return f"takes tasks of environments: {one}, or leave {instance.name} out of stages"
 
 
 SCHEMA = make_dataclass(

@@ -11,8 +11,9 @@ from orchestrator.settings.field_text import class_text
 
 HEAD = """# All settings
 
-A configuration is a YAML file of these settings, and `key=value` on the command line goes over what it gives. Only `name` and
-one environment under `envs` must be given. This page is made from the classes that declare the settings (`make settings`).
+A configuration is a YAML file of these settings, and `key=value` on the command line goes over what it gives. Only `name`
+must be given, and an environment under `envs` for the stages that take tasks of one: all but `sft` and `dpo` on rows of their
+own. This page is made from the classes that declare the settings (`make settings`).
 
     temper config --explain rl.loss.error_guard                 # one setting, or a section
     temper config configs/demo.yaml --explain rl.max_lag        # its value there too, and why

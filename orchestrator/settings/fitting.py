@@ -48,7 +48,9 @@ def fit_training(part: Training, config: RunConfig, name: str) -> None:
     require_together(part.optim, config.learner, setting=f"{name}.optim")
     for env_id, share in part.shares.items():
         if env_id not in config.envs:
-            raise ValueError(f"{name}.shares.{env_id}: not among the run's envs, {', '.join(config.envs)}")
+            raise ValueError(
+                f"{name}.shares.{env_id}: not among the run's envs, {', '.join(config.envs) or 'of which there are none'}"
+            )
         if not share >= 0:
             raise ValueError(f"{name}.shares.{env_id}={share} must be 0 or more")
         env = config.envs[env_id]

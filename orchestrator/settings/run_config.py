@@ -133,7 +133,7 @@ class RunConfig:
     engine and one rank on each, which work in shifts: engines sleep while the learner works, whose weights and states lie in
     main memory while they sample)."""
     envs: dict[str, EnvConfig] = field(default_factory=dict)
-    """The environments by id, with their shares and data."""
+    """The environments by id, with their shares and data; none where no stage takes tasks of them."""
     model: ModelConfig = field(default_factory=ModelConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -150,8 +150,6 @@ class RunConfig:
                 f"rollout.engine: an engine of {self.rollout.engine.processes} processes with placement=shared: it has one "
                 f"device, that of its rank; set tensor_parallel and pipeline_parallel to 1, or placement=dedicated"
             )
-        if not self.envs:
-            raise ValueError("envs is empty: name at least one environment, for example `envs: {math: {share: 1.0}}`")
 
     @cached_property
     def environments(self) -> dict[str, BoundEnv]:

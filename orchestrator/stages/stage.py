@@ -101,6 +101,10 @@ class Stage(Generic[S]):
         """Whether it leaves a model."""
         return self.role in (Role.BEGIN, Role.TRAIN)
 
+    def takes_tasks(self, settings: S) -> bool:
+        """Return whether it takes tasks of the environments: it plays episodes, or trains and has no rows of its own."""
+        return self.plays(settings) or (self.trains and self.data(settings) is None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageInstance:

@@ -55,6 +55,7 @@ ENVIRONMENT = EnvDefinition(
     id="my_env",
     entry_point="orchestrator.new_env.answer.env:Words",
     generate=generate,
+    levels=len(WORDS) - 2,
     demonstrate=demonstrate,
     gold=gold,
     corruptions=corruptions,

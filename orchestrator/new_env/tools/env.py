@@ -91,6 +91,7 @@ ENVIRONMENT = EnvDefinition(
     id="my_env",
     entry_point="orchestrator.new_env.tools.env:Office",
     generate=generate,
+    levels=len(FIRST) * len(LAST) - 2,
     demonstrate=demonstrate,
     gold=gold,
     corruptions=corruptions,
