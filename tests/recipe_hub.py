@@ -165,13 +165,16 @@ def _saved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: P
 
 
 def stand_ins(folder: Path, *, sampled: bool = False) -> dict[str, dict[str, bytes]]:
-    """What the hub of the test has. `sampled` takes no experts for Nemotron 3, which vLLM's CPU build can't run."""
+    """What the hub of the test has. `sampled` takes no experts for Nemotron 3, which vLLM's CPU build can't run.
+
+    The teacher of a recipe has weights of its own: from itself a model learns nothing.
+    """
     dense = qwen3(folder / "dense")
     models = {
         "Qwen/Qwen3-0.6B": dense,
         "Qwen/Qwen3-1.7B": dense,
         "Qwen/Qwen3-4B": dense,
-        "Qwen/Qwen3-8B": dense,
+        "Qwen/Qwen3-8B": qwen3(folder / "teacher"),
         "Qwen/Qwen3-30B-A3B": qwen3(folder / "experts", experts=True),
         "meta-llama/Llama-3.2-1B-Instruct": llama(folder / "llama"),
         "nvidia/NVIDIA-Nemotron-Nano-9B-v2": nemotron(folder / "hybrid", template="nemotron_nano_v2"),

@@ -1,7 +1,8 @@
 """The page docs/recipes.md, made of the configurations' heads and of what `temper plan` says of them.
 
 PYTHONPATH=. .venv/bin/python tests/recipe_pages.py writes it. The facts of a recipe stand in its head alone, as comments:
-`badge:` (`planned for HARDWARE`, or `run DATE on HARDWARE: PLACE` where its results stand), what it is, and `Change first:`.
+`badge:` (`planned for HARDWARE`, or `run DATE on HARDWARE: PLACE`, a heading with a picture and a table of its results, or `run
+DATE on HARDWARE, without a curve: PLACE` where there is a table alone), what it is, and `Change first:`.
 Plans read the models' `config.json` as `public_models` has them, so that no network is needed.
 """
 
@@ -33,7 +34,10 @@ RECIPES = (
     *("configs/scaling.yaml", *(f"configs/recipes/{name}.yaml" for name in ("eight_gpus", "experts", "two_hosts"))),
 )
 """In the order of the page: from the smallest hardware to the largest."""
-BADGE = re.compile(r"planned for (?P<planned>.+)|run (?P<day>\d{4}-\d\d-\d\d) on (?P<ran>[^:]+): (?P<place>\S+)")
+BADGE = re.compile(
+    r"planned for (?P<planned>.+)"
+    r"|run (?P<day>\d{4}-\d\d-\d\d) on (?P<ran>[^:,]+)(?P<bare>, without a curve)?: (?P<place>\S+#\S+)"
+)
 CORES = re.compile(r"(\d+) CPU cores and (\d+) GB")
 TEACHERS = ("distill",)
 """Stages that name a model of their own."""
@@ -42,7 +46,8 @@ INTRODUCTION = """# Recipes
 
 Configurations to begin with, each a page of names and columns. A badge says what is known of each:
 
-- **run**: trained to the end on the hardware that it names; the link leads to its results.
+- **run**: trained to the end on the hardware that it names; the link leads to a picture and a table of its results, or where it
+  says *without a curve* to a table alone.
 - **planned**: not run on this hardware yet. The figures are those of `temper plan`, which finds no limit that would be hit.
   They are worked out from the model's `config.json` and from assumptions ([planning.md](planning.md)); no GPU was measured.
 
@@ -69,7 +74,9 @@ class Head:
     ran: date | None
     """None for one that is planned."""
     place: str
-    """Where its results stand; empty for one that is planned."""
+    """Where its results stand, as a page and a heading of it; empty for one that is planned."""
+    curve: bool
+    """Whether there is a picture of them."""
     about: str
     first: str
     """What to change first."""
@@ -90,7 +97,20 @@ def head_of(path: Path) -> Head:
             f"{path}: its head needs `badge: ...` as the page's generator reads it, and `Change first: ...`"
         )
     ran = None if found["day"] is None else date.fromisoformat(found["day"])
-    return Head(hardware=found["planned"] or found["ran"], ran=ran, place=found["place"] or "", about=text, first=first)
+    hardware, place = found["planned"] or found["ran"], found["place"] or ""
+    return Head(
+        hardware=hardware, ran=ran, place=place, curve=bool(place) and not found["bare"], about=text, first=first
+    )
+
+
+def results_of(head: Head) -> str:
+    """Return what stands under the heading to which a badge leads, up to the next one of its rank."""
+    page, _, anchor = head.place.partition("#")
+    parts = re.split(r"^(##? .+)$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    titles = [title.lstrip("# ").lower().replace(" ", "-") for title in parts[1::2]]
+    if anchor not in titles:
+        raise ValueError(f"{page} has no heading {anchor}, of {titles}")
+    return parts[2::2][titles.index(anchor)]
 
 
 def models_in(folder: Path) -> Path:
@@ -149,7 +169,7 @@ def _row(path: Path, head: Head) -> str:
 def _badge(head: Head) -> str:
     if head.ran is None:
         return "planned"
-    return f"**run** {head.ran}: [results]({_link(head)})"
+    return f"**run** {head.ran}: [results]({_link(head)}){'' if head.curve else ', without a curve'}"
 
 
 def _link(head: Head) -> str:
@@ -188,7 +208,7 @@ def _section(path: Path, head: Head, plan: Plan) -> list[str]:
     name = path.relative_to(ROOT)
     gpus = "" if CORES.fullmatch(head.hardware) else f" --gpus {head.hardware}"
     ran = (
-        f"**Run** {head.ran} on {head.hardware} ([results]({_link(head)}))."
+        f"**Run** {head.ran} on {head.hardware} ([results]({_link(head)}){'' if head.curve else ', without a curve'})."
         if head.ran
         else f"Planned for {head.hardware}."
     )

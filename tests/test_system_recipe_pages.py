@@ -5,7 +5,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from recipe_pages import PAGE, RECIPES, ROOT, head_of, models_in, page
+from recipe_pages import PAGE, RECIPES, ROOT, head_of, models_in, page, results_of
 
 
 def test_the_page_is_what_heads_and_plans_say_and_no_limit_would_be_hit(tmp_path: Path) -> None:
@@ -30,10 +30,12 @@ def test_a_head_is_short_and_what_was_run_has_its_results(name: str) -> None:
     assert head.about.endswith(".")
     assert (head.ran is None) == (not head.place)
     if head.ran is not None:
-        page_of, _, anchor = head.place.partition("#")
-        titles = re.findall(r"^#+ (.+)$", (ROOT / page_of).read_text(encoding="utf-8"), re.MULTILINE)
-        assert anchor in {title.lower().replace(" ", "-") for title in titles}
         assert date(2026, 1, 1) < head.ran
+        results = results_of(head)
+        assert re.search(r"^\|---", results, re.MULTILINE), "no table"
+        pictures = re.findall(r"^!\[.+\]\((\S+)\)$", results, re.MULTILINE)
+        assert bool(pictures) == head.curve
+        assert all((ROOT / head.place).parent.joinpath(picture).is_file() for picture in pictures)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,8 @@ def test_a_head_is_short_and_what_was_run_has_its_results(name: str) -> None:
         "badge: tried on 1xL4-24G",
         "badge: run yesterday on 1xL4-24G: docs/results.md",
         "badge: run 2026-11-22 on 1xL4-24G",
+        "badge: run 2026-11-22 on 1xL4-24G: docs/results.md",
+        "badge: run 2026-11-22 on 1xL4-24G, without a table: docs/results.md#the-demo",
     ],
 )
 def test_a_badge_that_says_less_than_it_must_is_refused(badge: str, tmp_path: Path) -> None:
