@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
+import psutil
 import pytest
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
@@ -345,6 +346,7 @@ def test_a_run_that_was_deleted_is_said_once_and_goes_on_when_it_is_restored(tmp
         log.append("rl", step, {"x": float(step)})
     one.close(Ended.FINISHED, timeout_s=120)
     tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
+    assert str(tmp_path / "metrics.jsonl") not in [file.path for file in psutil.Process().open_files()]
     assert len(said) == 2  # once by each process
     assert all(line.startswith(f"tracking: the run {run_id} was deleted at {store}") for line in said)
     client.restore_run(run_id)

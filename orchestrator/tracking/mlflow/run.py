@@ -171,6 +171,10 @@ class MlflowRun:
             self._batches.tags(self._id, {SECONDS: f"{seconds:.1f}"})
         self._client.set_terminated(self._id, status=status)
 
+    def let_go(self) -> None:
+        """Close the metrics file, which whatever sends rows opens again."""
+        self._unsent.close()
+
     def _begin_anew(self) -> None:
         """Go on in a new run, which will get the rows that the file still has, in the place of the one that has more."""
         known = remembered(self._memory)

@@ -65,10 +65,16 @@ class StageRuns:
             with self._unless_deleted(name):
                 self._open[name].end(status)
 
+    def let_go(self) -> None:
+        """Close the metrics file."""
+        for run in self._open.values():
+            run.let_go()
+
     @contextmanager
     def _unless_deleted(self, name: str) -> Iterator[None]:
         try:
             yield
         except RunDeletedError as error:
             self._say(f"tracking: {name}: {error}")
-            self._open.pop(name, None)
+            if name in self._open:
+                self._open.pop(name).let_go()

@@ -149,7 +149,15 @@ class MlflowTracker:
             self._say(f"tracking: {what} did not reach {self.uri}; the same command sends them when it is there")
 
     def _send_rows(self) -> None:
-        """Be the thread of the metrics: send what is new until the end has come."""
+        """Be the thread of the metrics."""
+        try:
+            self._send_until_the_end()
+        finally:
+            for one in (self._stages, self._run):
+                one.let_go()
+
+    def _send_until_the_end(self) -> None:
+        """Send what is new until the end has come, or the run was deleted."""
         if not self._until_done(lambda: self._run.connect(self._artifacts)):
             return
         self._connected.set()
