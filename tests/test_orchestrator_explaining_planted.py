@@ -12,7 +12,7 @@ from fault_job import Runs, runs
 from orchestrator.explaining.explanation import Explanation, explain
 from orchestrator.run.folder import RunDir
 
-LONGEST_S = 600.0
+LONGEST_S = 1200.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S + 60)]
 CONFIG = """
 stages: [init, sft, rl]

@@ -33,8 +33,6 @@ rollout:
 """
 """Four sequences at once for 16 episodes: the learner waits for the engine, where some wait and some are in a turn."""
 STOPPED, KILLED, LAST = 3, 7, 8
-MOMENT_S = 1.0
-"""How long after its step the run is stopped, so that there is something in flight."""
 
 
 def in_flight(job: Job) -> tuple[int, int, int]:
@@ -70,7 +68,7 @@ def test_episodes_in_flight_go_on_after_a_stop_and_after_a_kill(
     with runs(config) as found:
         job = found.start("job", *settings)
         job.wait_until(job.reached("rl", STOPPED), "steps before a stop")
-        time.sleep(MOMENT_S)
+        time.sleep(0.5 * rows(job.run, "rl")[-1].values["time/step_s"])  # in the middle of the next one
         job.process.send_signal(signal.SIGTERM)
         assert job.end() == 130, job.output
         stopped = in_flight(job)

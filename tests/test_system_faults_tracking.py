@@ -106,6 +106,13 @@ def require_tracked(server: Server, run: Path) -> None:
     assert {"eval/sft.json", "report.json"} <= artifacts, artifacts
 
 
+def sent_step(server: Server) -> int:
+    """Return the newest step of rl that the server has."""
+    (found,) = of_the_experiment(server, ViewType.ACTIVE_ONLY)
+    name = next(shown_name(stage, name) for stage, name in METRICS if stage == "rl")
+    return max((one.step for one in MlflowClient(server.uri).get_metric_history(found.info.run_id, name)), default=0)
+
+
 def step_seconds(measured: list[MetricsRow]) -> float:
     """Return the median time of a step, in seconds."""
     times = sorted(row.values["time/step_s"] for row in measured)
@@ -134,8 +141,9 @@ def test_a_server_that_is_slow_and_dies_and_a_driver_that_is_killed_leave_one_hi
         server.start()
         job.wait_until(job.said(f"tracking: {server.uri} is back"), "the server is back")
         behind = (steps_done(job) // SAVED_EVERY + 1) * SAVED_EVERY + 3
-        job.wait_until(job.reached("rl", behind), "steps that the next start makes again")
-        time.sleep(2.0)  # rows are sent every second
+        job.wait_until(
+            lambda: sent_step(server) >= behind, "steps at the server that the next start makes again", every_s=0.5
+        )
         measured = rows(job.run, "rl")
         job.kill()
         audited(job.run)
