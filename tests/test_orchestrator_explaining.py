@@ -243,7 +243,7 @@ def test_where_no_answers_near_it_are_recorded_a_step_is_told_from_its_batch(
     assert main(["explain", str(run.root)]) == 0
     said = capsys.readouterr().out
     assert "In step 16, the recorded step nearest to 17, 100% of the update came from 2 of 2 groups:" in said
-    assert f"`temper replay {run.root} --step 16` trains it again." in said
+    assert f"`temper replay {run.root} --step rl/16` trains it again." in said
     assert "temper view" not in said
     run.batch_file("rl", 16).write_bytes(b"cut")
     assert main(["explain", str(run.root)]) == 2

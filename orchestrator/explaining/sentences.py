@@ -95,4 +95,4 @@ def _came_from(shares: StepShares, *, run: str, at: int, viewer: str) -> Iterato
     if any(group.link for group in shares.groups):
         yield f"The links open while `temper view {run} --port {urlsplit(viewer).port}` runs."
     else:
-        yield f"Of step {shares.step} the batch alone is recorded: `temper replay {run} --step {shares.step}` trains it again."
+        yield f"Of step {shares.step} the batch alone is recorded: `temper replay {run} --step {shares.label}` trains it again."
