@@ -89,9 +89,9 @@ class MlflowRun:
         self._unsent = self._record("nothing")
 
     @property
-    def unsent(self) -> int:
-        """How many rows of the metrics file did not arrive."""
-        return self._unsent.count()
+    def unsent(self) -> UnsentRows:
+        """The rows of the metrics file that did not arrive."""
+        return self._unsent
 
     def connect(self, artifacts: Path) -> None:
         """Find the run, or create it; nothing is sent before its id is stored.
@@ -170,10 +170,6 @@ class MlflowRun:
         if seconds is not None:
             self._batches.tags(self._id, {SECONDS: f"{seconds:.1f}"})
         self._client.set_terminated(self._id, status=status)
-
-    def let_go(self) -> None:
-        """Close the metrics file, which whatever sends rows opens again."""
-        self._unsent.close()
 
     def _begin_anew(self) -> None:
         """Go on in a new run, which will get the rows that the file still has, in the place of the one that has more."""

@@ -68,7 +68,7 @@ class StageRuns:
     def let_go(self) -> None:
         """Close the metrics file."""
         for run in self._open.values():
-            run.let_go()
+            run.unsent.close()
 
     @contextmanager
     def _unless_deleted(self, name: str) -> Iterator[None]:
@@ -77,4 +77,4 @@ class StageRuns:
         except RunDeletedError as error:
             self._say(f"tracking: {name}: {error}")
             if name in self._open:
-                self._open.pop(name).let_go()
+                self._open.pop(name).unsent.close()

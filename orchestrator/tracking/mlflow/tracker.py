@@ -144,7 +144,7 @@ class MlflowTracker:
         if not self._files_tried and self._connected.is_set():
             self._say(f"tracking: not every file reached {self.uri} in {timeout_s:.0f} s; they lie in the run's folder")
         if not self._settled:
-            rows = self._run.unsent
+            rows = self._run.unsent.count()
             what = f"{rows} rows of metrics.jsonl" if rows else "something beside the rows of metrics.jsonl"
             self._say(f"tracking: {what} did not reach {self.uri}; the same command sends them when it is there")
 
@@ -153,8 +153,8 @@ class MlflowTracker:
         try:
             self._send_until_the_end()
         finally:
-            for one in (self._stages, self._run):
-                one.let_go()
+            self._stages.let_go()
+            self._run.unsent.close()
 
     def _send_until_the_end(self) -> None:
         """Send what is new until the end has come, or the run was deleted."""
