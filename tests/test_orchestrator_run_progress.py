@@ -46,6 +46,16 @@ def test_the_last_line_of_a_stage_is_not_printed_twice() -> None:
     assert out.getvalue().count("sft 1/1") == 1
 
 
+def test_an_evaluation_shows_accuracies_and_a_stage_that_is_ended_has_its_line_before_what_follows() -> None:
+    clock, out = HandClock(), io.StringIO()
+    with Progress("demo", stream=out, clock=clock) as progress:
+        progress.stage("eval-sft", 0)
+        progress.update(0, {"math/avg_at_k": 0.5, "math/pass_at_k": 0.75, "code/avg_at_k": 0.25})
+        progress.end_stage()
+        progress.note("eval-sft: done in 3 s")
+    assert out.getvalue() == "[0:00] eval-sft | code 0.250 math 0.500\n[0:00] eval-sft: done in 3 s\n"
+
+
 def test_notes_are_printed_as_they_stand() -> None:
     out = io.StringIO()
     with Progress("demo", stream=out) as progress:

@@ -195,6 +195,7 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
     finish(run, one, seconds, wanted=config.steps(one) if one.stage.trains else 0)
     tell_stage(run.tracker, one, config, run.folder, seconds)
     tell_note(run.tracker, run.folder, say=run.progress.note)
+    run.progress.end_stage()
     run.progress.note(f"{one.name}: done in {seconds:.0f} s")
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from orchestrator.run.redaction import blanked
 
 SHOWN_ENVS = 8
+ACCURACY = "/avg_at_k"
 SHOWN_LOSSES = ("train/loss", "sft/loss", "loss")
 SHOWN_SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "tokens_per_s")
 
@@ -52,6 +53,12 @@ class StageView:
         names = [name.split("/") for name in self.metrics]
         envs = [parts[1] for parts in names if len(parts) == 3 and parts[0] == "env" and parts[2] == "reward"]
         return {env: self.metrics[f"env/{env}/reward"] for env in sorted(envs)}
+
+    def accuracies(self) -> dict[str, float]:
+        """Return the accuracy on each environment, as an evaluation has them."""
+        return {
+            name.removesuffix(ACCURACY): self.metrics[name] for name in sorted(self.metrics) if name.endswith(ACCURACY)
+        }
 
     def first_of(self, names: tuple[str, ...]) -> float | None:
         """Return the newest value of the first of these metrics that the stage has."""
@@ -96,13 +103,13 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end_stage()
+        self.end_stage()
         if self._live is not None:
             self._live.stop()
 
     def stage(self, name: str, total_steps: int) -> None:
         """Begin a stage; `total_steps` is 0 where it has no steps."""
-        self._end_stage()
+        self.end_stage()
         self._stage = StageView(name=name, total=total_steps, began=self._clock())
         self._printed_at = self._clock()
 
@@ -126,8 +133,8 @@ class Progress:
         if self._live is None:
             self._stream.flush()
 
-    def _end_stage(self) -> None:
-        """Print the last line of a stage."""
+    def end_stage(self) -> None:
+        """End the current stage, if there is one: print its last line."""
         self._redraw()
         stage, self._stage = self._stage, None
         if stage is None:
@@ -168,6 +175,8 @@ class Progress:
         for env, reward in list(stage.rewards().items())[:SHOWN_ENVS]:
             bar = ProgressBar(total=1.0, completed=min(max(reward, 0.0), 1.0), width=20)
             table.add_row(Text(f"  {env}"), bar, Text(f"reward {reward:.3f}"))
+        for env, accuracy in list(stage.accuracies().items())[:SHOWN_ENVS]:
+            table.add_row(Text(f"  {env}"), Text(f"accuracy {accuracy:.3f}"))
         rest = [part for part in (_loss_text(stage), _speed_text(stage)) if part]
         if rest:
             table.add_row(Text(f"  {rest[0]}"), Text(rest[1] if len(rest) > 1 else ""))
@@ -175,11 +184,12 @@ class Progress:
 
 
 def line_text(stage: StageView, now: float) -> str:
-    """Write one plain line: stage, step, rewards, loss, speed and time left, as far as they are known."""
+    """Write one plain line: stage, step, rewards or accuracies, loss, speed and time left, as far as they are known."""
     left = stage.seconds_left(now)
     parts = [
-        f"{stage.name} {stage.step}/{stage.total}" if stage.total else f"{stage.name} {stage.step}",
+        f"{stage.name} {stage.step}/{stage.total}" if stage.total else stage.name,
         " ".join(f"{env} {reward:.3f}" for env, reward in stage.rewards().items()),
+        " ".join(f"{env} {accuracy:.3f}" for env, accuracy in stage.accuracies().items()),
         _loss_text(stage),
         _speed_text(stage),
         "" if left is None or stage.step == stage.total else f"{clock_text(left)} left",
