@@ -74,35 +74,26 @@ class Answered:
     seconds: float
 
 
-def ask(
-    model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int, deadline_s: float
-) -> Answered:
+def ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int) -> Answered:
     """Start an engine, sample answers of at most `tokens` tokens, which `end` ends, score them and end it.
 
-    Raise `TimeoutError` past the deadline; what vLLM raises passes.
+    What vLLM raises passes. It waits for as long as vLLM does: the caller bounds it (`orchestrator/parity/time_limit.py`).
     """
-    return asyncio.run(_ask(model, setup, prompts, tokens=tokens, end=end, deadline_s=deadline_s))
+    return asyncio.run(_ask(model, setup, prompts, tokens=tokens, end=end))
 
 
-async def _ask(
-    model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int, deadline_s: float
-) -> Answered:
+async def _ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int) -> Answered:
     began = time.monotonic()
     engine = ScoringEngine(
         model, setup.engine, version=WeightVersion(step=0), ends=(end,), record_experts=setup.learner.router_replay
     )
     try:
-        async with asyncio.timeout(deadline_s):
-            await engine.start()
-            watched, why_not = await _watched(engine, prompts[0], tokens=tokens)
-            answers = await _sampled(engine, setup.sampling, prompts, tokens=tokens)
-            plain = setup.sampling.temperature == 1 and not setup.sampling.truncates
-            others = answers if plain else await _sampled(engine, PLAIN, prompts, tokens=tokens)
-            scored = await _scored(engine, others)
-    except TimeoutError as error:
-        raise TimeoutError(
-            f"an engine has not answered within {deadline_s:g} s; give it more with --deadline"
-        ) from error
+        await engine.start()
+        watched, why_not = await _watched(engine, prompts[0], tokens=tokens)
+        answers = await _sampled(engine, setup.sampling, prompts, tokens=tokens)
+        plain = setup.sampling.temperature == 1 and not setup.sampling.truncates
+        others = answers if plain else await _sampled(engine, PLAIN, prompts, tokens=tokens)
+        scored = await _scored(engine, others)
     finally:
         async with asyncio.timeout(END_S):
             await engine.close()

@@ -33,6 +33,7 @@ def to_json(found: Diagnosis, setup: Setup, *, model: str) -> dict[str, Any]:
         "tried": [_tried_json(one, found) for one in found.tried],
         "untried": [one.setting for one in found.untried],
         "layers": None if found.layers is None else asdict(found.layers),
+        "cut_short": found.cut_short,
         "why_no_layers": found.why_no_layers,
         "settings": {
             "engine": asdict(setup.engine),
@@ -75,7 +76,8 @@ def tables(found: Diagnosis, *, model: str) -> RenderableType:
     if found.tried:
         parts.append(_tried_table(found))
     parts.append(Text(verdict(found), style="bold"))
-    parts.append(Text(f"{found.starts} engine{'' if found.starts == 1 else 's'} started, {found.seconds:.0f} s"))
+    cut = "; the time that --deadline gives was over before all was tried" if found.cut_short else ""
+    parts.append(Text(f"{found.starts} engine{'' if found.starts == 1 else 's'} started, {found.seconds:.0f} s{cut}"))
     return Group(*parts)
 
 

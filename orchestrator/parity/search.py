@@ -6,7 +6,7 @@ as configured --> the trainer changed, sampling changed: no engine is started fo
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from orchestrator.parity.causes import Cause, engine_causes, free_causes, with_a
 from orchestrator.parity.gap import Gap, between
 from orchestrator.parity.layers import LayerFindings, compare_layers
 from orchestrator.parity.setup import Facts, Setup
+from orchestrator.parity.time_limit import OutOfTime, at_most
 from orchestrator.parity.trainer import Trainer
 
 EXACT = 1e-5
@@ -25,6 +26,8 @@ LEFT = 0.1
 TELLS = 0.5
 """Share of the gap that a change leaves at the most where it explains some of it: another engine samples other answers, whose
 gap differs by a tenth or two where nothing has changed."""
+DEADLINE_S = 1800.0
+"""Seconds of a diagnosis where none are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,8 @@ class Diagnosis:
     untried: list[Cause] = field(default_factory=list)
     starts: int = 0
     seconds: float = 0.0
+    cut_short: bool = False
+    """Whether the time was over before all was tried that was to be."""
 
     @property
     def nothing_to_explain(self) -> bool:
@@ -103,14 +108,11 @@ class Comparison:
         *,
         tokens: int,
         end: int,
-        deadline_s: float = 600.0,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`tokens` is the most of an answer, which the id `end` ends; `deadline_s` is that of one engine's work; `tell` gets
-        what is under way.
-        """
+        """`tokens` is the most of an answer, which the id `end` ends; `tell` gets what is under way."""
         self._model, self._facts, self._prompts = model, facts, prompts
-        self._tokens, self._end, self._deadline_s, self._tell = tokens, end, deadline_s, tell
+        self._tokens, self._end, self._tell = tokens, end, tell
         self._trainer = Trainer(model)
         self._answered: dict[tuple[str, str], Answered] = {}
         self._starts = 0
@@ -120,41 +122,63 @@ class Comparison:
         """How many engines were started, those too that gave no answer."""
         return self._starts
 
-    def diagnose(self, setup: Setup, *, starts: int = 8, bisect: bool = True) -> Diagnosis:
+    def diagnose(
+        self, setup: Setup, *, starts: int = 8, bisect: bool = True, deadline_s: float = DEADLINE_S
+    ) -> Diagnosis:
         """Compare a setup's sides and, with `bisect`, look for the setting that causes the gap by at most `starts` engines.
 
-        Raise what the first engine raises; one that can't be started for a change is told of.
+        Past the deadline its processes are ended, and what was found till then is told. Raise `TimeoutError` where that is
+        nothing, and what the first engine raises; one that can't be started for a change is told of. For the main thread.
         """
         began, before = time.monotonic(), self.starts
+        found: Diagnosis | None = None
+        try:
+            with at_most(deadline_s):
+                for so_far in self._steps(setup, allowed=before + max(1, starts), bisect=bisect):
+                    found = so_far
+        except OutOfTime as error:
+            if found is None:
+                raise TimeoutError(
+                    f"engine and trainer were not compared once in the {max(0, deadline_s):.0f} s that there were for it; "
+                    "give more with --deadline"
+                ) from error
+            found = replace(found, cut_short=True)
+        assert found is not None
+        return replace(found, starts=self.starts - before, seconds=time.monotonic() - began)
+
+    def _steps(self, setup: Setup, *, allowed: int, bisect: bool) -> Iterator[Diagnosis]:
+        """Yield what is found, ever more of it."""
         base = self._ask(setup, "as configured")
         gaps = self._gaps(base, setup)
         layers, why_not = self._layers(base, setup)
         found = Diagnosis(gaps=gaps, layers=layers, why_no_layers=why_not, tried=[])
+        yield found
         if bisect and not found.nothing_to_explain:
-            allowed = before + max(1, starts)
-            found = self._bisect(setup, base, found, allowed=allowed)
-        return replace(found, starts=self.starts - before, seconds=time.monotonic() - began)
+            yield from self._bisect(setup, base, found, allowed=allowed)
 
-    def _bisect(self, setup: Setup, base: Answered, found: Diagnosis, *, allowed: int) -> Diagnosis:
-        for cause in free_causes(setup):
+    def _bisect(self, setup: Setup, base: Answered, found: Diagnosis, *, allowed: int) -> Iterator[Diagnosis]:
+        alone = found.gaps.prefill.mean <= LEFT * found.gaps.decoding.mean
+        free, waiting = free_causes(setup), engine_causes(setup, self._facts, decoding_alone=alone)
+        yield (found := replace(found, untried=[*free, *waiting]))
+        for place, cause in enumerate(free):
             self._tell(f"with {cause.setting}")
             answers = base.plain if cause.side == "sampling" else base.answers
-            found = replace(found, tried=[*found.tried, self._tried((cause,), answers, cause.change(setup))])
+            found = _with(found, self._tried((cause,), answers, cause.change(setup)), [*free[place + 1 :], *waiting])
+            yield found
         if _explained(found):
-            return found
-        alone = found.gaps.prefill.mean <= LEFT * found.gaps.decoding.mean
-        waiting = engine_causes(setup, self._facts, decoding_alone=alone)
+            yield replace(found, untried=[])
+            return
         while waiting and self.starts < allowed and not _explained(found):
-            cause = waiting.pop(0)
-            found = replace(found, tried=[*found.tried, self._try(setup, (cause,))])
+            tried = self._try(setup, (waiting[0],))
+            waiting = waiting[1:]
+            yield (found := _with(found, tried, waiting))
         exact = [one.causes[0] for one in found.tried if one.causes[0].form == "exact" and one.gap is not None]
         pairs, whole = _pairs(exact), tuple(exact)
         for pair in pairs:  # whose engines have answered
             if pair != whole and not _explained(found) and _explains(both := self._try(setup, pair), found):
-                found = replace(found, tried=[*found.tried, both])
+                yield (found := _with(found, both, waiting))
         if len(whole) > 1 and (whole in pairs or self.starts < allowed) and not _explained(found):
-            found = replace(found, tried=[*found.tried, self._try(setup, whole)])
-        return replace(found, untried=waiting)
+            yield _with(found, self._try(setup, whole), waiting)
 
     def _try(self, setup: Setup, causes: tuple[Cause, ...]) -> Tried:
         """Measure the gap with changes that need an engine; what goes wrong there is found too."""
@@ -185,7 +209,6 @@ class Comparison:
             self._prompts,
             tokens=self._tokens,
             end=self._end,
-            deadline_s=self._deadline_s,
         )
         self._tell(f"engine {self.starts}: {answered.seconds:.1f} s")
         return answered
@@ -211,6 +234,10 @@ class Comparison:
             return compare_layers(self._trainer, answered.watched, bf16=setup.learner.bf16), ""
         except ValueError as error:
             return None, str(error)
+
+
+def _with(found: Diagnosis, tried: Tried, untried: Sequence[Cause]) -> Diagnosis:
+    return replace(found, tried=[*found.tried, tried], untried=list(untried))
 
 
 def _pairs(causes: Sequence[Cause]) -> list[tuple[Cause, ...]]:

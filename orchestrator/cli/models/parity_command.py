@@ -1,6 +1,7 @@
 """The command `parity`: whether engine and trainer say the same of the same tokens, and what keeps them apart."""
 
 import argparse
+import time
 from pathlib import Path
 
 TEXT = "compare engine and trainer on the same tokens, by layer type, and name the setting that keeps them apart"
@@ -36,7 +37,11 @@ def add_parity_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         "--starts", type=int, default=8, metavar="N", help="most engines that are started (default: 8); 1 changes none"
     )
     command.add_argument(
-        "--deadline", type=float, default=600.0, metavar="SECONDS", help="of one engine's answers (default: 600)"
+        "--deadline",
+        type=float,
+        default=1800.0,
+        metavar="SECONDS",
+        help="of the whole command: what was found till then is told (default: 1800)",
     )
     command.add_argument(
         "--at-most", type=float, metavar="NATS", help="the exit status is 1 where the mean gap is above it"
@@ -48,7 +53,8 @@ def add_parity_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 
 def _execute(given: argparse.Namespace) -> int:
+    began = time.monotonic()
     # Imported here: vLLM, DeepSpeed and transformers take half a minute to import, and --help needs none of them.
     from orchestrator.cli.models.run_parity import run_parity
 
-    return run_parity(given)
+    return run_parity(given, began=began)

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,15 @@ LOG = Path(RUNS) / "parity.log"
 WIDTH = 130
 
 
-def run_parity(given: argparse.Namespace) -> int:
-    """Compare, say what was found, and return the exit status.
+def run_parity(given: argparse.Namespace, *, began: float) -> int:
+    """Compare, say what was found, and return the exit status. `began` is when the command did, on the monotonic clock.
 
     Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
     """
     if given.starts < 1:
         raise ValueError(f"--starts {given.starts}: give 1, which changes nothing, or more")
+    if not given.deadline > 0:
+        raise ValueError(f"--deadline {given.deadline:g}: give seconds above 0, 600 for a small model")
     config = config_of(given)
     assert config.model.source is not None
     model = config.model.source.folder
@@ -49,7 +52,8 @@ def run_parity(given: argparse.Namespace) -> int:
     tokenizer = load_tokenizer(model, config.model.declared())
     prompts = _prompts(given, config, tokenizer)
     require_room(prompts, tokens=given.tokens, longest=setup.engine.max_model_len)
-    return reported(lambda: _told(given, _found(given, setup, model, prompts, end=tokenizer.eos_token_id), setup))
+    end, until = tokenizer.eos_token_id, began + given.deadline
+    return reported(lambda: _told(given, _found(given, setup, model, prompts, end=end, until=until), setup))
 
 
 def _told(given: argparse.Namespace, found: Diagnosis, setup: Setup) -> int:
@@ -68,7 +72,9 @@ def _told(given: argparse.Namespace, found: Diagnosis, setup: Setup) -> int:
     return 1 if given.at_most is not None and not found.gaps.decoding.mean <= given.at_most else 0
 
 
-def _found(given: argparse.Namespace, setup: Setup, model: Path, prompts: list[Prompt], *, end: int) -> Diagnosis:
+def _found(
+    given: argparse.Namespace, setup: Setup, model: Path, prompts: list[Prompt], *, end: int, until: float
+) -> Diagnosis:
     """Diagnose while what libraries print goes to a file, and what is under way to the screen."""
     with os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8") as screen:
 
@@ -78,12 +84,12 @@ def _found(given: argparse.Namespace, setup: Setup, model: Path, prompts: list[P
 
         tell(f"at most {given.starts} engines; what libraries print goes to {LOG}")
         facts = facts_of(model, gpu=training_device() == "cuda")
-        comparison = Comparison(
-            model, facts, prompts, tokens=given.tokens, end=end, deadline_s=given.deadline, tell=tell
-        )
+        comparison = Comparison(model, facts, prompts, tokens=given.tokens, end=end, tell=tell)
         try:
             with noise_to(LOG):
-                return comparison.diagnose(setup, starts=given.starts, bisect=given.starts > 1)
+                return comparison.diagnose(
+                    setup, starts=given.starts, bisect=given.starts > 1, deadline_s=until - time.monotonic()
+                )
         except RuntimeError as error:  # of vLLM, which says elsewhere why
             raise RuntimeError(f"{error}; {LOG} has what was printed") from error
 
