@@ -59,7 +59,8 @@ def test_what_was_found_by_the_deadline_is_told_with_what_was_not_tried(
     assert found.cut_short
     assert found.seconds < 30
     causes = [*free_causes(SETUP), *engine_causes(SETUP, FACTS, decoding_alone=False)]
-    assert [one.setting for one in [*found.tried, *found.untried]] == [one.setting for one in causes]
+    settings = [one.setting for one in found.tried] + [one.setting for one in found.untried]
+    assert settings == [one.setting for one in causes]
     assert found.tried[-1].causes[0].side == found.untried[0].side == "engine"
     assert found.starts == 3
     assert to_json(found, SETUP, model="mine")["cut_short"] is True

@@ -16,9 +16,10 @@ from orchestrator.cluster.bundles import Bundles, gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.cluster.transport_choice import Ground, choose
 from orchestrator.deadline import StopRequested, in_thread, within
-from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
+from orchestrator.run.checkpoint import commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from orchestrator.run.declared_model import generation_file
 from orchestrator.run.retention import Retention
+from orchestrator.session.checkpoint_place import begin_with_room
 from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
 from orchestrator.session.context import RunContext
 from orchestrator.shifts import LEARNING, Shifts
@@ -186,7 +187,8 @@ class Trainer:
         """Copy the learner's state, which is committed as checkpoint `step` of an instance while the learner goes on.
 
         `files` are further text files by name. See `written`. Raise what the writing of the checkpoint before failed with,
-        and `OSError` naming the place and the size where the disk is full; earlier checkpoints stay.
+        and `OSError` naming the place and the size where the disk is full, even without recorded batches; earlier checkpoints
+        stay.
         """
         assert self.learner is not None
         began = monotonic()
@@ -196,12 +198,12 @@ class Trainer:
                 f"{name} step {step}: waited {waited:.0f} s for the checkpoint before to be written; save less often, or to a "
                 f"faster disk"
             )
-        folder = self._run.folder.checkpoints(name)
-        if await in_thread(is_whole, place(folder, step)):
+        folder, say = self._run.folder, self._run.progress.note
+        if await in_thread(is_whole, place(folder.checkpoints(name), step)):
             return  # saved already, and nothing was trained since
         await self._shifts.begin(LEARNING)
         needed = await self._needed(self.learner, name)
-        directory = await in_thread(partial(begin, folder, step, needed_bytes=needed))
+        directory = await in_thread(partial(begin_with_room, folder, name, step, needed=needed, say=say))
         limit, what = self._limits.files(needed), f"checkpoint {directory}"
         with discarded_on_failure(directory, needed_bytes=needed):
             copying = self.learner.save(directory)

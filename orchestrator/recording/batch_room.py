@@ -1,0 +1,48 @@
+"""The room that recorded batches take: what comes before them may have it."""
+
+import shutil
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from orchestrator.run.checkpoint import steps
+from orchestrator.run.folder import RunDir
+
+
+def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
+    """Remove recorded batches until the disk of `place` has `needed` bytes free; returns those that were removed.
+
+    The oldest go first; of those after one checkpoint the last steps, since a step is replayed by all before it. None is
+    removed where that would not be enough, or they lie on another disk.
+    """
+    lacking = needed - shutil.disk_usage(place).free
+    files = {path: path.stat() for path in folder.batches.glob("*.safetensors")}
+    there = {path: stat.st_blocks * 512 for path, stat in files.items() if stat.st_dev == place.stat().st_dev}
+    if lacking <= 0 or sum(there.values()) < lacking:
+        return []
+    removed = []
+    for path in _in_turn(folder, there):
+        if lacking <= 0:
+            break
+        path.unlink()
+        lacking -= there[path]
+        removed.append(path)
+    return removed
+
+
+def _in_turn(folder: RunDir, files: dict[Path, int]) -> Iterator[Path]:
+    """Yield the batches in the order in which they may go."""
+    ages = {path: path.stat().st_mtime for path in files}
+    chains = []
+    for stage, own in groupby(sorted(files, key=_named), key=lambda path: _named(path)[0]):
+        bases = [0, *steps(folder.checkpoints(stage))]
+        by_base = groupby(own, key=lambda path: max(base for base in bases if base < _named(path)[1]))
+        chains += [list(chain) for _, chain in by_base]
+    for chain in sorted(chains, key=lambda chain: min(ages[path] for path in chain)):
+        yield from reversed(chain)
+
+
+def _named(path: Path) -> tuple[str, int]:
+    """Return the instance and the step of a batch."""
+    stage, _, step = path.stem.rpartition("-")
+    return stage, int(step)
