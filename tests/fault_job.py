@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.run.metrics_log import MetricsRow, read_metrics
+from orchestrator.run.metrics_log import MetricsRow, read_metrics, step_rows
 
 TINY = """
 stages: [init, sft, eval, rl]
@@ -193,7 +193,7 @@ def runs(config: Path | None = None) -> Iterator[Runs]:
 
 def rows(run: Path, stage: str) -> list[MetricsRow]:
     """Return the rows of measurements of a stage."""
-    return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage and row.event is None]
+    return step_rows(read_metrics(run / "metrics.jsonl"), stage)
 
 
 def wait_a_moment(rng: random.Random, most_s: float) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.run.metrics_log import MetricsRow, read_metrics
+from orchestrator.run.metrics_log import MetricsRow, read_metrics, step_rows
 
 DEMO = Path("configs/demo.yaml")
 SMALL = [
@@ -53,7 +53,7 @@ def start(arguments: list[str]) -> "subprocess.Popen[str]":
 
 
 def rows(run: Path, stage: str) -> list[MetricsRow]:
-    return [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage and row.event is None]
+    return step_rows(read_metrics(run / "metrics.jsonl"), stage)
 
 
 def open_ports(job: "subprocess.Popen[str]", actor: str) -> list[list[str]]:

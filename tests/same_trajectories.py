@@ -26,7 +26,7 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class FileComparison:
     """What two files of trajectories have in common, and where they differ."""
 
     name: str
@@ -50,13 +50,13 @@ class Comparison:
         )
 
 
-def compare_files(one: Path, other: Path) -> Comparison:
+def compare_files(one: Path, other: Path) -> FileComparison:
     """Compare two files of trajectories."""
     first, second = _answers(one), _answers(other)
     pairs = [(first[key], second[key]) for key in first if key in second]
     equal = [(a, b) for a, b in pairs if _turns(a) == _turns(b)]
     gaps = (abs(p - q) for a, b in equal for p, q in zip(_logprobs(a), _logprobs(b), strict=True))
-    return Comparison(
+    return FileComparison(
         name=one.stem,
         both=len(pairs),
         only_one=len(first) + len(second) - 2 * len(pairs),
@@ -98,7 +98,7 @@ def _losses(run: Path) -> dict[tuple[str, int], float]:
     return {key: loss for key, loss in rows if math.isfinite(loss)}
 
 
-def compare_runs(one: Path, other: Path) -> Iterable[Comparison]:
+def compare_runs(one: Path, other: Path) -> Iterable[FileComparison]:
     """Compare the files of trajectories that two runs both have. Raise `ValueError` where they share none."""
     files = sorted((one / "trajectories").glob("*.jsonl"))
     shared = [path for path in files if (other / "trajectories" / path.name).exists()]

@@ -117,7 +117,7 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     text = "rollout/truncated 0 is above high=-1.0"
     assert record.alarms == [Event(stage="rl", step=1, kind=ALARM, what={"rl.bands.truncated": text})]
     assert f"rl step 1: rl.bands.truncated: {text}" in said.getvalue()
-    assert [row.step for row in record.rows if row.event is None] == [1, 2]
+    assert [row.step for row in record.rows if row.is_measured] == [1, 2]
     page = write_report(folder.root, {}).html.read_text(encoding="utf-8")
     assert "<h2>Alarms</h2>" in page
     assert "<h2>Events</h2>" not in page

@@ -24,7 +24,7 @@ from orchestrator.pipeline.runner import healed
 from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import read_metrics
+from orchestrator.run.metrics_log import read_metrics, step_rows
 from orchestrator.run.progress import Progress
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
@@ -162,7 +162,7 @@ def taught(folder: RunDir) -> dict[int, list[int]]:
 def require_accounts(folder: RunDir, *, max_lag: int) -> list[int]:
     """Fail where a step or a ticket is missing or there twice; return the tickets in the order in which they were trained."""
     assert audit(folder).findings == []
-    rows = [row for row in read_metrics(folder.metrics) if row.stage == "rl" and row.event is None]
+    rows = step_rows(read_metrics(folder.metrics), "rl")
     assert [row.step for row in rows] == [*range(1, STEPS + 1)]
     assert all(row.values["train/lag_max"] <= max_lag for row in rows)
     tickets = [ticket for step in sorted(taught(folder)) for ticket in taught(folder)[step]]

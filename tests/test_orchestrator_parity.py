@@ -16,13 +16,13 @@ from learner.models.fresh import byte_tokenizer, make_model
 from orchestrator.__main__ import main
 from orchestrator.cli.models.run_parity import config_of, sampling_of
 from orchestrator.cluster.this_machine import ROOT
-from orchestrator.parity.answers import Answer, Answered, Stream, Watched
+from orchestrator.parity.answers import Answered, ScoredAnswer, Stream, Watched
 from orchestrator.parity.causes import engine_causes, free_causes, with_all
 from orchestrator.parity.gap import between, gap_of
 from orchestrator.parity.layers import compare_layers
 from orchestrator.parity.prompts import file_prompts, own_prompts
 from orchestrator.parity.report import to_json, verdict
-from orchestrator.parity.search import EXACT, Comparison, Diagnosis
+from orchestrator.parity.search import EXACT, EngineComparison, GapDiagnosis
 from orchestrator.parity.setup import Facts, Setup, facts_of
 from orchestrator.parity.trainer import Trainer
 from orchestrator.pipeline.config import load_config, save_config
@@ -41,9 +41,9 @@ class Subject:
     """A model under comparison."""
 
     folder: Path
-    comparison: Comparison
+    comparison: EngineComparison
 
-    def found(self, setup: Setup) -> Diagnosis:
+    def found(self, setup: Setup) -> GapDiagnosis:
         return self.comparison.diagnose(setup)
 
 
@@ -52,7 +52,7 @@ def subject(folder: Path, *, tokens: int = 40) -> Subject:
     prompts = own_prompts(tokenizer)[:3]
     assert isinstance(tokenizer.eos_token_id, int)
     facts = facts_of(folder, gpu=False)
-    return Subject(folder, Comparison(folder, facts, prompts, tokens=tokens, end=tokenizer.eos_token_id))
+    return Subject(folder, EngineComparison(folder, facts, prompts, tokens=tokens, end=tokenizer.eos_token_id))
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,12 @@ def engine_in_bfloat16(setup: Setup) -> Setup:
     return replace(setup, engine=replace(setup.engine, dtype="bfloat16"))
 
 
-def named(found: Diagnosis) -> str:
+def named(found: GapDiagnosis) -> str:
     assert found.cause is not None, verdict(found)
     return found.cause.setting
 
 
-def most_added(found: Diagnosis, way: str) -> str:
+def most_added(found: GapDiagnosis, way: str) -> str:
     """The type of layers that moves log-probabilities most."""
     assert found.layers is not None, found.why_no_layers
     return max((one for one in found.layers.types if way in one.added), key=lambda one: one.added[way].nats).name
@@ -212,7 +212,7 @@ def test_a_gap_is_what_its_definition_says() -> None:
 def test_an_error_in_one_layer_is_found_in_that_layer_alone(tmp_path: Path) -> None:
     trainer = Trainer(tiny_models.qwen3(tmp_path / "model"))
     ids, prompt = tuple(range(5, 45)), 20
-    answer = Answer(group=0, prompt_ids=ids[:prompt], sampled_ids=ids[prompt:], decoded_T=(), sampling=PLAIN)
+    answer = ScoredAnswer(group=0, prompt_ids=ids[:prompt], sampled_ids=ids[prompt:], decoded_T=(), sampling=PLAIN)
     points = [EMBEDDING, "0.inside", "0", "1.inside", "1"]
     shape = trainer.stream(answer, bf16=False, points=points)["0"].shape
     error_PD = np.random.default_rng(0).normal(scale=0.01, size=shape).astype(np.float32)
@@ -298,13 +298,15 @@ def test_a_run_is_compared_with_the_settings_of_its_own_configuration(tmp_path: 
     assert (alone.rollout.engine.dtype, sampling_of(alone)) == ("float32", PLAIN)
 
 
-class Rounding(Comparison):
+class Rounding(EngineComparison):
     """A comparison whose engine is the trainer's own model, with noise on its log-probabilities in bfloat16."""
 
     def _ask(self, setup: Setup, what: str) -> Answered:
         noise = np.random.default_rng(0)
         ids = [(group, tuple(noise.integers(5, 200, 30).tolist())) for group in (0, 0, 1, 1)]
-        made = [Answer(group=n, prompt_ids=i[:10], sampled_ids=i[10:], decoded_T=(), sampling=PLAIN) for n, i in ids]
+        made = [
+            ScoredAnswer(group=n, prompt_ids=i[:10], sampled_ids=i[10:], decoded_T=(), sampling=PLAIN) for n, i in ids
+        ]
         scores = self._trainer.scores(made, LearnerConfig())
         wide = 0.002 if setup.engine.dtype == "bfloat16" else 0.0
         said = [tuple(map(float, own + wide * noise.normal(size=len(own)))) for own in scores]

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from learner.config import LearnerConfig
 from orchestrator.parity import search
-from orchestrator.parity.answers import Answer, Answered
+from orchestrator.parity.answers import Answered, ScoredAnswer
 from orchestrator.parity.causes import Cause
 from orchestrator.parity.gap import Gap, gap_of
 from orchestrator.parity.prompts import require_room
 from orchestrator.parity.report import tables, verdict
-from orchestrator.parity.search import Comparison, Diagnosis, Gaps, Tried
+from orchestrator.parity.search import EngineComparison, GapDiagnosis, Gaps, Tried
 from orchestrator.parity.setup import Facts, Setup
 from rollout.engines.config import EngineConfig
 from rollout.engines.runners.layer_recorder import LayerRecorder
@@ -34,9 +34,9 @@ def change(name: str) -> Cause:
     return Cause(name=name, setting=f"rollout.engine.{name}=1", side="engine", change=lambda setup: setup)
 
 
-def diagnosis(gap: Gap, tried: list[Tried]) -> Diagnosis:
+def diagnosis(gap: Gap, tried: list[Tried]) -> GapDiagnosis:
     gaps = Gaps(decoding=gap, prefill=gap, engine=gap)
-    return Diagnosis(gaps=gaps, layers=None, why_no_layers="none [seen]", tried=tried)
+    return GapDiagnosis(gaps=gaps, layers=None, why_no_layers="none [seen]", tried=tried)
 
 
 def sampled_gap(noise: np.random.Generator) -> Gap:
@@ -77,7 +77,7 @@ def test_a_fault_with_brackets_is_told_whole() -> None:
         assert text in said.get()
 
 
-class Noted(Comparison):
+class Noted(EngineComparison):
     """A comparison whose trainer finds the scores of `scores`."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,12 +85,12 @@ class Noted(Comparison):
         self.scored = SimpleNamespace(scores=self.scores, release=lambda: None)
         self._trainer = self.scored  # type: ignore[assignment]
 
-    def scores(self, answers: list[Answer], learner: LearnerConfig) -> list[list[float]]:
+    def scores(self, answers: list[ScoredAnswer], learner: LearnerConfig) -> list[list[float]]:
         return [[-1.0] * 4 for _ in answers]
 
 
 def answered() -> Answered:
-    one = Answer(group=0, prompt_ids=(5, 6), sampled_ids=(7, 8, 9, 9), decoded_T=(-1.1,) * 4, sampling=PLAIN)
+    one = ScoredAnswer(group=0, prompt_ids=(5, 6), sampled_ids=(7, 8, 9, 9), decoded_T=(-1.1,) * 4, sampling=PLAIN)
     one = replace(one, prefill_T=one.decoded_T)
     return Answered(answers=[one], plain=[one], watched=None, why_not="no layers", seconds=0.0)
 
@@ -113,7 +113,7 @@ def test_engines_that_fail_count_as_starts(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_pass_that_fails_with_a_changed_setting_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Overflowing(Noted):
-        def scores(self, answers: list[Answer], learner: LearnerConfig) -> list[list[float]]:
+        def scores(self, answers: list[ScoredAnswer], learner: LearnerConfig) -> list[list[float]]:
             return [[-1.0 if learner.bf16 else math.nan] * 4 for _ in answers]
 
     monkeypatch.setattr(search, "ask", lambda *_args, **_how: answered())

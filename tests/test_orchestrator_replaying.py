@@ -19,16 +19,16 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
 
 from learner.batches.builder import samples_by
+from learner.models.layer_types import types_of_tensors
 from orchestrator.__main__ import main
 from orchestrator.explaining.update_shares import shares_of, shares_of_batch
 from orchestrator.recording.batch_file import read_batch, write_batch
 from orchestrator.recording.keeper import BatchKeeper
 from orchestrator.replaying.answer import replayed
 from orchestrator.replaying.chain import chosen, replayable
-from orchestrator.replaying.layers import types_of
 from orchestrator.replaying.other_type import in_type
 from orchestrator.replaying.page import print_replay
-from orchestrator.replaying.replay import Asked, Replay
+from orchestrator.replaying.replay import Replay, ReplayRequest
 from orchestrator.replaying.training import Ranks, Start
 from orchestrator.replaying.weights import stored_compared
 from orchestrator.run.checkpoint import DamagedCheckpointError
@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 def replay(run: RunDir, step: str, *sets: str, shown: int = 20) -> Replay:
     scratch = run.root.parent / f"scratch-{len(list(run.root.parent.iterdir()))}"
     scratch.mkdir()
-    asked = Asked(step=step, sets=sets, shown=shown)
+    asked = ReplayRequest(step=step, sets=sets, shown=shown)
     return replayed(run, asked, start=plain_ranks, scratch=scratch, screen=io.StringIO(), step_s=60.0)
 
 
@@ -174,7 +174,7 @@ def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: 
         if name.startswith("exp_avg/")
     }
     by_kind: dict[str, float] = {}
-    for name, kind in types_of(gradients).items():
+    for name, kind in types_of_tensors(gradients).items():
         step = 3e-4 * gradients[name] / (gradients[name].abs() + 1e-8)
         by_kind[kind] = by_kind.get(kind, 0.0) + step.norm().item() ** 2
     assert sum(by_kind.values()) == pytest.approx(sum(change.values()), rel=1e-4)

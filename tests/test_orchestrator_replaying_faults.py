@@ -25,7 +25,7 @@ from orchestrator.recording.keeper import BatchKeeper
 from orchestrator.recording.step_batch import StepBatch
 from orchestrator.replaying import answer
 from orchestrator.replaying.page import print_replay
-from orchestrator.replaying.replay import Asked, Replay
+from orchestrator.replaying.replay import Replay, ReplayRequest
 from orchestrator.replaying.tokens import OneToken, TokensCompared
 from orchestrator.run.checkpoint import place, size_of, steps
 from orchestrator.run.folder import RunDir
@@ -69,7 +69,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 def found(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Replay:
     """A replay of the step whose push failed."""
     scratch, screen = tmp_path_factory.mktemp("scratch"), io.StringIO()
-    return answer.replayed(run, Asked(step=str(LAST)), start=plain_ranks, scratch=scratch, screen=screen, step_s=60.0)
+    return answer.replayed(
+        run, ReplayRequest(step=str(LAST)), start=plain_ranks, scratch=scratch, screen=screen, step_s=60.0
+    )
 
 
 def test_the_step_whose_push_failed_is_recorded_and_replayed(run: RunDir, found: Replay) -> None:
@@ -186,7 +188,7 @@ def test_what_ranks_printed_is_kept_where_a_replay_fails(
     monkeypatch.setattr(answer, "replayed", dies)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     with pytest.raises(RuntimeError, match="rank 1 died"):
-        answer.answer_replay(run.root, Asked(step="1"), as_json=True, out=None, scratch=tmp_path, step_s=1.0)
+        answer.answer_replay(run.root, ReplayRequest(step="1"), as_json=True, out=None, scratch=tmp_path, step_s=1.0)
     (kept,) = tmp_path.iterdir()
     assert kept.read_text() == "rank 1: out of memory\n"
     assert capfd.readouterr().err == f"{kept} has what libraries printed\n"
@@ -199,7 +201,10 @@ def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
     monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: found)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     out = tmp_path / "out.json"
-    assert answer.answer_replay(run.root, Asked(step="1"), as_json=True, out=out, scratch=tmp_path, step_s=1.0) == 1
+    assert (
+        answer.answer_replay(run.root, ReplayRequest(step="1"), as_json=True, out=out, scratch=tmp_path, step_s=1.0)
+        == 1
+    )
     printed = json.loads(capsys.readouterr().out)
     assert printed == {"largest": None, "tokens": [None, 1.5]} == json.loads(out.read_text())
 

@@ -52,8 +52,8 @@ def test_what_is_measured_again_stands_once_and_an_event_stays_beside_it(tmp_pat
         log.append("rl", 3, {"x": 1.0})
         log.truncate("rl", 2)
     rows = read_metrics(path)
-    assert [(r.stage, r.step) for r in rows if r.event is None] == [("start", 0), ("start", 1), ("eval-rl", 0)]
-    assert [list(r.values.values()) for r in rows if r.event is None] == [[10.0], [20.0], [20.0]]
+    assert [(r.stage, r.step) for r in rows if r.is_measured] == [("start", 0), ("start", 1), ("eval-rl", 0)]
+    assert [list(r.values.values()) for r in rows if r.is_measured] == [[10.0], [20.0], [20.0]]
     assert [(r.key, r.values, r.event) for r in rows if r.event] == [
         (("rl", 3), {}, {"kind": "changed", "what": {"rl.steps": ["5", "9"]}})
     ] * 2

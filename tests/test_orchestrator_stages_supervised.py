@@ -124,5 +124,5 @@ def test_a_learner_that_dies_in_a_step_costs_the_steps_since_the_checkpoint_and_
     assert "kill" in dies.calls
     assert "restore" in lives.calls
     assert (dies.done, lives.done) == (4, 3)  # the third step again
-    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row.event is None]
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row.is_measured]
     assert [row.step for row in rows] == [1, 2, 3, 4, 5]

@@ -14,7 +14,7 @@ import pytest
 from envs.core.member import Member, Place
 from envs.core.pulse import ProcessDied, Pulse
 from orchestrator.settings.supervision import SupervisionConfig
-from orchestrator.supervision.diagnosis import Diagnosis, FaultFolder
+from orchestrator.supervision.diagnosis import FaultDiagnosis, FaultFolder
 from orchestrator.supervision.examination import end, examine
 from orchestrator.supervision.supervisor import Supervisor
 from orchestrator.supervision.watch import AwakeClock
@@ -63,7 +63,7 @@ class Scene:
     def __init__(self, *actors: Actor) -> None:
         self.now = 0.0
         self.members: list[Member] = list(actors)
-        self.faults: list[Diagnosis] = []
+        self.faults: list[FaultDiagnosis] = []
         self.supervisor = Supervisor(
             CONFIG,
             members=lambda: self.members,
@@ -311,7 +311,7 @@ def test_a_process_that_has_ended_is_said_to_have() -> None:
 
 def test_faults_are_numbered_and_named_by_who_is_at_fault(tmp_path: Path) -> None:
     folder = FaultFolder(tmp_path / "faults")
-    fault = Diagnosis(who="the learner's rank 0", kind="hung", what="no answer for 61 s", evidence="stacks")
+    fault = FaultDiagnosis(who="the learner's rank 0", kind="hung", what="no answer for 61 s", evidence="stacks")
     assert folder.write(fault, stage="rl", step=3).name == "001-the-learner-s-rank-0.txt"
     second = folder.write(fault, stage="rl", step=4, groups=["#7 code (12 s)"])
     assert second.name == "002-the-learner-s-rank-0.txt"

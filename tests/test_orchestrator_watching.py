@@ -18,7 +18,7 @@ from orchestrator.__main__ import main
 from orchestrator.run.folder import RunDir, RunState
 from orchestrator.run.metrics_log import MetricsLog, MetricsRow
 from orchestrator.supervision.status import MemberStatus, RunStatus
-from orchestrator.viewing.loopback import Answer, LoopbackServer
+from orchestrator.viewing.loopback import LoopbackServer, PageAnswer
 from orchestrator.watching.facts import curves_of, gather, last_rows
 from orchestrator.watching.live_page import LivePage
 from orchestrator.watching.terminal import facts_table
@@ -213,10 +213,10 @@ def test_a_port_without_the_page_and_one_that_is_taken_are_refused(
 
 
 def test_a_browser_that_goes_away_is_not_told_of_and_a_fault_is(capsys: pytest.CaptureFixture[str]) -> None:
-    def answer(path: str) -> Answer:
+    def answer(path: str) -> PageAnswer:
         if path == "/fault":
             raise RuntimeError("planted")
-        return Answer(body=b"x" * 2**25)
+        return PageAnswer(body=b"x" * 2**25)
 
     with LoopbackServer(answer) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()

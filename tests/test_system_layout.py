@@ -203,7 +203,7 @@ LATE_IMPORTS = {
     "orchestrator/cli/looking/replay_command.py": [
         "orchestrator.replaying.answer.answer_replay",
         "orchestrator.replaying.answer.answer_replayable",
-        "orchestrator.replaying.replay.Asked",
+        "orchestrator.replaying.replay.ReplayRequest",
     ],
     "orchestrator/cli/run_arguments.py": ["orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/run_commands.py": [

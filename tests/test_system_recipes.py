@@ -22,7 +22,7 @@ from test_envs_remote import CounterServer
 from envs.catalog import environment
 from envs.source import content_key
 from orchestrator.grading.envcheck import self_test
-from orchestrator.run.metrics_log import read_metrics
+from orchestrator.run.metrics_log import read_metrics, step_rows
 
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
 CHECK = """
@@ -130,7 +130,7 @@ def two_steps(recipe: str, stage: str, folder: Path, *overrides: str, sampled: b
         command = ("-m", "orchestrator", "run", file, f"runs_dir={folder}/runs", "name=two", *FEW, *TWO[stage])
         call(folder / "home", hub.endpoint, *command, *overrides, timeout=500)
     run = folder / "runs" / "two"
-    steps = [row for row in read_metrics(run / "metrics.jsonl") if row.stage == stage and row.event is None]
+    steps = step_rows(read_metrics(run / "metrics.jsonl"), stage)
     assert [row.step for row in steps] == [1, 2]
     assert all(math.isfinite(row.values["train/loss"]) for row in steps)
     model = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))["model"]["path"]

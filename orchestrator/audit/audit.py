@@ -73,7 +73,7 @@ def _look(evidence: Evidence) -> tuple[list[Finding], list[StageAudit]]:
 
 
 def _stage(evidence: Evidence, name: str, lives: dict[str, TicketLives]) -> StageAudit:
-    steps = sum(row.stage == name and row.event is None for _, row in evidence.metrics)
+    steps = sum(row.is_step_of(name) for _, row in evidence.metrics)
     return StageAudit(
         name=name,
         steps=steps,

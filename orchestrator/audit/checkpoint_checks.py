@@ -18,7 +18,7 @@ def followed(evidence: Evidence, stage: str) -> tuple[TicketLives, list[Finding]
     where the ledger was as long as when it was made.
     """
     rows = [(line, row) for line, row in evidence.ledger if row.stage == stage]
-    measured = {row.step for _, row in evidence.metrics if row.stage == stage and row.event is None}
+    measured = {row.step for _, row in evidence.metrics if row.is_step_of(stage)}
     checkpoints = [_Checkpoint(evidence, stage, step) for step in evidence.checkpoints.get(stage, [])]
     for one in checkpoints:
         one.check_itself(measured)

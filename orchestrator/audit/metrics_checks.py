@@ -21,7 +21,7 @@ def metrics_findings(evidence: Evidence, lives: dict[str, TicketLives]) -> list[
     names = list(dict.fromkeys([*evidence.stages, *evidence.state.done]))
     between = {evaluations_of(name) for name in (*names, *evidence.state.stages)}
     for stage in names:
-        rows = [(line, row) for line, row in evidence.metrics if row.stage == stage and row.event is None]
+        rows = [(line, row) for line, row in evidence.metrics if row.is_step_of(stage)]
         if evidence.came_with_fork(stage) and not rows:
             continue  # it was measured in the other run
         of = _Stage(evidence, stage, rows)

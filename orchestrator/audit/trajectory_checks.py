@@ -38,7 +38,7 @@ def _due(evidence: Evidence, lives: TicketLives) -> set[int]:
     """Return the steps whose file must be there: not those that a restart may have come before, or that are told of."""
     rows = [row for _, row in evidence.metrics if row.stage == lives.stage]
     told = {row.step for row in rows if row.event is not None and row.event["kind"] == UNWRITTEN}
-    measured = {row.step: row for row in rows if row.event is None}
+    measured = {row.step: row for row in rows if row.is_measured}
     newest = max(measured, default=0)
     last = evidence.state.done.get(lives.stage)
     due = {

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from orchestrator.explaining.bends import noise_of
-from orchestrator.run.metrics_log import MetricsRow
+from orchestrator.run.metrics_log import MetricsRow, step_rows
 
 Kind = Literal["learning", "given", "machine"]
 """What the model and its rewards do; what settings and the mixture lay down; what the processes and the clock do."""
@@ -56,11 +56,10 @@ class Course:
 def courses_of(rows: Iterable[MetricsRow], stage: str) -> dict[str, Course]:
     """Return the courses of an instance of a stage by metric, in the order in which its rows have them."""
     points: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        if row.stage == stage and row.event is None:
-            for name, value in row.values.items():
-                if math.isfinite(value):
-                    points.setdefault(name, []).append((row.step, value))
+    for row in step_rows(rows, stage):
+        for name, value in row.values.items():
+            if math.isfinite(value):
+                points.setdefault(name, []).append((row.step, value))
     return {
         name: Course(name=name, steps=tuple(s for s, _ in each), values=tuple(v for _, v in each))
         for name, each in points.items()

@@ -91,7 +91,7 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
     return Explanation(
         run=str(run.root),
         stage=name,
-        steps=sum(row.event is None for row in rows),
+        steps=sum(row.is_measured for row in rows),
         metrics=len(bends),
         diagnoses=tuple(named),
         bends=tuple(told),
@@ -116,7 +116,7 @@ def _stage(record: RunRecord, wanted: str | None) -> str:
     """Return the stage to be explained. Raise `ValueError` where there is none."""
     counts: dict[str, int] = {}
     for row in record.rows:
-        if row.event is None:
+        if row.is_measured:
             counts[row.stage] = counts.get(row.stage, 0) + 1
     if not counts:
         raise ValueError(f"{record.name} has no steps yet: metrics.jsonl has no rows")

@@ -32,7 +32,7 @@ END_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ScoredAnswer:
     """An answer as it was sampled, and as the engine scored it afterwards, in nats. `group` is the place of its prompt."""
 
     group: int
@@ -57,7 +57,7 @@ class Watched:
     were computed too.
     """
 
-    answer: Answer
+    answer: ScoredAnswer
     prefill: Stream
     decoding: Stream | None
 
@@ -66,8 +66,8 @@ class Watched:
 class Answered:
     """What one engine gave: answers as they are sampled in the setup, plain ones where that is not plain, and its layers."""
 
-    answers: list[Answer]
-    plain: list[Answer]
+    answers: list[ScoredAnswer]
+    plain: list[ScoredAnswer]
     watched: Watched | None
     why_not: str
     """Why its layers are not seen; empty where they are."""
@@ -108,7 +108,7 @@ async def _ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *,
 
 async def _sampled(
     engine: ScoringEngine, sampling: Sampling, prompts: Sequence[tuple[int, ...]], *, tokens: int
-) -> list[Answer]:
+) -> list[ScoredAnswer]:
     """Sample one answer to every prompt at once, then another one: by then an engine may know the prompts."""
     answers = []
     for seed in range(EACH):
@@ -120,8 +120,8 @@ async def _sampled(
     return sorted(answers, key=lambda answer: answer.group)
 
 
-def _answer(group: int, prompt_ids: tuple[int, ...], said: Completion, sampling: Sampling) -> Answer:
-    return Answer(
+def _answer(group: int, prompt_ids: tuple[int, ...], said: Completion, sampling: Sampling) -> ScoredAnswer:
+    return ScoredAnswer(
         group=group,
         prompt_ids=prompt_ids,
         sampled_ids=said.token_ids,
@@ -131,8 +131,8 @@ def _answer(group: int, prompt_ids: tuple[int, ...], said: Completion, sampling:
     )
 
 
-async def _scored(engine: ScoringEngine, answers: Sequence[Answer]) -> list[Answer]:
-    found: list[Answer] = []
+async def _scored(engine: ScoringEngine, answers: Sequence[ScoredAnswer]) -> list[ScoredAnswer]:
+    found: list[ScoredAnswer] = []
     for first in range(0, len(answers), AT_ONCE):
         some = answers[first : first + AT_ONCE]
         scores = await asyncio.gather(*(engine.score(one.ids) for one in some))
@@ -140,7 +140,7 @@ async def _scored(engine: ScoringEngine, answers: Sequence[Answer]) -> list[Answ
     return found
 
 
-def _with_prefill(answer: Answer, scores: Sequence[float]) -> Answer:
+def _with_prefill(answer: ScoredAnswer, scores: Sequence[float]) -> ScoredAnswer:
     return replace(answer, prefill_T=tuple(scores[len(answer.prompt_ids) - 1 :]))
 
 

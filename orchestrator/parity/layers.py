@@ -17,23 +17,14 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from orchestrator.parity.answers import Answer, Stream, Watched
+from learner.models.layer_types import type_of_modules
+from orchestrator.parity.answers import ScoredAnswer, Stream, Watched
 from orchestrator.parity.trainer import Trainer, first_part
 from rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer, layers_of
 
 OUTPUT = "output layer"
 DEPARTS = 1e-5
 """Relative error above which hidden states have departed: float32 in another order of sums stays below it."""
-WORDS = (
-    ("mamba", "mamba"),
-    ("deltanet", "linear attention"),
-    ("attention", "attention"),
-    ("moe", "expert"),
-    ("expert", "expert"),
-    ("router", "expert"),
-    ("mlp", "mlp"),
-)
-"""Types of layers by a word in the name of a class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +142,7 @@ def relative(own_PD: NDArray[np.float32], other_PD: NDArray[np.float32], first: 
     return float((away_P / np.maximum(whole_P, 1e-30)).mean())
 
 
-def differences(trainer: Trainer, answer: Answer, stream: Stream) -> tuple[Stream, NDArray[np.float32]]:
+def differences(trainer: Trainer, answer: ScoredAnswer, stream: Stream) -> tuple[Stream, NDArray[np.float32]]:
     """Return by how much each layer behind the stream differs from the exact one that begins alike, and the
     log-probability of each id but the first by the exact output layer behind the stream's last point.
     """
@@ -169,7 +160,7 @@ def differences(trainer: Trainer, answer: Answer, stream: Stream) -> tuple[Strea
     return deltas, behind_P
 
 
-def _shift(trainer: Trainer, answer: Answer, deltas: Stream, exact_P: NDArray[np.float32], first: int) -> float:
+def _shift(trainer: Trainer, answer: ScoredAnswer, deltas: Stream, exact_P: NDArray[np.float32], first: int) -> float:
     """Return how far the log-probabilities of the answer move where these differences are added, in nats, in the mean."""
 
     def add(point: str, hidden_1PD: torch.Tensor) -> torch.Tensor | None:
@@ -190,20 +181,11 @@ def types_of(model: PreTrainedModel, points: Sequence[str]) -> dict[str, str]:
     for number, layer in enumerate(layers):
         if inside_layer(number) in points:
             first = first_part(layer)
-            found[inside_layer(number)] = type_of([first])
-            found[after_layer(number)] = type_of([child for child in layer.children() if child is not first])
+            found[inside_layer(number)] = type_of_modules([first])
+            found[after_layer(number)] = type_of_modules([child for child in layer.children() if child is not first])
         else:
-            found[after_layer(number)] = type_of([layer])
+            found[after_layer(number)] = type_of_modules([layer])
     return found
-
-
-def type_of(modules: Sequence[torch.nn.Module]) -> str:
-    """Return the type that modules make up by the names of their classes; of several, joined by a plus sign."""
-    classes = [type(module).__name__.lower() for each in modules for module in each.modules()]
-    kinds = [kind for word, kind in WORDS if any(word in name for name in classes)]
-    if "expert" in kinds:  # whose experts are MLPs
-        kinds = [kind for kind in kinds if kind != "mlp"]
-    return " + ".join(dict.fromkeys(kinds)) or type(modules[0]).__name__
 
 
 def in_words(point: Point | str, kinds: Mapping[str, str]) -> str:

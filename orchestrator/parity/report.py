@@ -10,7 +10,7 @@ from rich.text import Text
 
 from orchestrator.parity.gap import Gap
 from orchestrator.parity.layers import DEPARTS, LayerFindings, in_words
-from orchestrator.parity.search import EXACT, Diagnosis, Tried
+from orchestrator.parity.search import EXACT, GapDiagnosis, Tried
 from orchestrator.parity.setup import Setup
 
 WORST = 5
@@ -22,7 +22,7 @@ WAYS = {
 }
 
 
-def to_json(found: Diagnosis, setup: Setup, *, model: str) -> dict[str, Any]:
+def to_json(found: GapDiagnosis, setup: Setup, *, model: str) -> dict[str, Any]:
     """Return a diagnosis as plain JSON data; figures are in nats where they are not relative."""
     cause = found.cause
     return {
@@ -49,7 +49,7 @@ def to_json(found: Diagnosis, setup: Setup, *, model: str) -> dict[str, Any]:
     }
 
 
-def _tried_json(tried: Tried, found: Diagnosis) -> dict[str, Any]:
+def _tried_json(tried: Tried, found: GapDiagnosis) -> dict[str, Any]:
     return {
         "name": tried.name,
         "setting": tried.setting,
@@ -61,12 +61,12 @@ def _tried_json(tried: Tried, found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def explained(left: Gap, found: Diagnosis) -> float:
+def explained(left: Gap, found: GapDiagnosis) -> float:
     """Return the share of the mean gap that is gone; negative where it grew."""
     return 1 - left.mean / found.gaps.decoding.mean if found.gaps.decoding.mean else 0.0
 
 
-def tables(found: Diagnosis, *, model: str) -> RenderableType:
+def tables(found: GapDiagnosis, *, model: str) -> RenderableType:
     """Return a diagnosis as tables."""
     parts: list[RenderableType] = [_gap_table(found, model)]
     if found.layers is not None:
@@ -81,7 +81,7 @@ def tables(found: Diagnosis, *, model: str) -> RenderableType:
     return Group(*parts)
 
 
-def verdict(found: Diagnosis) -> str:
+def verdict(found: GapDiagnosis) -> str:
     """Return what it comes to, in one or two sentences."""
     gap, cause = found.gaps.decoding, found.cause
     if found.nothing_to_explain:
@@ -103,7 +103,7 @@ def verdict(found: Diagnosis) -> str:
     return f"cause: {cause.name}\nset {cause.setting}: the gap falls from {gap.mean:.2e} to {cause.gap.mean:.2e} nats ({share})"
 
 
-def _gap_table(found: Diagnosis, model: str) -> Table:
+def _gap_table(found: GapDiagnosis, model: str) -> Table:
     title = Text(f"{model}: log-probabilities of the same tokens, differences in nats", style="table.title")
     table = Table(title=title, title_justify="left")
     table.add_column("")
@@ -155,7 +155,7 @@ def _layer_lines(layers: LayerFindings) -> Iterator[str]:
             yield f"  most is added by {', '.join(added)}"
 
 
-def _tried_table(found: Diagnosis) -> Table:
+def _tried_table(found: GapDiagnosis) -> Table:
     table = Table(title="one setting changed at a time", title_justify="left")
     for name in ("setting", "what it stands for", "gap left", "explains"):
         table.add_column(name, justify="right" if name in ("gap left", "explains") else "left", overflow="fold")

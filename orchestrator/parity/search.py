@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envs.core.failure import in_words
-from orchestrator.parity.answers import Answer, Answered, ask
+from orchestrator.parity.answers import Answered, ScoredAnswer, ask
 from orchestrator.parity.causes import Cause, engine_causes, free_causes, with_all
 from orchestrator.parity.gap import Gap, between
 from orchestrator.parity.layers import LayerFindings, compare_layers
@@ -62,7 +62,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class GapDiagnosis:
     """What was found: the gaps as configured, the layers, what was tried in its order, and what was left untried."""
 
     gaps: Gaps
@@ -97,7 +97,7 @@ class Diagnosis:
         return min(measured, key=lambda pair: pair[0])[1] if measured else None
 
 
-class Comparison:
+class EngineComparison:
     """A model whose engines and trainer are compared. Engines that were started alike are started once."""
 
     def __init__(
@@ -124,14 +124,14 @@ class Comparison:
 
     def diagnose(
         self, setup: Setup, *, starts: int = 8, bisect: bool = True, deadline_s: float = DEADLINE_S
-    ) -> Diagnosis:
+    ) -> GapDiagnosis:
         """Compare a setup's sides and, with `bisect`, look for the setting that causes the gap by at most `starts` engines.
 
         Past the deadline its processes are ended, and what was found till then is told. Raise `TimeoutError` where that is
         nothing, and what the first engine raises; one that can't be started for a change is told of. For the main thread.
         """
         began, before = time.monotonic(), self.starts
-        found: Diagnosis | None = None
+        found: GapDiagnosis | None = None
         try:
             with at_most(deadline_s):
                 for so_far in self._steps(setup, allowed=before + max(1, starts), bisect=bisect):
@@ -146,17 +146,17 @@ class Comparison:
         assert found is not None
         return replace(found, starts=self.starts - before, seconds=time.monotonic() - began)
 
-    def _steps(self, setup: Setup, *, allowed: int, bisect: bool) -> Iterator[Diagnosis]:
+    def _steps(self, setup: Setup, *, allowed: int, bisect: bool) -> Iterator[GapDiagnosis]:
         """Yield what is found, ever more of it."""
         base = self._ask(setup, "as configured")
         gaps = self._gaps(base, setup)
         layers, why_not = self._layers(base, setup)
-        found = Diagnosis(gaps=gaps, layers=layers, why_no_layers=why_not, tried=[])
+        found = GapDiagnosis(gaps=gaps, layers=layers, why_no_layers=why_not, tried=[])
         yield found
         if bisect and not found.nothing_to_explain:
             yield from self._bisect(setup, base, found, allowed=allowed)
 
-    def _bisect(self, setup: Setup, base: Answered, found: Diagnosis, *, allowed: int) -> Iterator[Diagnosis]:
+    def _bisect(self, setup: Setup, base: Answered, found: GapDiagnosis, *, allowed: int) -> Iterator[GapDiagnosis]:
         alone = found.gaps.prefill.mean <= LEFT * found.gaps.decoding.mean
         free, waiting = free_causes(setup), engine_causes(setup, self._facts, decoding_alone=alone)
         yield (found := replace(found, untried=[*free, *waiting]))
@@ -189,7 +189,7 @@ class Comparison:
             return Tried(causes=causes, gap=None, fault=in_words(error))
         return self._tried(causes, answered.answers, changed)
 
-    def _tried(self, causes: tuple[Cause, ...], answers: Sequence[Answer], changed: Setup) -> Tried:
+    def _tried(self, causes: tuple[Cause, ...], answers: Sequence[ScoredAnswer], changed: Setup) -> Tried:
         """Measure the gap of answers with changes; what goes wrong, such as too little memory or a NaN, is found too."""
         try:
             return Tried(causes=causes, gap=self._decoding(answers, changed))
@@ -223,7 +223,7 @@ class Comparison:
             engine=between(prefill, decoded),
         )
 
-    def _decoding(self, answers: Sequence[Answer], setup: Setup) -> Gap:
+    def _decoding(self, answers: Sequence[ScoredAnswer], setup: Setup) -> Gap:
         return between(self._trainer.scores(answers, setup.learner), [answer.decoded_T for answer in answers])
 
     def _layers(self, answered: Answered, setup: Setup) -> tuple[LayerFindings | None, str]:
@@ -236,7 +236,7 @@ class Comparison:
             return None, str(error)
 
 
-def _with(found: Diagnosis, tried: Tried, untried: Sequence[Cause]) -> Diagnosis:
+def _with(found: GapDiagnosis, tried: Tried, untried: Sequence[Cause]) -> GapDiagnosis:
     return replace(found, tried=[*found.tried, tried], untried=list(untried))
 
 
@@ -245,11 +245,11 @@ def _pairs(causes: Sequence[Cause]) -> list[tuple[Cause, ...]]:
     return [(own, other) for other in causes if other.side == "engine" for own in causes if own.side == "learner"]
 
 
-def _explains(one: Tried, found: Diagnosis) -> bool:
+def _explains(one: Tried, found: GapDiagnosis) -> bool:
     """Return whether a change leaves a tenth of the gap."""
     return one.gap is not None and one.gap.mean <= LEFT * found.gaps.decoding.mean
 
 
-def _explained(found: Diagnosis) -> bool:
+def _explained(found: GapDiagnosis) -> bool:
     """Return whether a change to an exact form explains the gap."""
     return any(_explains(one, found) and one.causes[0].form == "exact" for one in found.tried)

@@ -24,7 +24,7 @@ from learner.models.loading import read_model, recompute
 from learner.models.logprobs import token_logprobs
 from learner.models.scorer import Scorer
 from learner.update import current_logprobs
-from orchestrator.parity.answers import Answer, Stream
+from orchestrator.parity.answers import ScoredAnswer, Stream
 from rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer, layers_of
 from rollout.token_arrays import as_floats, as_ids, as_marks
 
@@ -64,7 +64,7 @@ class Trainer:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def scores(self, answers: Sequence[Answer], learner: LearnerConfig) -> list[NDArray[np.float32]]:
+    def scores(self, answers: Sequence[ScoredAnswer], learner: LearnerConfig) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the sampled tokens of each answer, in nats, as a step of the learner has them."""
         model = self.model(bf16=learner.bf16)
         samples = [_sample(answer, place) for place, answer in enumerate(answers)]
@@ -88,7 +88,7 @@ class Trainer:
                     found[place] = own[trained]
         return found
 
-    def run(self, answer: Answer, at: At, *, bf16: bool, points: Sequence[str]) -> NDArray[np.float32]:
+    def run(self, answer: ScoredAnswer, at: At, *, bf16: bool, points: Sequence[str]) -> NDArray[np.float32]:
         """Run the model over prompt and answer and call `at` at each of the points; returns the log-probability of each id
         but the first, in nats at temperature 1.
         """
@@ -104,7 +104,7 @@ class Trainer:
         assert self._replay is not None
         self._replay.follow(passes)
 
-    def stream(self, answer: Answer, *, bf16: bool, points: Sequence[str]) -> Stream:
+    def stream(self, answer: ScoredAnswer, *, bf16: bool, points: Sequence[str]) -> Stream:
         """Return the hidden states at each of the points, of all ids but the last."""
         found: Stream = {}
 
@@ -126,7 +126,7 @@ def _scorer(model: PreTrainedModel, *, tokens: int) -> Iterator[Scorer]:
             vars(layer).pop("forward", None)
 
 
-def _sample(answer: Answer, place: int) -> TrainingSample:
+def _sample(answer: ScoredAnswer, place: int) -> TrainingSample:
     count, prompt = len(answer.ids), len(answer.prompt_ids)
     return TrainingSample(
         ids=as_ids(answer.ids),

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.comparison import Comparison, compare_with, lines
+from orchestrator.planning.comparison import PlanComparison, compare_with, lines
 from orchestrator.planning.page import page
 from orchestrator.planning.plan import Plan, make_plan, planned_config, site_of
 from orchestrator.planning.planner import Planner
@@ -91,6 +91,6 @@ def _of_plan(plan: Plan) -> dict[str, object]:
     return found
 
 
-def _of_comparison(found: Comparison) -> dict[str, object]:
+def _of_comparison(found: PlanComparison) -> dict[str, object]:
     figures = [asdict(one) | {"error": one.error} for one in found.figures]
     return asdict(found) | {"figures": figures}

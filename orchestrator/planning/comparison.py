@@ -13,7 +13,7 @@ from orchestrator.planning.seconds.rates import Rates
 from orchestrator.planning.seconds.work import Work
 from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import MetricsRow, read_metrics
+from orchestrator.run.metrics_log import MetricsRow, read_metrics, step_rows
 from rollout.weights.weight_files import require_whole
 
 FILLING = 1
@@ -36,7 +36,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PlanComparison:
     """A run beside its plan."""
 
     run: str
@@ -50,18 +50,17 @@ class Comparison:
     figures: tuple[Compared, ...]
 
 
-def compare_with(planner: Planner, folder: RunDir, rates: Rates | None) -> Comparison:
+def compare_with(planner: Planner, folder: RunDir, rates: Rates | None) -> PlanComparison:
     """Return a plan beside what its run left. Raise `ValueError` where the run has no step of the loop yet."""
     planned = planner.work
     stage = planned.stage if planned is not None else ""
-    rows = [row for row in read_metrics(folder.metrics) if row.stage == stage and row.is_of_its_step]
-    rows = [row for row in rows if "time/step_s" in row.values]
+    rows = [row for row in step_rows(read_metrics(folder.metrics), stage) if "time/step_s" in row.values]
     if planned is None or not rows:
         raise ValueError(f"{folder.root} has no step of rl or distill yet, which a plan could be compared with")
     counted = rows[FILLING:] or rows
     work = measured_work(planned, counted)
     figures = [*_bytes(planner, folder, stage, counted), *_seconds(planner, work, counted, rates)]
-    return Comparison(
+    return PlanComparison(
         run=str(folder.root),
         stage=stage,
         steps=len(counted),
@@ -133,7 +132,7 @@ def _size(folder: Path, pattern: str) -> int:
     return sum(path.stat().st_size for path in folder.glob(pattern))
 
 
-def lines(found: Comparison) -> list[str]:
+def lines(found: PlanComparison) -> list[str]:
     """Return it for people."""
     work = found.work
     said = [

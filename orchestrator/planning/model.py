@@ -6,7 +6,6 @@ it can't be trained here either.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from learner.config import LearnerConfig
 from learner.engine.optimizer import freeze
 from learner.models.adapters import add_adapters, merged_names
 from learner.models.fresh import byte_tokenizer, hybrid_config
+from learner.models.layer_types import types_of_tensors
 from learner.models.shape import ModelShape, read_shape
 from learner.training_state import model_bytes, state_bytes
 from orchestrator.planning.memory.layers import Layer, layers_of
@@ -29,17 +29,10 @@ from orchestrator.settings.run_config import ModelConfig
 from rollout.weights.manifest import WireDtype, layout
 
 CONFIG = "config.json"
-PARTS = (
-    ("routed experts", r"\.experts\."),
-    ("embedding", r"embed"),
-    ("output layer", r"^lm_head|output"),
-    ("linear attention", r"linear_attn\.(conv1d|in_proj|out_proj|A_log|dt_bias)"),
-    ("Mamba", r"conv1d|in_proj|out_proj|A_log|dt_bias|\.D$"),
-    ("attention", r"[qkvo]_proj|qkv|q_norm|k_norm"),
-    ("MLP", r"up_proj|down_proj|gate_proj|gate_up"),
-)
-"""Parts of a model, each with what the names of its parameters contain; the first that fits is taken, and all else is
-`norms and routers`."""
+PART = {"linear attention": "linear attention", "mamba": "Mamba", "attention": "attention", "mlp": "MLP"}
+"""Parts of a model by the type of their layer (`learner.models.layer_types`). Embedding and output layer, routed experts and
+those that every token goes to (an MLP) are told apart; all else is `norms and routers`.
+"""
 REST = "norms and routers"
 
 
@@ -60,7 +53,7 @@ class PlannedModel:
     largest_layer: int
     """Those of the largest layer, which ZeRO-3 gathers whole; the embedding and the output layer count as layers."""
     parts: dict[str, int]
-    """Parameters by part, as `PARTS` names them."""
+    """Parameters by part (`PART`)."""
     layers: tuple[Layer, ...]
     """From the first to the last."""
     shape: ModelShape
@@ -173,7 +166,15 @@ def _saved_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
 
 def _parts(sizes: Mapping[str, int]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for name, count in sizes.items():
-        part = next((part for part, pattern in PARTS if re.search(pattern, name)), REST)
-        counts[part] = counts.get(part, 0) + count
+    for name, kind in types_of_tensors(sizes).items():
+        part = _part(name, kind)
+        counts[part] = counts.get(part, 0) + sizes[name]
     return counts
+
+
+def _part(name: str, kind: str) -> str:
+    if kind == "embedding":
+        return "output layer" if "lm_head" in name else "embedding"
+    if kind == "expert":
+        return "routed experts" if ".experts." in name else "MLP" if "_proj" in name else REST
+    return PART.get(kind, REST)

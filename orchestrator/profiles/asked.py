@@ -72,7 +72,7 @@ CHOSEN = (
 """The settings that a profile chooses."""
 
 
-class Asked:
+class ProfiledSettings:
     """A configuration that is given, and what is chosen on top of it. A choice goes by what others came to."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ attention's scores, which fused kernels don't keep).
 """
 
 from learner.config import Offload
-from orchestrator.profiles.asked import Asked, stages_with
+from orchestrator.profiles.asked import ProfiledSettings, stages_with
 from orchestrator.profiles.place import Place, power_of_two
 
 STATES_FILL = 0.6
@@ -32,7 +32,7 @@ ADAPTERS = 10
 """Times the learning rate of full training that adapters take (Schulman et al., "LoRA Without Regret", 2025)."""
 
 
-def choose_learning(asked: Asked, place: Place) -> None:
+def choose_learning(asked: ProfiledSettings, place: Place) -> None:
     """Choose how the learner computes, and its learning rates."""
     _precision(asked, place)
     if place.gpu:
@@ -43,7 +43,7 @@ def choose_learning(asked: Asked, place: Place) -> None:
     _rates(asked, place)
 
 
-def _precision(asked: Asked, place: Place) -> None:
+def _precision(asked: ProfiledSettings, place: Place) -> None:
     """Choose bfloat16 for learner, engines and pushes on GPUs, float32 for small models and where Muon, at stage 0, asks it."""
     plain = not place.gpu or place.toy or asked.any_stage("optim.kind", "muon")
     stage = asked.value("learner.zero_stage") if asked.gives("learner.zero_stage") else None
@@ -52,7 +52,7 @@ def _precision(asked: Asked, place: Place) -> None:
     asked.take("learner.wire_dtype", "bfloat16" if bf16 else "float32")
 
 
-def _partitioning(asked: Asked, place: Place) -> None:
+def _partitioning(asked: ProfiledSettings, place: Place) -> None:
     """Choose the lowest ZeRO stage whose states fit; the optimiser's in main memory where none does."""
     if not asked.value("learner.bf16"):
         return
@@ -65,7 +65,7 @@ def _partitioning(asked: Asked, place: Place) -> None:
     asked.take("learner.offload", wanted)
 
 
-def state_bytes(asked: Asked, place: Place, *, stage: int) -> float:
+def state_bytes(asked: ProfiledSettings, place: Place, *, stage: int) -> float:
     """Return what a rank keeps of weights, gradients and the optimiser's state; of adapters only the frozen weights count."""
     count, ranks = place.shape.parameters, int(asked.value("learner.ranks"))
     if asked.value("learner.lora.rank"):
@@ -76,7 +76,7 @@ def state_bytes(asked: Asked, place: Place, *, stage: int) -> float:
     return count * (whole + shared / ranks)
 
 
-def _passes(asked: Asked, place: Place) -> None:
+def _passes(asked: ProfiledSettings, place: Place) -> None:
     """Choose the tokens of a pass, and whole layers computed again where the longest sequence would not fit otherwise."""
     shape, longest = place.shape, int(asked.value("rollout.limits.total_tokens"))
     logits = LOGITS_SHARE * place.gpu_bytes
@@ -92,7 +92,7 @@ def _passes(asked: Asked, place: Place) -> None:
     asked.take("learner.micro_batch_tokens", power_of_two(fitting, least=1024, most=32768))
 
 
-def _rates(asked: Asked, place: Place) -> None:
+def _rates(asked: ProfiledSettings, place: Place) -> None:
     """Choose the learning rate of every stage by the size of the model, ten times that for adapters; small ones keep theirs."""
     if place.toy:
         return

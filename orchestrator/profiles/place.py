@@ -5,7 +5,7 @@ from typing import get_args
 
 from learner.models.shape import ModelShape
 from orchestrator.cluster.hardware import Hardware, Machine
-from orchestrator.profiles.asked import Asked
+from orchestrator.profiles.asked import ProfiledSettings
 from orchestrator.settings.chosen import ProfileName
 
 GPU_GIB: dict[ProfileName, int] = {
@@ -52,7 +52,7 @@ class Place:
         return 0.9 * self.hardware.gpu_gib * 2**30 * (0.5 if self.halves else 1.0)
 
 
-def place_of(hardware: Hardware, shape: ModelShape, asked: Asked) -> Place:
+def place_of(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> Place:
     """Return what to choose for."""
     return Place(
         hardware=hardware,

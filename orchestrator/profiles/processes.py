@@ -1,6 +1,6 @@
 """How many engines and ranks there are, and the threads of each on a CPU."""
 
-from orchestrator.profiles.asked import Asked, stages_with
+from orchestrator.profiles.asked import ProfiledSettings, stages_with
 from orchestrator.profiles.place import Place, power_of_two
 
 ENGINE_FILL = 0.6
@@ -10,7 +10,7 @@ TOY_THREADS = 2
 MOST_THREADS = 16
 
 
-def choose_processes(asked: Asked, place: Place) -> None:
+def choose_processes(asked: ProfiledSettings, place: Place) -> None:
     """Choose ranks, engines and how many GPUs each of these has; on a CPU their threads and the engine's cache."""
     if place.gpu:
         _on_gpus(asked, place)
@@ -18,7 +18,7 @@ def choose_processes(asked: Asked, place: Place) -> None:
         _on_cpus(asked, place)
 
 
-def _on_gpus(asked: Asked, place: Place) -> None:
+def _on_gpus(asked: ProfiledSettings, place: Place) -> None:
     """Share the GPUs: half of them learn and the others sample where a run does both, each with its own.
 
     Ranks are a power of two; where a rank and an engine share a GPU there are as many of both.
@@ -38,7 +38,7 @@ def _on_gpus(asked: Asked, place: Place) -> None:
         asked.take("rollout.workers", max(1, left // processes))
 
 
-def idle_gpus(asked: Asked, place: Place) -> int:
+def idle_gpus(asked: ProfiledSettings, place: Place) -> int:
     """Return how many GPUs get neither a rank nor an engine."""
     parallel = int(asked.value("rollout.engine.tensor_parallel")) * int(asked.value("rollout.engine.pipeline_parallel"))
     ranks = int(asked.value("learner.ranks")) * place.trains
@@ -47,7 +47,7 @@ def idle_gpus(asked: Asked, place: Place) -> int:
     return max(0, place.hardware.gpus - used)
 
 
-def _sharing(asked: Asked, ranks: int) -> int:
+def _sharing(asked: ProfiledSettings, ranks: int) -> int:
     """Return as many ranks, or so few that every supervised stage can share its batch among them."""
     batches = [asked.value(f"{stage}.batch_size") for stage in stages_with("batch_size")]
     while any(isinstance(batch, int) and batch % ranks for batch in batches):
@@ -55,7 +55,7 @@ def _sharing(asked: Asked, ranks: int) -> int:
     return ranks
 
 
-def _on_cpus(asked: Asked, place: Place) -> None:
+def _on_cpus(asked: ProfiledSettings, place: Place) -> None:
     """Share the cores: all of them learn where nothing is sampled meanwhile, and half of them where something is."""
     cores = place.hardware.cpus
     most = TOY_THREADS if place.toy else MOST_THREADS

@@ -1,6 +1,6 @@
 """How long episodes may be, how much the engines hold, how many groups make a step, and how long all that may take."""
 
-from orchestrator.profiles.asked import Asked, stages_with, usual_value
+from orchestrator.profiles.asked import ProfiledSettings, stages_with, usual_value
 from orchestrator.profiles.place import Place, power_of_two
 
 ENGINE_SHARE = 0.9
@@ -19,7 +19,7 @@ GPU_EPISODE_S, GPU_START_S = 300.0, 1200.0
 """The least for an episode on GPUs, and for a start there: engines capture graphs and compile."""
 
 
-def choose_limits(asked: Asked, place: Place) -> None:
+def choose_limits(asked: ProfiledSettings, place: Place) -> None:
     """Choose the tokens of a turn and of an episode; the engine's longest sequence is that of an episode."""
     total = int(usual_value("rollout.limits.total_tokens"))
     if place.gpu:
@@ -31,7 +31,7 @@ def choose_limits(asked: Asked, place: Place) -> None:
     asked.take("rollout.engine.max_model_len", total)
 
 
-def choose_sampling(asked: Asked, place: Place) -> None:
+def choose_sampling(asked: ProfiledSettings, place: Place) -> None:
     """Choose deadlines, and on GPUs the size of engines and of steps."""
     total = int(asked.value("rollout.limits.total_tokens"))
     _deadlines(asked, place, total=total)
@@ -41,7 +41,7 @@ def choose_sampling(asked: Asked, place: Place) -> None:
         asked.take("rl.group_size", 16 if place.hardware.gpus > 1 else 8)
 
 
-def _engine(asked: Asked, place: Place, *, total: int) -> None:
+def _engine(asked: ProfiledSettings, place: Place, *, total: int) -> None:
     """Choose an engine's share of its GPUs, and how many sequences have room there, each a quarter as long as may be."""
     share = SHARED_SHARE if place.shared else ENGINE_SHARE / 2 if place.halves else ENGINE_SHARE
     share = asked.take("rollout.engine.gpu_memory_utilization", share)
@@ -53,7 +53,7 @@ def _engine(asked: Asked, place: Place, *, total: int) -> None:
     asked.take("rollout.engine.max_sequences", power_of_two(room / max(each, 1), least=8, most=256))
 
 
-def _deadlines(asked: Asked, place: Place, *, total: int) -> None:
+def _deadlines(asked: ProfiledSettings, place: Place, *, total: int) -> None:
     """Choose deadlines: an episode's by its length, those of whoever waits for it above that."""
     least = float(usual_value("rollout.limits.timeout_s")) if not place.gpu else GPU_EPISODE_S
     episode = asked.take("rollout.limits.timeout_s", max(least, float(round(total / SLOW))))

@@ -15,7 +15,7 @@ from typing import Any, get_args
 from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from learner.models.shape import ModelShape, read_shape, shape_of
 from orchestrator.cluster.hardware import Hardware, ask_hardware
-from orchestrator.profiles.asked import Asked, Given, found, placed, usual_value, without
+from orchestrator.profiles.asked import Given, ProfiledSettings, found, placed, usual_value, without
 from orchestrator.profiles.learning import choose_learning
 from orchestrator.profiles.place import as_named, name_of, place_of
 from orchestrator.profiles.processes import choose_processes, idle_gpus
@@ -54,14 +54,14 @@ def settled(
     if recorded is not None and name in ("auto", recorded.profile) and placement == recorded.placement:
         return completed(plain, recorded)
     seen = resolved(plain)
-    if Asked(seen).gives_all():
+    if ProfiledSettings(seen).gives_all():
         return given
     return completed(plain, choice(seen, name, ask(), (shape or model_shape)(seen)))
 
 
 def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ChosenConfig:
     """Return what a profile chooses for a configuration on this hardware; auto is that of the hardware."""
-    asked = Asked(given)
+    asked = ProfiledSettings(given)
     has = hardware if name in ("auto", name_of(hardware)) else as_named(hardware, name)
     place = place_of(has, shape, asked)
     for choose in CHOICES:

@@ -16,7 +16,7 @@ from rich.console import Console
 from orchestrator.cluster.ray_cluster import stop_ray
 from orchestrator.replaying.chain import chosen, replayable
 from orchestrator.replaying.page import print_replay, print_replayable
-from orchestrator.replaying.replay import Asked, Replay, replay
+from orchestrator.replaying.replay import Replay, ReplayRequest, replay
 from orchestrator.replaying.training import Ranks, RayRanks, StartRanks
 from orchestrator.run.folder import RunDir, finite, write_json
 from orchestrator.run.noise import noise_to
@@ -38,7 +38,7 @@ def answer_replayable(run: Path, *, as_json: bool) -> int:
 
 
 def answer_replay(
-    run: Path, asked: Asked, *, as_json: bool, out: Path | None, scratch: Path | None, step_s: float
+    run: Path, asked: ReplayRequest, *, as_json: bool, out: Path | None, scratch: Path | None, step_s: float
 ) -> int:
     """Replay a step and print what differs; returns the exit status, 1 where it is not as it was recorded.
 
@@ -83,7 +83,9 @@ def _kept_on_failure(log: Path, folder: Path | None) -> Iterator[None]:
         raise
 
 
-def replayed(run: RunDir, asked: Asked, *, start: StartRanks, scratch: Path, screen: TextIO, step_s: float) -> Replay:
+def replayed(
+    run: RunDir, asked: ReplayRequest, *, start: StartRanks, scratch: Path, screen: TextIO, step_s: float
+) -> Replay:
     """Replay a step with ranks that `start` starts, which are ended in any case; what is under way is told on the screen."""
 
     def note(text: str) -> None:

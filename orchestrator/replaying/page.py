@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
+from learner.models.layer_types import TYPES
 from orchestrator.replaying.chain import Chain
-from orchestrator.replaying.layers import TYPES
 from orchestrator.replaying.replay import Changed, Replay
 from orchestrator.replaying.tokens import OneToken, TokensCompared
 from orchestrator.replaying.weights import Effects, Moved, Stored

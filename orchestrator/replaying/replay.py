@@ -16,7 +16,7 @@ from orchestrator.replaying.training import Ranks, Start, Trained
 from orchestrator.replaying.weights import Effects, Stored, effects, stored_compared
 from orchestrator.run.checkpoint import place, steps, verify
 from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import read_metrics
+from orchestrator.run.metrics_log import read_metrics, step_rows
 from orchestrator.viewing.token_bytes import TokenBytes, tokenizer_of
 
 OF_TIME = ("step_seconds", "tokens_per_s")
@@ -24,7 +24,7 @@ Pairs = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReplayRequest:
     """What a replay is to do. `shown` is how many tokens are described."""
 
     step: str
@@ -111,7 +111,7 @@ class Replay:
         }
 
 
-async def replay(run: RunDir, asked: Asked, ranks: Ranks, *, note: Callable[[str], None]) -> Replay:
+async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Callable[[str], None]) -> Replay:
     """Train a recorded step again from the checkpoint before it, and compare. The run's folder is only read.
 
     Raise `ValueError` where the step can't be trained again as it was, and for settings that no replay is about.
@@ -162,7 +162,7 @@ async def replay(run: RunDir, asked: Asked, ranks: Ranks, *, note: Callable[[str
     )
 
 
-def _other(run: RunDir, asked: Asked, chain: Chain, last: StepBatch) -> TrainedWith | None:
+def _other(run: RunDir, asked: ReplayRequest, chain: Chain, last: StepBatch) -> TrainedWith | None:
     """Return the settings of the last step with those that are set over them; None where none are."""
     if not asked.sets:
         return None
@@ -196,9 +196,7 @@ class _Comparer:
         self._last = last
         self._shown = shown
         self._tokenizer: TokenBytes | None = tokenizer_of(model)
-        self._metrics = {
-            row.step: row.values for row in read_metrics(run.metrics) if _measures(row.event, row.stage, last)
-        }
+        self._metrics = {row.step: row.values for row in step_rows(read_metrics(run.metrics), last.stage)}
 
     def step(self, batch: StepBatch, trained: Trained) -> StepCompared:
         """Compare a step with what the run recorded of it."""
@@ -231,10 +229,6 @@ class _Comparer:
             shown=self._shown,
             file=answers.stem if answers.is_file() else None,
         )
-
-
-def _measures(event: object, stage: str, batch: StepBatch) -> bool:
-    return event is None and stage == batch.stage
 
 
 def _unequal(one: dict[str, float], other: dict[str, float]) -> Pairs:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from learner.models.layer_types import layer_of, types_of_tensors
 from learner.models.loading import file_names
 from learner.training_state import STATE_FOLDER
-from orchestrator.replaying.layers import layer_of, types_of
 from orchestrator.replaying.training import Start
 
 MASTER = "master/"
@@ -117,7 +117,7 @@ def stored_compared(one: Path, other: Path) -> Stored:
     """Compare what two checkpoints hold. A tensor that one of them lacks differs in all entries, by infinity."""
     with tensors_of(one) as mine, tensors_of(other) as theirs:
         names = sorted(mine.stored.keys() | theirs.stored.keys())
-        kinds = types_of([name.removeprefix("optimiser/") for name in names if "/" not in name])
+        kinds = types_of_tensors([name.removeprefix("optimiser/") for name in names if "/" not in name])
         found = [_unequal(name, mine, theirs, kinds) for name in names]
     return Stored(tensors=len(names), unequal=[one for one in found if one is not None])
 
@@ -204,14 +204,14 @@ def effects(before: Start, recorded: Path, changed: Path, *, decays: tuple[float
     with began as base, tensors_of(recorded, names=names) as one, tensors_of(changed, names=names) as other:
         both = [name for name in one.trained if name in other.trained and name in base.trained]
         found.left_out.extend(sorted((one.trained.keys() | other.trained.keys()) - set(both)))
-        for name, kind in types_of(both).items():
+        for name, kind in types_of_tensors(both).items():
             start = base.weight(name)
             _add(
                 found.weights, found.weights_by_layer, name, kind, one.weight(name) - start, other.weight(name) - start
             )
             found.entries[kind] = found.entries.get(kind, 0) + start.numel()
         if decays is not None:
-            for name, kind in types_of(one.with_moment).items():
+            for name, kind in types_of_tensors(one.with_moment).items():
                 mine, theirs = one.moment(name), other.moment(name)
                 if mine is not None and theirs is not None:
                     held = base.moment(name)

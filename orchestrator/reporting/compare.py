@@ -103,7 +103,7 @@ class EnvComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class GroupComparison:
     """All groups, environment by environment."""
 
     groups: list[RunGroup]
@@ -150,7 +150,7 @@ def read_curve(run_dir: Path, *, label: str | None) -> RunBudgetCurve:
     return RunBudgetCurve(run=str(run_dir), seed=record.seed, label=chosen, curve=curves[chosen])
 
 
-def compare(groups: list[RunGroup]) -> Comparison:
+def compare(groups: list[RunGroup]) -> GroupComparison:
     """Compare the groups point by point. Raise `ValueError` where no limited point is in all of them."""
     keys = [{(env, PointKey.of(point)) for env in _envs([group]) for point in _points(group, env)} for group in groups]
     shared = set.intersection(*keys)
@@ -160,7 +160,7 @@ def compare(groups: list[RunGroup]) -> Comparison:
             f"the groups have nothing in common but thought without a limit ({has}); evaluate them with the same "
             f"environments and the same eval.budget_shares or eval.budgets"
         )
-    return Comparison(groups=groups, envs={env: _compare_env(groups, env) for env in _envs(groups)})
+    return GroupComparison(groups=groups, envs={env: _compare_env(groups, env) for env in _envs(groups)})
 
 
 def spread(measures: Iterable[float]) -> Spread:

@@ -6,7 +6,7 @@ import matplotlib
 
 from envs.core.thinking_mode import Mode
 from orchestrator.reporting.budget_figures import LEGEND, Dot, Panel, draw
-from orchestrator.reporting.compare import Comparison, PointKey, Spread
+from orchestrator.reporting.compare import GroupComparison, PointKey, Spread
 from orchestrator.reporting.figures import STYLE, CaptionedFigure, inline_svg
 from orchestrator.reporting.report import render
 from orchestrator.run.folder import write_json
@@ -22,7 +22,7 @@ LENGTHS = ("answer_tokens_turn",)
 """Those that are no shares."""
 
 
-def write_comparison(comparison: Comparison, out: Path) -> Path:
+def write_comparison(comparison: GroupComparison, out: Path) -> Path:
     """Write the page, and the JSON beside it; return the JSON's path."""
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_suffix(".json")
@@ -33,7 +33,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     return beside
 
 
-def draw_comparison(comparison: Comparison) -> list[CaptionedFigure]:
+def draw_comparison(comparison: GroupComparison) -> list[CaptionedFigure]:
     """Draw the groups' lines on the same axes: first the accuracies, then form and length of the answers."""
     keys = [key for found in comparison.envs.values() for key in found.points]
     by_share = any(key.share is not None for key in keys)
@@ -50,7 +50,7 @@ def draw_comparison(comparison: Comparison) -> list[CaptionedFigure]:
     ]
 
 
-def _panel(comparison: Comparison, env: str, measure: str, *, by_share: bool) -> Panel:
+def _panel(comparison: GroupComparison, env: str, measure: str, *, by_share: bool) -> Panel:
     points = comparison.envs[env].points
     shown = [key for key in points if key.mode is not Mode.BUDGET or (key.share is not None) == by_share]
     return Panel(

@@ -122,7 +122,7 @@ class RunRecord:
 
     def final_metrics(self) -> dict[str, dict[str, float]]:
         """Return the last row of each stage."""
-        return {row.stage: {"step": row.step} | row.values for row in self.rows if row.event is None}
+        return {row.stage: {"step": row.step} | row.values for row in self.rows if row.is_measured}
 
     @property
     def events(self) -> list[Event]:

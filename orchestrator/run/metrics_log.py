@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,15 @@ class MetricsRow:
     time: float
     values: dict[str, float] = field(default_factory=dict)
     event: dict[str, Any] | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is what a step measured, and no event."""
+        return self.event is None
+
+    def is_step_of(self, stage: str) -> bool:
+        """Return whether it is what a step of this instance of a stage measured."""
+        return self.stage == stage and self.is_measured
 
     @property
     def is_alarm(self) -> bool:
@@ -102,7 +111,7 @@ class MetricsLog:
         text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
         rows = parsed_lines(text, self._path, parse_row)
         kept = [(line, row) for line, row in rows if wanted(row)]
-        self._keys = {row.key for _, row in kept if row.event is None}
+        self._keys = {row.key for _, row in kept if row.is_measured}
         if len(kept) < len(rows) or then is not None or (text and not text.endswith("\n")):
             lines = [line for line, _ in kept] + ([] if then is None else [then])
             write_whole(self._path, "".join(line + "\n" for line in lines))
@@ -120,6 +129,11 @@ def read_metrics(path: Path) -> list[MetricsRow]:
     if not path.exists():
         return []
     return [row for _, row in parsed_lines(path.read_text(encoding="utf-8"), path, parse_row)]
+
+
+def step_rows(rows: Iterable[MetricsRow], stage: str) -> list[MetricsRow]:
+    """Return those that the steps of an instance of a stage measured."""
+    return [row for row in rows if row.is_step_of(stage)]
 
 
 def parse_row(line: str) -> MetricsRow:

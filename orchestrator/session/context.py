@@ -9,7 +9,7 @@ from orchestrator.deadline import StopFlag, in_thread
 from orchestrator.recording.keeper import BatchKeeper
 from orchestrator.recording.step_batch import StepBatch
 from orchestrator.run.folder import RunDir, evaluations_of
-from orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics
+from orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics, step_rows
 from orchestrator.run.progress import Progress
 from orchestrator.session.machine import Work
 from orchestrator.settings.run_config import RunConfig
@@ -106,7 +106,7 @@ class RunContext:
 
     def rows(self, name: str) -> list[MetricsRow]:
         """Return what an instance has measured, by step."""
-        return [row for row in read_metrics(self.folder.metrics) if row.stage == name and row.event is None]
+        return step_rows(read_metrics(self.folder.metrics), name)
 
 
 def skipped_steps(rows: Iterable[MetricsRow]) -> Iterator[tuple[int, bool]]:

@@ -14,7 +14,7 @@ from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StuckError, in_thread
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.session.context import RunContext
-from orchestrator.supervision.diagnosis import Diagnosis, FaultFolder
+from orchestrator.supervision.diagnosis import FaultDiagnosis, FaultFolder
 from orchestrator.supervision.scale import SCALE_FILE, take_request
 from orchestrator.supervision.status import STATUS_FILE, EvaluationStatus, MemberStatus, RunStatus, TicketStatus
 from orchestrator.supervision.supervisor import Supervisor
@@ -179,7 +179,7 @@ class RunSupervision:
     def _watched(self) -> list[Member]:
         return [one.member for one in self._members() if one.watched]
 
-    def _record(self, diagnosis: Diagnosis) -> None:
+    def _record(self, diagnosis: FaultDiagnosis) -> None:
         """Write a fault into its file, on the screen and among the metrics."""
         stage, step = self._stage_and_step()
         groups = [

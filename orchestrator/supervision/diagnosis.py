@@ -22,7 +22,7 @@ run waited too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class FaultDiagnosis:
     """Who is at fault and what is wrong, with the evidence."""
 
     who: str
@@ -40,16 +40,16 @@ class Diagnosis:
         return f"{self.who}{place} {self.kind}: {self.what}"
 
 
-async def diagnose(member: Member, what: str, *, kind: FaultKind, pulse: Pulse | None = None) -> Diagnosis:
+async def diagnose(member: Member, what: str, *, kind: FaultKind, pulse: Pulse | None = None) -> FaultDiagnosis:
     """Look at a process, on its own node; one that can't be looked at is diagnosed all the same. `pulse` is its last one."""
     place = member.place
     if place is None:
-        return Diagnosis(who=member.name, kind=kind, what=what, evidence="it has no process yet")
+        return FaultDiagnosis(who=member.name, kind=kind, what=what, evidence="it has no process yet")
     try:
         found = await asyncio.wait_for(at_place(place, examine, place.pid), EXAMINE_S)
     except (TimeoutError, RuntimeError, OSError) as error:  # its machine may be gone
         found = Examination(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
-    return Diagnosis(
+    return FaultDiagnosis(
         who=member.name,
         kind=kind,
         what=what,
@@ -68,7 +68,7 @@ class FaultFolder:
         self.count = len(list(root.glob("*.txt")))
         """How many faults there are. Kept, so that nobody who shows it waits for a disk."""
 
-    def write(self, diagnosis: Diagnosis, *, stage: str, step: int, groups: Sequence[str] = ()) -> Path:
+    def write(self, diagnosis: FaultDiagnosis, *, stage: str, step: int, groups: Sequence[str] = ()) -> Path:
         """Write a fault that came after a step of a stage, in the middle of these groups; returns its file."""
         self._root.mkdir(parents=True, exist_ok=True)
         path = self._root / f"{self.count + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"

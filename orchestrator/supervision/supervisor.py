@@ -13,7 +13,7 @@ from envs.core.member import Member
 from envs.core.pulse import Pulse
 from orchestrator.cluster.actors import at_place
 from orchestrator.settings.supervision import SupervisionConfig
-from orchestrator.supervision.diagnosis import Diagnosis, diagnose
+from orchestrator.supervision.diagnosis import FaultDiagnosis, diagnose
 from orchestrator.supervision.examination import end, tails
 from orchestrator.supervision.watch import AwakeClock, Watch
 
@@ -31,7 +31,7 @@ class Supervisor:
         config: SupervisionConfig,
         *,
         members: Callable[[], Sequence[Member]],
-        on_fault: Callable[[Diagnosis], None],
+        on_fault: Callable[[FaultDiagnosis], None],
         on_look: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -77,7 +77,7 @@ class Supervisor:
         evidence = (
             "\n\n".join(tails(path for watch in watches for path in watch.logs)) or "no log of it is on this machine"
         )
-        self._on_fault(Diagnosis(who=who, kind="died", what=str(error), evidence=evidence))
+        self._on_fault(FaultDiagnosis(who=who, kind="died", what=str(error), evidence=evidence))
 
     async def examine_all(self, what: str) -> None:
         """Record how all members stand, where the run itself waited too long for something; none is ended."""
@@ -118,7 +118,7 @@ class Supervisor:
         else:
             await self._end(watch, found)
 
-    async def _end(self, watch: Watch, found: Diagnosis) -> None:
+    async def _end(self, watch: Watch, found: FaultDiagnosis) -> None:
         try:
             self._on_fault(found)
         finally:

@@ -17,7 +17,7 @@ HTML, JSON = "text/html; charset=utf-8", "application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PageAnswer:
     """What lies at a path. `kind` is its media type."""
 
     body: bytes
@@ -25,8 +25,8 @@ class Answer:
     status: HTTPStatus = HTTPStatus.OK
 
 
-NOTHING = Answer(body=b"nothing lies here\n", status=HTTPStatus.NOT_FOUND)
-REFUSED = Answer(body=b"this page answers to 127.0.0.1 and localhost alone\n", status=HTTPStatus.FORBIDDEN)
+NOTHING = PageAnswer(body=b"nothing lies here\n", status=HTTPStatus.NOT_FOUND)
+REFUSED = PageAnswer(body=b"this page answers to 127.0.0.1 and localhost alone\n", status=HTTPStatus.FORBIDDEN)
 
 
 class LoopbackServer(ThreadingHTTPServer):
@@ -34,7 +34,7 @@ class LoopbackServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, answer: Callable[[str], Answer], *, port: int = 0) -> None:
+    def __init__(self, answer: Callable[[str], PageAnswer], *, port: int = 0) -> None:
         """Listen on a port of loopback, with 0 one that is free. Raise `OSError` where it is taken."""
         super().__init__((LOOPBACK, port), _Request)
         self.answer = answer

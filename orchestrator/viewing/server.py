@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from orchestrator.run.folder import RunDir
 from orchestrator.viewing.archive import Archive
-from orchestrator.viewing.loopback import HTML, JSON, NOTHING, Answer, LoopbackServer
+from orchestrator.viewing.loopback import HTML, JSON, NOTHING, LoopbackServer, PageAnswer
 from orchestrator.viewing.page import document
 from orchestrator.viewing.recorded_file import recorded_files
 from orchestrator.viewing.run_facts import facts_of, tokenizer_of_run
@@ -51,18 +51,18 @@ class Shelf:
         archive = self.archive(name)
         return archive.table if which == "table" else archive.piece(int(which))
 
-    def answer(self, path: str) -> Answer:
+    def answer(self, path: str) -> PageAnswer:
         """Return the page at "/", and columns below "/data/"."""
         if path == "/":
-            return Answer(body=document(facts_of(self.run)).encode(), kind=HTML)
+            return PageAnswer(body=document(facts_of(self.run)).encode(), kind=HTML)
         if not path.startswith("/data/"):
             return NOTHING
         asked = path.removeprefix("/data/")
         try:
-            return Answer(body=self.part(asked), kind="application/gzip")
+            return PageAnswer(body=self.part(asked), kind="application/gzip")
         except (KeyError, IndexError, ValueError, OSError) as error:
             told = json.dumps({"error": f"{asked}: {error}"}).encode()
-            return Answer(body=told, kind=JSON, status=HTTPStatus.NOT_FOUND)
+            return PageAnswer(body=told, kind=JSON, status=HTTPStatus.NOT_FOUND)
 
 
 class ViewServer(LoopbackServer):

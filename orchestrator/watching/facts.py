@@ -17,7 +17,7 @@ import psutil
 import yaml
 
 from orchestrator.run.folder import RunDir, finite
-from orchestrator.run.metrics_log import MetricsRow, parse_row
+from orchestrator.run.metrics_log import MetricsRow, parse_row, step_rows
 from orchestrator.supervision.status import RunStatus, read_status
 from orchestrator.viewing.recorded_file import recorded_files
 
@@ -115,7 +115,7 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
     running, status = run.is_held(), read_status(run.root)
     rows = last_rows(run.metrics)
     stage = status.stage if status is not None and status.stage else rows[-1].stage if rows else ""
-    own = [row for row in rows if row.stage == stage and row.event is None]
+    own = step_rows(rows, stage)
     pace = _pace(own)
     left = None if pace is None or status is None else pace * max(0, status.steps - own[-1].step)
     curves = curves_of(own)

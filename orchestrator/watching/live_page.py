@@ -7,7 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from orchestrator.run.folder import RunDir
-from orchestrator.viewing.loopback import HTML, JSON, NOTHING, Answer
+from orchestrator.viewing.loopback import HTML, JSON, NOTHING, PageAnswer
 from orchestrator.viewing.page import filled
 from orchestrator.viewing.server import Shelf
 from orchestrator.watching.facts import gather
@@ -26,10 +26,10 @@ class LivePage:
         self._now = now
         self._shelf: Shelf | None = None
 
-    def answer(self, path: str) -> Answer:
+    def answer(self, path: str) -> PageAnswer:
         """Return what lies at a path; may be asked from several threads."""
         if path == "/":
-            return Answer(body=filled(SHELL, {"run": self._run.root.resolve().name}).encode(), kind=HTML)
+            return PageAnswer(body=filled(SHELL, {"run": self._run.root.resolve().name}).encode(), kind=HTML)
         if path == FACTS:
             return self._facts()
         if path.startswith(f"{VIEW}/"):
@@ -38,10 +38,10 @@ class LivePage:
             return self._shelf.answer(path.removeprefix(VIEW))
         return NOTHING
 
-    def _facts(self) -> Answer:
+    def _facts(self) -> PageAnswer:
         try:
             facts = gather(self._run, now=self._now()).as_json()
         except (ValueError, OSError) as error:
             told = json.dumps({"error": str(error)}).encode()
-            return Answer(body=told, kind=JSON, status=HTTPStatus.INTERNAL_SERVER_ERROR)
-        return Answer(body=json.dumps(facts, allow_nan=False).encode(), kind=JSON)
+            return PageAnswer(body=told, kind=JSON, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        return PageAnswer(body=json.dumps(facts, allow_nan=False).encode(), kind=JSON)

@@ -56,7 +56,7 @@ def add_replay_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 def _replay(given: argparse.Namespace) -> int:
     # Imported here: what trains takes seconds to import.
     from orchestrator.replaying.answer import answer_replay, answer_replayable
-    from orchestrator.replaying.replay import Asked
+    from orchestrator.replaying.replay import ReplayRequest
 
     run = require_run(given.run).root
     if given.step is None:
@@ -65,5 +65,5 @@ def _replay(given: argparse.Namespace) -> int:
         return answer_replayable(run, as_json=given.json)
     if given.tokens < 0 or given.deadline <= 0:
         raise ValueError(f"--tokens {given.tokens} must be 0 or more, --deadline {given.deadline:g} above 0")
-    asked = Asked(step=given.step, sets=tuple(given.sets), shown=given.tokens)
+    asked = ReplayRequest(step=given.step, sets=tuple(given.sets), shown=given.tokens)
     return answer_replay(run, asked, as_json=given.json, out=given.out, scratch=given.scratch, step_s=given.deadline)

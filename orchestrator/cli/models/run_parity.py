@@ -16,7 +16,7 @@ from orchestrator.cli.named_model import RUNS, newest_model, run_folder
 from orchestrator.cli.run_commands import reported
 from orchestrator.parity.prompts import Prompt, env_prompts, file_prompts, own_prompts, require_room
 from orchestrator.parity.report import tables, to_json
-from orchestrator.parity.search import Comparison, Diagnosis
+from orchestrator.parity.search import EngineComparison, GapDiagnosis
 from orchestrator.parity.setup import Setup, facts_of
 from orchestrator.pipeline.config import Config, make_config
 from orchestrator.pipeline.eval_config import merged, of_model, of_run, with_envs
@@ -56,7 +56,7 @@ def run_parity(given: argparse.Namespace, *, began: float) -> int:
     return reported(lambda: _told(given, _found(given, setup, model, prompts, end=end, until=until), setup))
 
 
-def _told(given: argparse.Namespace, found: Diagnosis, setup: Setup) -> int:
+def _told(given: argparse.Namespace, found: GapDiagnosis, setup: Setup) -> int:
     """Print what was found, and write it where that is asked; returns the exit status."""
     data = to_json(found, setup, model=given.model)
     if given.out is not None:
@@ -74,7 +74,7 @@ def _told(given: argparse.Namespace, found: Diagnosis, setup: Setup) -> int:
 
 def _found(
     given: argparse.Namespace, setup: Setup, model: Path, prompts: list[Prompt], *, end: int, until: float
-) -> Diagnosis:
+) -> GapDiagnosis:
     """Diagnose while what libraries print goes to a file, and what is under way to the screen."""
     with os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8") as screen:
 
@@ -84,7 +84,7 @@ def _found(
 
         tell(f"at most {given.starts} engines; what libraries print goes to {LOG}")
         facts = facts_of(model, gpu=training_device() == "cuda")
-        comparison = Comparison(model, facts, prompts, tokens=given.tokens, end=end, tell=tell)
+        comparison = EngineComparison(model, facts, prompts, tokens=given.tokens, end=end, tell=tell)
         try:
             with noise_to(LOG):
                 return comparison.diagnose(
