@@ -140,10 +140,10 @@ ROWS = (
     Row(
         name="too-many-deaths",
         fault="workers that die again and again",
-        promised="after supervision.restarts within supervision.window_s the run ends with status 3, the deaths named",
+        promised="after supervision.restarts of one worker within window_s the run ends with status 3, the deaths named",
         threads=threads("NeMo-RL #3488"),
         held_by="test_rollout_pool_healing.py::test_too_many_deaths_end_what_waits_and_are_named",
-        seen="what waits ends, the deaths are named; a machine that takes many along counts once",
+        seen="what waits ends, the deaths are named; each of eight workers may die once where one may",
     ),
     Row(
         name="poison",

@@ -347,7 +347,30 @@ def test_too_many_deaths_end_what_waits_and_are_named() -> None:
         run(work())
 
 
-def test_a_machine_that_takes_many_along_counts_once() -> None:
+def test_each_of_many_workers_may_die_as_often_as_one_alone() -> None:
+    async def work() -> list[int]:
+        fleet = [Worker(name=f"first {n}") for n in range(8)]
+        pool = await pool_of(fleet, newcomers=[Worker(name=f"second {n}") for n in range(8)], restarts=1)
+        for worker in fleet:
+            worker.kill()
+            await settle()
+        await pool.run_group(TICKET, 1)
+        return [member.restarts for member in pool.members()]
+
+    assert run(work()) == [1] * 8
+
+
+def test_the_deaths_of_one_place_within_the_window_are_counted() -> None:
+    now = [0.0]
+    limit = RestartLimit(2, window_s=100.0, clock=lambda: now[0])
+    for at, place in ((0.0, 1), (10.0, 2), (20.0, 1), (30.0, 2), (101.0, 1)):
+        now[0] = at
+        limit.count(WorkerDied(f"{place} at {at:.0f}"), place=place)
+    with pytest.raises(TooManyRestarts, match=r"81 s ago: 1 at 20; 0 s ago: 1 at 101; 0 s ago: again\)"):
+        limit.count(WorkerDied("again"), place=1)
+
+
+def test_deaths_that_come_together_count_once() -> None:
     now = [0.0]
     limit = RestartLimit(1, window_s=100.0, together_s=10.0, clock=lambda: now[0])
     for at in (0.0, 1.0, 9.0):

@@ -20,7 +20,8 @@ class SupervisionConfig:
     engine, no micro-batch, no call of an environment. Below the deadlines of stages, such as rl.timeout_s: a hang that is
     found later ends the run."""
     restarts: int = running(3)
-    """How often rollout workers, and likewise the learner, are started anew within `window_s`; one more ends the run."""
+    """How often a rollout worker, each by itself, and likewise the learner is started anew within `window_s`; one more death in
+    its place ends the run."""
     window_s: float = running(1800.0)
     """The seconds over which restarts are counted."""
 

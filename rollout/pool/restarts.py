@@ -1,4 +1,4 @@
-"""How often processes may be replaced before a run gives up."""
+"""How often a process may be replaced before a run gives up."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from time import monotonic
 from envs.core.pulse import ProcessDied
 
 TOGETHER_S = 10.0
-"""Seconds within which deaths of rollout workers count as one."""
+"""Seconds within which deaths of a rollout worker and of what took its place count as one."""
 
 
 class TooManyRestarts(ProcessDied):
@@ -15,7 +15,10 @@ class TooManyRestarts(ProcessDied):
 
 
 class RestartLimit:
-    """Counts deaths over a window of time; the one that is too much ends the run."""
+    """Counts the deaths of each process over a window of time; the one that is too much ends the run.
+
+    Each has a count of its own, so that a fleet may lose as many a process as a pair of them may, however many it has.
+    """
 
     def __init__(
         self,
@@ -26,29 +29,28 @@ class RestartLimit:
         setting: str = "supervision.restarts",
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Allow `most` deaths within any `window_s` seconds; `setting` says where that number can be changed.
-
-        Deaths within `together_s` seconds count as one: a machine that goes takes many along.
+        """Allow `most` deaths of a process, and of those in its place, within any `window_s` seconds; `setting` says where that
+        number can be changed. Deaths within `together_s` seconds count as one.
         """
         self._most = most
         self._window_s = window_s
         self._together_s = together_s
         self._setting = setting
         self._clock = clock
-        self._deaths: deque[tuple[float, list[str]]] = deque()
+        self._deaths: dict[int, deque[tuple[float, list[str]]]] = {}
 
-    def count(self, error: BaseException) -> None:
-        """Count a death. Raise `TooManyRestarts` where there were too many within the window."""
-        now = self._clock()
-        if self._deaths and now - self._deaths[-1][0] < self._together_s:
-            self._deaths[-1][1].append(str(error))
+    def count(self, error: BaseException, *, place: int = 0) -> None:
+        """Count a death of the process that has this place. Raise `TooManyRestarts` where it died too often in the window."""
+        now, deaths = self._clock(), self._deaths.setdefault(place, deque())
+        if deaths and now - deaths[-1][0] < self._together_s:
+            deaths[-1][1].append(str(error))
             return
-        self._deaths.append((now, [str(error)]))
-        while self._deaths[0][0] < now - self._window_s:
-            self._deaths.popleft()
-        if len(self._deaths) > self._most:
-            deaths = "; ".join(f"{now - at:.0f} s ago: {', '.join(texts)}" for at, texts in self._deaths)
+        deaths.append((now, [str(error)]))
+        while deaths[0][0] < now - self._window_s:
+            deaths.popleft()
+        if len(deaths) > self._most:
+            told = "; ".join(f"{now - at:.0f} s ago: {', '.join(texts)}" for at, texts in deaths)
             raise TooManyRestarts(
-                f"{len(self._deaths)} deaths within {self._window_s:.0f} s, of which {self._setting}={self._most} may be "
-                f"healed ({deaths}); the same command continues the run from its last checkpoint"
+                f"{len(deaths)} deaths within {self._window_s:.0f} s in one place, of which {self._setting}={self._most} may "
+                f"be healed ({told}); the same command continues the run from its last checkpoint"
             ) from error

@@ -151,7 +151,7 @@ class SlotKeeper:
                     self._healing.tell(f"{death}; it was to be added, and is not: the others go on")
                     break
                 self._healing.died(slot.worker.name, death)
-                self._healing.restarts.count(death)
+                self._healing.restarts.count(death, place=slot.number)
                 slot.restarts += 1
                 self.healed_at = loop_time()
                 slot.begin(self._spawn(slot.number))
