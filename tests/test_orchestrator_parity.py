@@ -151,10 +151,11 @@ def test_a_planted_precision_is_named_first(family: tuple[str, Subject], planted
 
 
 @pytest.mark.slow
-def test_keys_and_values_in_bfloat16_are_named_first(family: tuple[str, Subject]) -> None:
-    found = family[1].found(with_extra(EXACT_SETUP, kv_cache_dtype="bfloat16"))
-    assert named(found) == "rollout.engine.extra.kv_cache_dtype=auto"
-    assert most_added(found, "decoding") == "attention"
+def test_keys_and_values_in_a_type_that_the_cpu_build_computes_wrongly_with_are_refused(
+    family: tuple[str, Subject],
+) -> None:
+    with pytest.raises(ValueError, match="kv_cache_dtype=bfloat16 beside a model in float32"):
+        family[1].found(with_extra(EXACT_SETUP, kv_cache_dtype="bfloat16"))
 
 
 @pytest.mark.slow

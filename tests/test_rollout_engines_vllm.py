@@ -27,7 +27,7 @@ from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
-from rollout.engines.config import EngineConfig
+from rollout.engines.config import Dtype, EngineConfig
 from rollout.engines.protocol import Completion, TurnRequest
 from rollout.engines.rollout_arguments import rollout_arguments
 from rollout.engines.vllm_engine import VllmEngine
@@ -390,6 +390,14 @@ def test_engine_and_trainer_agree_before_and_after_a_weight_push(
             EngineConfig(extra={"kv_cache_dtyp": "fp8"}),
             "extra.kv_cache_dtyp: vLLM has no such setting; kv_cache_dtype?",
         ),
+        (
+            EngineConfig(extra={"kv_cache_dtype": "bfloat16"}),
+            "kv_cache_dtype=bfloat16 beside a model in float32: .* or set rollout.engine.dtype=bfloat16 too",
+        ),
+        (
+            EngineConfig(dtype="bfloat16", extra={"kv_cache_dtype": "float16"}),
+            "kv_cache_dtype=float16 beside a model in bfloat16",
+        ),
         (EngineConfig(pipeline_parallel=2), "pipeline_parallel=2: vLLM's CPU build has no pipelines"),
         (EngineConfig(runner="v2"), "runner=v2: it needs Triton, which vLLM's CPU build has not"),
         (EngineConfig(speculation="mtp"), "speculation=mtp needs a GPU; set ngram, or off"),
@@ -405,6 +413,13 @@ def test_an_engine_refuses_what_vllm_does_not_know_or_can_not_do(
 ) -> None:
     with pytest.raises(ValueError, match=why.replace("?", r"\?")):
         VllmEngine(tiny_models.nemotron_h(tmp_path / "model"), config, version=WeightVersion(step=0), ends=ENDS)
+
+
+@pytest.mark.parametrize(("dtype", "cache"), [("bfloat16", "bfloat16"), ("float32", "auto"), ("float32", "fp8")])
+def test_a_cache_in_the_type_of_the_model_or_in_fp8_is_taken(dtype: Dtype, cache: str, tmp_path: Path) -> None:
+    config = EngineConfig(dtype=dtype, extra={"kv_cache_dtype": cache})
+    arguments = rollout_arguments(tiny_models.qwen3(tmp_path / "model"), config, closing=None, record_experts=False)
+    assert arguments.kv_cache_dtype == cache
 
 
 def test_more_settings_reach_vllm(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import difflib
 from dataclasses import fields
 from pathlib import Path
 
+import torch
 from vllm import AsyncEngineArgs
 from vllm.config import WeightTransferConfig
 from vllm.triton_utils import HAS_TRITON
@@ -16,6 +17,8 @@ from rollout.engines.runners.thought_processor import ThoughtProcessor
 from rollout.engines.vllm_settings import ON_CPU, engine_arguments
 from rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
+WHOLE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""The types of a cache's numbers that are a model's too, by their names in `kv_cache_dtype`."""
 THOUGHT_PROCESSORS: dict[RunnerName, type] = {"v1": ThoughtProcessor, "v2": BatchThoughtProcessor}
 """What limits thoughts in each of vLLM's model runners."""
 
@@ -70,6 +73,8 @@ def rollout_arguments(
             "worker_extension_cls": f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
         }
     )
+    if ON_CPU:
+        _refuse_another_type(arguments)
     if drafts and runner == "v1" and arguments.create_model_config().is_hybrid:
         raise ValueError(
             f"rollout.engine.speculation={config.speculation}: on a CPU vLLM can't take a refused draft out of the states of "
@@ -87,6 +92,22 @@ def rollout_arguments(
         raise ValueError(f"rollout.engine.prefix_caching=on, but {why_not}; leave it at auto")
     arguments.enable_prefix_caching = config.prefix_caching != "off" and not why_not
     return arguments
+
+
+def _refuse_another_type(arguments: AsyncEngineArgs) -> None:
+    """Raise `ValueError` for keys and values in another whole type than the model's: vLLM's attention on a CPU knows that of
+    the model and fp8, takes others all the same, and computes wrongly.
+    """
+    cache = WHOLE_TYPES.get(arguments.kv_cache_dtype)
+    if cache is None:
+        return
+    model = arguments.create_model_config().dtype
+    if cache != model:
+        raise ValueError(
+            f"rollout.engine.extra.kv_cache_dtype={arguments.kv_cache_dtype} beside a model in "
+            f"{str(model).removeprefix('torch.')}: vLLM's CPU build computes wrongly with it; leave it out, which takes the "
+            f"model's own type, or set rollout.engine.dtype={arguments.kv_cache_dtype} too"
+        )
 
 
 def _uncached(arguments: AsyncEngineArgs, *, record_experts: bool) -> str:
