@@ -259,7 +259,7 @@ def test_a_step_has_the_same_pairs_in_a_continued_run_and_an_epoch_has_each_pair
 )
 def test_impossible_settings_are_refused(overrides: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        load_config(Path("configs/demo.yaml"), overrides.split())
+        load_config(Path("configs/demo.yaml"), ["stages=[init,dpo]", *overrides.split()])
 
 
 def test_the_learner_is_told_the_loss() -> None:

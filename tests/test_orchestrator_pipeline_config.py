@@ -8,10 +8,12 @@ import pytest
 from envs.binding import EnvConfig
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import flat_config, load_config, save_config
+from orchestrator.pipeline.stage_list import single_instance
 from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.text import typed
 from orchestrator.stages.dpo import DpoConfig
 from orchestrator.stages.self_sft import SelfSftConfig
+from orchestrator.stages.stage import all_stages
 from rollout.sampling import Sampling
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
@@ -63,7 +65,10 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
         ("rl.stepz=7", ["rl.stepz", "steps"]),
         ("rl.steps=many", ["rl.steps", "many"]),
         ("eval.sampling.min_p=0.1 rollout.engine.speculation=ngram", ["eval.sampling.min_p=0.1", "speculation=ngram"]),
-        ("dpo.sampling.min_p=0.1 rollout.engine.speculation=ngram", ["dpo.sampling.min_p=0.1", "speculation=ngram"]),
+        (
+            "dpo.sampling.min_p=0.1 rollout.engine.speculation=ngram stages=[init,dpo]",
+            ["dpo.sampling.min_p=0.1", "speculation=ngram"],
+        ),
         ("rl.sampling.top_p=0.9", ["rl.sampling.top_p=0.9", "rl.sampling.temperature"]),
         ("rl.sampling.temperature=0", ["rl.sampling.temperature=0", "above 0"]),
         ("rl.sampling.max_tokens=9", ["rl.sampling.max_tokens=9", "rollout.limits.turn_tokens"]),
@@ -100,6 +105,16 @@ def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str
     in_order = ".*".join(re.escape(word) for word in words)
     with pytest.raises(ValueError, match=f"(?s){in_order}"):
         load_config(DEMO, override.split())
+
+
+def test_settings_of_a_stage_that_is_not_run_refuse_no_run() -> None:
+    settings = ["sft.optim.kind=muon", "learner.zero_stage=2", "sft.batch_size=33", "learner.ranks=2"]
+    config = load_config(DEMO, [*settings, "stages=[init,rl,eval]"])
+    assert [one.name for one in config.instances][:2] == ["init", "rl"]
+    with pytest.raises(ValueError, match="sft.optim.kind=muon with learner.zero_stage=2"):
+        config.require_stage(single_instance(all_stages()["sft"]))
+    named = ["stages=[init,{sft: {name: warm, optim: {kind: adamw}, batch_size: 34}},rl]"]
+    assert load_config(DEMO, [*settings, *named]).instances[1].name == "warm"  # its own settings are what counts
 
 
 def test_answers_that_are_imitated_or_told_apart_may_be_sampled_from_the_likeliest_tokens_alone() -> None:

@@ -217,10 +217,10 @@ def test_a_teacher_whose_weights_are_not_whole_is_refused(tmp_path: Path) -> Non
         ("distill.group_size=0", "distill.group_size=0 must be at least 1"),
         ("distill.steps=0", "distill.steps=0"),
         ("distill.thinking.budget=0.5", "give distill.thinking.budgets"),
-        ("distill.shares.maths=1", "distill.shares.maths: not among"),
+        ("stages=[init,distill] distill.shares.maths=1", "distill.shares.maths: not among"),
         ("rl.loss.objective=distill", "rl.loss.objective=distill is what the stage distill trains by"),
         (
-            "learner.ranks=4 sft.batch_size=32 distill.groups_per_step=3 distill.group_size=1",
+            "stages=[init,distill] learner.ranks=4 distill.groups_per_step=3 distill.group_size=1",
             "distill: 3 answers in a step",
         ),
     ],

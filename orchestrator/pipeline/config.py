@@ -39,10 +39,6 @@ class Config(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.environments  # bound now, so that what is wrong with one is known at once
-        parts = {name: (all_stages()[name], part) for name, part in self.sections.items()}
-        parts |= {one.name: (one.stage, self.settings(one)) for one in self.instances if one.given}
-        for name, (stage, part) in parts.items():
-            stage.fits(part, self, name)
         for instance in self.instances:
             if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start", SYSTEM):
                 raise ValueError(
@@ -82,8 +78,9 @@ class Config(RunConfig):
         return instance.stage.plays(self.settings(instance))
 
     def require_stage(self, instance: StageInstance) -> None:
-        """Raise `ValueError` where a stage could not run, which matters only where it is to run."""
+        """Raise `ValueError` where a stage could not run with its settings, which matters only where it is to run."""
         settings = self.settings(instance)
+        instance.stage.fits(settings, self, instance.name if instance.given else instance.stage.name)
         instance.stage.requires(settings)
         if not self.envs and instance.stage.takes_tasks(settings):
             raise ValueError(f"envs is empty, and the stage {instance.name} {_without_envs(instance, settings)}")

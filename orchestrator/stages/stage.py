@@ -83,9 +83,9 @@ class Stage(Generic[S]):
     data: Callable[[S], DataConfig | None] = lambda settings: None
     """Its setting `data`, the rows that it trains on, whose content belongs to what a run is too."""
     fits: Callable[[S, RunConfig, str], None] = lambda settings, config, name: None
-    """Raise `ValueError` where its settings do not go with the rest of the configuration; also where it is not to run."""
+    """Raise `ValueError` where its settings do not go with the rest of the configuration, where `stages` lists it."""
     requires: Callable[[S], object] = lambda settings: None
-    """Raise `ValueError` where it could not run with its settings; only where it is to run."""
+    """Raise `ValueError` where it could not run with its settings, where `stages` lists it."""
     check: Callable[[S, StartCheck], object] = lambda settings, start: None
     """Read what it will read. Raise `FileNotFoundError` or `ValueError` where that is missing or malformed."""
     figures: StageFigures = NO_FIGURES
