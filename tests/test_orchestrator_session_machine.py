@@ -95,6 +95,22 @@ def test_without_counters_there_is_no_power_and_the_reason_is_known(tmp_path: Pa
     assert machine.missing == [f"processors: no counters in {tmp_path}", "GPUs: nvidia-ml-py is not installed"]
 
 
+class Silent(Nvml):
+    """GPUs that have no counter of energy."""
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: int) -> int:
+        raise self.NVMLError("Not Supported")
+
+
+def test_energy_of_some_parts_alone_is_named_by_them(tmp_path: Path) -> None:
+    read, none = tmp_path / "read", tmp_path / "none"
+    counters(read, 20.0)
+    assert Machine(powercap=read, nvml=Nvml()).counted == ""
+    assert Machine(powercap=none, nvml=Nvml()).counted == "gpu_"
+    assert Machine(powercap=read, nvml=Silent()).counted == "processor_"
+    assert Machine(powercap=read, nvml=None).counted == ""  # where there are no GPUs processors are all that computes
+
+
 def test_a_processor_that_works_is_seen_from_any_thread(tmp_path: Path) -> None:
     machine = Machine(powercap=tmp_path, nvml=None)
     until = time.monotonic() + 0.3
@@ -113,6 +129,10 @@ def test_joules_are_told_for_each_token_and_task_that_was_counted() -> None:
     work.add({"env/math/parts/correct": 1.0, "env/code/correct": 0.5, "env/code/groups": 4.0})
     assert work.costs(100.0) == {"joules_per_trained_token": 0.25, "joules_per_solved_task": 25.0}
     assert work.costs(None) == {}
+    assert work.costs(100.0, counted="gpu_") == {
+        "gpu_joules_per_trained_token": 0.25,
+        "gpu_joules_per_solved_task": 25.0,
+    }
 
 
 def test_a_run_has_a_row_of_its_machine_every_so_often_and_is_told_once_what_lacks(tmp_path: Path) -> None:

@@ -30,10 +30,19 @@ class Machine:
         self.missing: list[str] = []
         """Why power is not read, a reason each; what is not read is not there either."""
         self._packages = _readable(powercap, self.missing)
-        self._nvml, self._gpus = _gpus(nvml, self.missing)
+        self._nvml, self._gpus, self._has_gpus = _gpus(nvml, self.missing)
         self._last, self._looked = self._counted(), time.monotonic()
         self._joules = 0.0
         self._times = psutil.cpu_times()
+
+    @property
+    def counted(self) -> str:
+        """Of which parts energy is counted, as names of metrics begin: nothing where of all that compute, `gpu_` or `processor_`
+        where of these alone, since the others have no counters that may be read.
+        """
+        if self._gpus and not self._packages:
+            return "gpu_"
+        return "processor_" if self._has_gpus and not self._gpus else ""
 
     def look(self) -> dict[str, float]:
         """Return what the machine does since the last look: shares in percent, memory in MB, watts and joules."""
@@ -103,12 +112,15 @@ class Work:
             if name.startswith("env/") and name.endswith("/correct") and name.count("/") == 2:
                 self.tasks += share * metrics.get(f"{name.removesuffix('correct')}groups", 0.0)
 
-    def costs(self, joules: float | None) -> dict[str, float]:
-        """Return joules for each trained token and each solved task; nothing where energy or work is not known."""
+    def costs(self, joules: float | None, *, counted: str = "") -> dict[str, float]:
+        """Return joules for each trained token and each solved task; nothing where energy or work is not known.
+
+        Names begin with what was `counted` (`Machine.counted`), so that no part of the energy stands for the whole.
+        """
         if joules is None:
             return {}
         done = {"joules_per_trained_token": self.tokens, "joules_per_solved_task": self.tasks}
-        return {name: joules / count for name, count in done.items() if count > 0}
+        return {f"{counted}{name}": joules / count for name, count in done.items() if count > 0}
 
 
 def _readable(powercap: Path, missing: list[str]) -> list[Path]:
@@ -140,11 +152,12 @@ def _end_of(place: Path) -> float | None:
     return int(limit.read_text()) / 1e6 if limit.exists() else None
 
 
-def _gpus(nvml: Any, missing: list[str]) -> tuple[Any, list[Any]]:
-    """Return NVML and the GPUs that tell of themselves; why not is added to `missing`."""
+def _gpus(nvml: Any, missing: list[str]) -> tuple[Any, list[Any], bool]:
+    """Return NVML, the GPUs that tell of themselves and whether there are any; why not is added to `missing`."""
     if nvml is None:
         missing.append("GPUs: nvidia-ml-py is not installed")
-        return None, []
+        return None, [], False
+    found: list[Any] = []
     try:
         nvml.nvmlInit()
         found = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
@@ -152,5 +165,5 @@ def _gpus(nvml: Any, missing: list[str]) -> tuple[Any, list[Any]]:
             nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
     except nvml.NVMLError as error:
         missing.append(f"GPUs: {error}")
-        return None, []
-    return nvml, found
+        return None, [], bool(found)
+    return nvml, found, bool(found)

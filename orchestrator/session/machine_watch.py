@@ -42,7 +42,8 @@ async def _look(run: RunContext, every_s: float, elsewhere: Callable[[], bool]) 
                     "system metrics: ranks or engines run on other machines, whose energy is not read: there are no joules for "
                     "each token and task"
                 )
-            run.metrics.append_next(SYSTEM, seen if partial else seen | run.work.costs(seen.get(JOULES)))
+            costs = {} if partial else run.work.costs(seen.get(JOULES), counted=machine.counted)
+            run.metrics.append_next(SYSTEM, seen | costs)
             if first and machine.missing:
                 run.progress.note(f"system metrics: no power of {'; of '.join(machine.missing)}")
             first = False
