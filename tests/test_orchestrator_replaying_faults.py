@@ -19,6 +19,7 @@ from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from learner.saving import HEADERS_BYTES
+from orchestrator.__main__ import main
 from orchestrator.recording import keeper as keeping
 from orchestrator.recording.batch_file import read_batch, write_batch
 from orchestrator.recording.keeper import BatchKeeper
@@ -207,6 +208,19 @@ def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
     )
     printed = json.loads(capsys.readouterr().out)
     assert printed == {"largest": None, "tokens": [None, 1.5]} == json.loads(out.read_text())
+
+
+def test_the_steps_that_can_be_replayed_have_the_form_of_a_replay(
+    run: RunDir, found: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "steps.json"
+    assert main(["replay", str(run.root), "--json", "--out", str(out)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == json.loads(out.read_text())
+    one = found.as_json()
+    assert told["run"] == one["run"]
+    assert {name: one[name] for name in ("stage", "step", "from")} in told["replayable"]
+    assert [step["step"] for step in told["replayable"]] == [1, 2, LAST]
 
 
 def test_control_characters_of_a_models_text_do_not_reach_the_terminal(found: Replay) -> None:

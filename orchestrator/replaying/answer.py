@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -27,11 +27,14 @@ LOG = "libraries.log"
 """What libraries print, in the temporary folder."""
 
 
-def answer_replayable(run: Path, *, as_json: bool) -> int:
+def answer_replayable(run: Path, *, as_json: bool, out: Path | None) -> int:
     """Print which steps of a run can be replayed; returns the exit status. Raise `FileNotFoundError` where there is no run."""
-    found = replayable(RunDir(run))
+    found = replayable(RunDir(run.resolve()))
+    steps = [chain.as_json() for chains in found.values() for chain in chains.values()]
+    data = {"run": str(run.resolve()), "replayable": steps}
+    _write(out, data)
     if as_json:
-        print(json.dumps({stage: {s: c.base for s, c in chains.items()} for stage, chains in found.items()}, indent=1))
+        print(json.dumps(data, indent=1))
     else:
         print_replayable(found, Console(highlight=False))
     return 0
@@ -58,14 +61,18 @@ def answer_replay(
             found = replayed(folder, asked, start=RayRanks(), scratch=Path(place), screen=screen, step_s=step_s)
         finally:
             stop_ray()
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, found.as_json())
+    _write(out, found.as_json())
     if as_json:
         print(json.dumps(finite(found.as_json()), indent=1, allow_nan=False))
     else:
         print_replay(found, Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH))
     return 1 if found.differs else 0
+
+
+def _write(out: Path | None, data: dict[str, Any]) -> None:
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, data)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.run.checkpoint import place, steps, verify
 from orchestrator.run.folder import RunDir, RunState
@@ -33,6 +34,10 @@ class Chain:
     def label(self) -> str:
         """What people call it."""
         return f"{self.stage}/{self.step}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {"stage": self.stage, "step": self.step, "from": {"step": self.base, "model": str(self.model)}}
 
 
 def replayable(run: RunDir) -> dict[str, dict[int, Chain]]:

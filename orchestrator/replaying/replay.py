@@ -94,9 +94,7 @@ class Replay:
         chain, stored = self.chain, self.weights
         return {
             "run": str(self.run),
-            "stage": chain.stage,
-            "step": chain.step,
-            "from": {"step": chain.base, "model": str(chain.model)},
+            **chain.as_json(),
             "differs": self.differs,
             "packages": {name: list(pair) for name, pair in self.packages.items()},
             "steps": [one.as_json() for one in self.compared],

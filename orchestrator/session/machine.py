@@ -37,8 +37,8 @@ class Machine:
 
     @property
     def counted(self) -> str:
-        """Of which parts energy is counted, as names of metrics begin: nothing where of all that compute, `gpu_` or `processor_`
-        where of these alone, since the others have no counters that may be read.
+        """Of which parts energy is counted, as names of metrics begin: nothing where of all that compute, `gpu_` or
+        `processor_` where of these alone, since the others have no counters that may be read.
         """
         if self._gpus and not self._packages:
             return "gpu_"

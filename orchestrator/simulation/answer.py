@@ -20,23 +20,25 @@ COLUMNS = (
 SAME_LEFT_OUT = ("tail", "beyond", "deaths/h")
 """Columns that are left out where all cases have the same."""
 WIDTH = 200
+PICTURE = ".svg"
 
 
 def answer_simulation(ground: Ground, asked: Asked, *, as_json: bool, out: Path | None) -> str:
-    """Return what was simulated as text; the progress goes to standard error, and table, JSON and picture into `out`.
+    """Return what was simulated as text; the progress goes to standard error, JSON into the file `out`, a picture beside it.
 
-    Raise `ValueError` for cases that make no sense.
+    Raise `ValueError` for cases that make no sense, or a file that can't be one.
     """
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # before all the work
+    if out is not None:  # before all the work
+        if out.is_dir() or out.suffix == PICTURE:
+            raise ValueError(f"--out {out}: name the file for the JSON object, such as {out.with_suffix('.json')}")
+        out.parent.mkdir(parents=True, exist_ok=True)
     keep_driver_small()  # as the driver of a run: what it takes of a core is told
     rows = shown_study(ground, asked)
-    table, data = table_text(rows), json_text(ground, rows)
+    data = json_text(ground, rows)
     if out is not None:
-        (out / "simulation.txt").write_text(table, encoding="utf-8")
-        (out / "simulation.json").write_text(data + "\n", encoding="utf-8")
-        (out / "simulation.svg").write_text(study_svg(rows), encoding="utf-8")
-    return data if as_json else f"{head(ground)}\n{table}"
+        out.write_text(data + "\n", encoding="utf-8")
+        out.with_suffix(PICTURE).write_text(study_svg(rows), encoding="utf-8")
+    return data if as_json else f"{head(ground)}\n{table_text(rows)}"
 
 
 def shown_study(ground: Ground, asked: Asked) -> list[Row]:

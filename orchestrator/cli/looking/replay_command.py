@@ -60,9 +60,9 @@ def _replay(given: argparse.Namespace) -> int:
 
     run = require_run(given.run).root
     if given.step is None:
-        if given.sets or given.out:
-            raise ValueError("--set and --out are about one step: name it with --step")
-        return answer_replayable(run, as_json=given.json)
+        if given.sets:
+            raise ValueError("--set is about one step: name it with --step")
+        return answer_replayable(run, as_json=given.json, out=given.out)
     if given.tokens < 0 or given.deadline <= 0:
         raise ValueError(f"--tokens {given.tokens} must be 0 or more, --deadline {given.deadline:g} above 0")
     asked = ReplayRequest(step=given.step, sets=tuple(given.sets), shown=given.tokens)

@@ -47,7 +47,7 @@ def add_parity_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         "--at-most", type=float, metavar="NATS", help="the exit status is 1 where the mean gap is above it"
     )
     command.add_argument("--json", action="store_true", help="as one JSON object")
-    command.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object to a file too")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write that object to a file")
     command.add_argument("--quiet", action="store_true", help="do not say what is under way")
     command.set_defaults(execute=_execute)
 

@@ -57,7 +57,9 @@ def add_simulate_command(commands: "argparse._SubParsersAction[argparse.Argument
     )
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths and deaths (default: 0)")
     command.add_argument("--json", action="store_true", help="as one JSON object")
-    command.add_argument("--out", type=Path, metavar="FOLDER", help="write table, JSON and picture there too")
+    command.add_argument(
+        "--out", type=Path, metavar="FILE", help="write that object to a file, and a picture beside it (.svg)"
+    )
     command.set_defaults(execute=_execute)
 
 
