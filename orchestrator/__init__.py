@@ -6,7 +6,7 @@ From the bottom up; each room imports itself and those above it in this list:
                                                      the training loop and what it stands on
     shaping, failure_watch, skip_watch, band_watch   rewards of a whole group; when failures and alarms end a stage
     run           what a run leaves and shows: its folder, metrics, ledger, progress
-    tracking      what a run reports to MLflow, by threads of its own, and the pages on which that is seen
+    tracking      what a run reports to MLflow, by threads of its own, the pages on which that is seen, and further places
     audit         whether what a run has left agrees: ledger, metrics, checkpoints, trajectories
     data          data for the supervised stages
     settings      what can be told: the settings of a run, and those that several stages or rooms share

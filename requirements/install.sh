@@ -10,6 +10,7 @@ stack=${STACK:-$(nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)}
 lock=requirements/$stack.txt
 dev=requirements/dev.txt
 puzzles=requirements/puzzles.txt # its pycosat needs a C compiler; one environment goes without where there is none
+sinks=requirements/sinks.txt     # W&B and trackio, for those who report there too
 mamba=requirements/mamba.txt     # of the GPU stack
 fused=requirements/fused.txt
 log=$venv/setup.log # what uv, pip and compilers say
@@ -167,7 +168,7 @@ install_fused() {
 fuse=no
 [ "$stack" = cpu ] || [ -z "${FUSED:-}" ] || fuse=yes
 stamp=$venv/installed
-wanted=$(cat "$lock" "$dev" "$puzzles" "$mamba" requirements/install.sh | sha256sum)
+wanted=$(cat "$lock" "$dev" "$puzzles" "$sinks" "$mamba" requirements/install.sh | sha256sum)
 base=no
 if [ ! -x "$python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     base=yes
@@ -189,6 +190,7 @@ if [ $base = yes ]; then
     install -r "$dev" -r "$venv/wheels.txt"
     install_deepspeed
     install -r "$puzzles" || echo "setup: reasoning-gym was not installed, so the environment reasoning_gym is not there" >&2
+    install -r "$sinks" || echo "setup: W&B and trackio were not installed, so tracking.also can't name them" >&2
     [ "$stack" = cpu ] || install_mamba
     compile_bytecode
     ln -sf ../../requirements/temper "$venv/bin/temper"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes cpu.txt, gpu.txt, puzzles.txt and dev.txt again from the .in files. What the lock files hold stays at its version
+# Makes cpu.txt, gpu.txt, puzzles.txt, sinks.txt and dev.txt again from the .in files. What the lock files hold stays at its version
 # where the .in files allow it. Arguments go to uv, for example `--upgrade-package mlflow` or `--upgrade`. TORCH_CPU says
 # where torch's CPU build is: an index, or a folder of wheels.
 set -euo pipefail
@@ -28,6 +28,12 @@ resolve() {  # resolve PYTHON NAME ARGUMENTS...
         --output-file "requirements/$2.new" "${@:3}" >/dev/null
 }
 
+leave_own() {  # leave_own NAME: what the stacks do not hold
+    grep -E '^[a-z]' "requirements/$1.txt" >"requirements/$1.new"
+    { echo "$head"; grep -vxFf <(cat requirements/cpu.txt requirements/gpu.txt) "requirements/$1.new"; } >"requirements/$1.txt"
+    rm "requirements/$1.new"
+}
+
 pins() { grep -E '^[a-z]' "$1"; }
 
 torch_cpu=${TORCH_CPU:-https://download.pytorch.org/whl/cpu}
@@ -40,9 +46,13 @@ compile gpu "$@"
 # what reasoning-gym needs and the stacks do not hold
 grep -E '^[a-z]' requirements/cpu.txt >>requirements/puzzles.txt
 compile puzzles "$@"
-grep -E '^[a-z]' requirements/puzzles.txt >requirements/puzzles.new
-{ echo "$head"; grep -vxFf <(cat requirements/cpu.txt requirements/gpu.txt) requirements/puzzles.new; } >requirements/puzzles.txt
-rm requirements/puzzles.new
+leave_own puzzles
+# the same of W&B and trackio, whose bound on pillow is older than the stacks' pillow
+any_pillow=$(mktemp)
+echo pillow >"$any_pillow"
+compile sinks --constraint requirements/cpu.txt --constraint requirements/gpu.txt --override "$any_pillow" "$@"
+rm "$any_pillow"
+leave_own sinks
 # without torch, which TRL names: it is the one package whose version differs between the stacks
 without_torch=$(mktemp)
 echo "torch; sys_platform == 'never'" >"$without_torch"
@@ -53,5 +63,5 @@ rm "$without_torch"
 wheels=()
 [ ! -d "$torch_cpu" ] || wheels=(--find-links "$torch_cpu")
 for stack in cpu gpu; do
-    .venv/bin/python requirements/overlaps.py "requirements/$stack.txt" requirements/dev.txt requirements/puzzles.txt "${wheels[@]}"
+    .venv/bin/python requirements/overlaps.py "requirements/$stack.txt" requirements/dev.txt requirements/puzzles.txt requirements/sinks.txt "${wheels[@]}"
 done

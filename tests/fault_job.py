@@ -157,7 +157,8 @@ class Runs:
         log = self.folder / f"{name}-{len(self.jobs)}.log"
         command = [*(before or []), sys.executable, "-m", "orchestrator", "run", str(self.config)]
         command += [f"runs_dir={self.folder}", f"name={name}", *overrides]
-        path = os.pathsep.join([str(Path(__file__).parent), str(Path.cwd())])
+        given = os.environ.get("PYTHONPATH")
+        path = os.pathsep.join([str(Path(__file__).parent), str(Path.cwd()), *([given] if given else [])])
         env = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | (environment or {})
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env)

@@ -391,6 +391,13 @@ def no_server(folder: Path) -> Finding:
     return check_store("http://user:password@127.0.0.1:9")
 
 
+@planted("tracking", FAILURE, "WANDB_API_KEY, which is not set", "tracking.wandb.mode=offline")
+def no_key(folder: Path) -> Finding:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("WANDB_API_KEY", raising=False)
+        return of_demo("tracking", "tracking.also=[wandb]", "tracking.wandb.mode=online")
+
+
 @planted("tracking", WARNING, "can't be made", "runs_dir")
 def no_store(folder: Path) -> Finding:
     return check_store("sqlite:////proc/none/mlflow.db")

@@ -157,6 +157,8 @@ HOMES = {
         "orchestrator/tracking/mlflow/run.py",
         "orchestrator/tracking/mlflow/traces.py",
     ),
+    "wandb": ("orchestrator/tracking/sinks/wandb_sink.py",),
+    "trackio": ("orchestrator/tracking/sinks/trackio_sink.py",),
     "omegaconf": ("orchestrator/settings/text.py",),
     "bm25s": ("envs/tools/corpus.py",),
     "jsonschema": ("rewards/json_schemas.py",),
@@ -223,6 +225,10 @@ LATE_IMPORTS = {
     "orchestrator/tracking/mlflow/tracker.py": [
         "orchestrator.tracking.mlflow.run.MlflowRun",
         "orchestrator.tracking.mlflow.stage_runs.StageRuns",
+    ],
+    "orchestrator/tracking/sinks/process.py": [
+        "orchestrator.tracking.sinks.trackio_sink.TrackioSink",
+        "orchestrator.tracking.sinks.wandb_sink.WandbSink",
     ],
     "orchestrator/cli/serve_command.py": [
         "rollout.budget.config.ThoughtConfig",

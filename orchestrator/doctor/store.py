@@ -1,14 +1,18 @@
-"""The tracker's store: whether it answers. Training never waits for it, so nothing of it is a failure."""
+"""Where a run reports to: whether MLflow's store answers, which nothing waits for, and what further places need."""
 
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
-from orchestrator.doctor.finding import Finding, ok, warning
+from orchestrator.doctor.finding import Finding, of_error, ok, warning
 from orchestrator.doctor.subject import Subject
+from orchestrator.pipeline.config import Config
+from orchestrator.pipeline.places import trackio_store
 from orchestrator.run.redaction import blanked
 from orchestrator.tracking.mlflow.run import known_experiments
 from orchestrator.tracking.mlflow.tracker import SQLITE, store_of
+from orchestrator.tracking.sinks.config import require_usable
 from orchestrator.tracking.tracking_error import first_line
 
 GOES_ON = "a run goes on without, and sends what is left when it is there"
@@ -19,6 +23,9 @@ def look_at_store(subject: Subject) -> Iterator[Finding]:
     config = subject.given
     uri = store_of(None if config is None else config.tracking.uri, Path("runs" if config is None else config.runs_dir))
     yield check_store(uri)
+    if config is not None:
+        for place in config.tracking.also:
+            yield check_place(place, config)
 
 
 def check_store(uri: str) -> Finding:
@@ -43,3 +50,16 @@ def check_store(uri: str) -> Finding:
             "start it, or give another tracking.uri",
         )
     return ok(f"{shown} answers, with {count} experiments")
+
+
+def check_place(place: str, config: Config) -> Finding:
+    """Say where a further place has a run, or what lacks for it; a run would not begin without."""
+    tracking = config.tracking
+    try:
+        require_usable([place], tracking.wandb)
+    except ValueError as error:
+        return of_error(error)
+    if place == "trackio":
+        return ok(f"trackio {version(place)} has project {tracking.trackio.project} in {trackio_store(config)}")
+    kept = "uploads at once" if tracking.wandb.uploads else "records in the run's folder, uploads nothing"
+    return ok(f"wandb {version(place)} {kept}; its project is {tracking.wandb.project}")

@@ -16,6 +16,7 @@ from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread, w
 from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.continuation import check_continuation, reached
 from orchestrator.pipeline.overlap_check import overlaps_of
+from orchestrator.pipeline.places import tracker_of
 from orchestrator.pipeline.plan import Plan, plan, single
 from orchestrator.pipeline.start_checks import check_before, check_model
 from orchestrator.pipeline.told import tell_model, tell_note, tell_stage, tell_tracker
@@ -28,7 +29,6 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.machine_watch import machine_watched
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, StageInstance, all_stages
-from orchestrator.tracking.mlflow.tracker import MlflowTracker
 from orchestrator.tracking.tracker import Ended
 
 
@@ -120,18 +120,7 @@ def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) 
 
 async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: list[StageInstance]) -> int:
     """Run the stages with a tracker that learns how the run ended."""
-    tracker = MlflowTracker(
-        run_name=config.name,
-        experiment=config.tracking.experiment,
-        metrics=folder.metrics,
-        memory=folder.tracking,
-        uri=config.tracking.uri,
-        local_dir=folder.root.parent,
-        traces=config.tracking.traces,
-        stages=config.tracking.stages,
-        registered=config.tracking.registered_model,
-        say=progress.note,
-    )
+    tracker = tracker_of(config, folder, say=progress.note)
     stop = StopFlag()
     will_train = any(one.stage.trains for one in ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)

@@ -13,6 +13,7 @@ from orchestrator.pipeline.format_checks import format_notes
 from orchestrator.pipeline.limit_checks import hang_notes, limit_notes
 from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.stages.stage import Role, StageInstance, StartCheck
+from orchestrator.tracking.sinks.config import require_usable
 from rollout.tokenizer import load_tokenizer
 from rollout.weights.weight_files import require_whole
 
@@ -28,6 +29,7 @@ def check_before(
     Raise `FileNotFoundError`, `ValueError`, and `OSError` where the disk is too small.
     """
     check_stages(config, ahead)
+    require_usable(config.tracking.also, config.tracking.wandb)
     if all(one.stage.role is Role.REPORT for one in ahead):
         return []
     model = _model(config, ahead, root, reached)

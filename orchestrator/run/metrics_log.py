@@ -58,6 +58,12 @@ class MetricsRow:
         return {name: " -> ".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in what.items()}
 
     @property
+    def event_line(self) -> str:
+        """What was done to the run and when, in one line; "" without an event."""
+        what = ", ".join(f"{name} {value}" for name, value in self.event_text.items())
+        return f"{self.stage} after step {self.step}: {self.event['kind']} {what}" if self.event else ""
+
+    @property
     def key(self) -> tuple[str, int]:
         """What no other row of measurements has."""
         return self.stage, self.step

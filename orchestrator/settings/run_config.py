@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.binding import BoundEnv, EnvConfig, bind_all
-from envs.core.bounds import not_negative
+from envs.core.bounds import not_negative, one_of
 from envs.core.setting import Kind, identity, required, running, scheduled
 from envs.sandbox.sandbox import SandboxConfig
 from learner.config import LearnerConfig
@@ -16,6 +16,7 @@ from orchestrator.run.retention import CheckpointConfig
 from orchestrator.settings.chosen import ChosenConfig, Placement, ProfileName
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.supervision import SupervisionConfig
+from orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
 from rollout.episodes.worker import RolloutConfig
 from rollout.tokenizer import DeclaredTurns
 
@@ -78,7 +79,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """The MLflow experiment."""
+    """The MLflow experiment, and further places to which a run reports."""
 
     experiment: str = running("temper")
     """Name of the experiment."""
@@ -97,8 +98,16 @@ class TrackingConfig:
     copied; empty for none. null is temper-NAME in a SQLite file and none at a server, which refuses paths of machines."""
     system_s: float = running(30.0)
     """Seconds between two looks at processors, memory, GPUs and power of the driver's machine; 0 for none."""
+    also: list[str] = running([])
+    """Where the run reports beside MLflow: wandb, trackio or both."""
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    trackio: TrackioConfig = field(default_factory=TrackioConfig)
 
     def __post_init__(self) -> None:
+        for place in self.also:
+            one_of("tracking.also", place, SINKS)
+        if len(set(self.also)) < len(self.also):
+            raise ValueError(f"tracking.also={self.also}: name each place once")
         if self.traces is not None and self.traces < 0:
             raise ValueError(f"tracking.traces={self.traces}: give how many episodes of a file are shown, 0 for none")
         not_negative("tracking.system_s", self.system_s)

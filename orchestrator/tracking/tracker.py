@@ -1,6 +1,7 @@
 """Where a run reports to, as those see it who run it; and several such places as one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -48,3 +49,40 @@ class Tracker(Protocol):
     def close(self, ended: Ended) -> None:
         """Send what is left, within a deadline, and end the run."""
         ...
+
+
+class Trackers:
+    """Several places to which a run reports, each told the same."""
+
+    def __init__(self, places: Sequence[Tracker]) -> None:
+        self._places = tuple(places)
+
+    def params(self, values: dict[str, str]) -> None:
+        self._each(lambda place: place.params(values))
+
+    def artifact(self, path: Path) -> None:
+        self._each(lambda place: place.artifact(path))
+
+    def episodes(self, path: Path) -> None:
+        self._each(lambda place: place.episodes(path))
+
+    def describe(self, note: str) -> None:
+        self._each(lambda place: place.describe(note))
+
+    def stage(
+        self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
+    ) -> None:
+        self._each(lambda place: place.stage(name, params, seconds, data=data))
+
+    def model(self, path: Path, facts: dict[str, str]) -> None:
+        self._each(lambda place: place.model(path, facts))
+
+    def close(self, ended: Ended) -> None:
+        """Close them at the same time, so that it takes as long as the slowest."""
+        with ThreadPoolExecutor(len(self._places)) as closing:
+            for done in [closing.submit(place.close, ended) for place in self._places]:
+                done.result()
+
+    def _each(self, tell: Callable[[Tracker], None]) -> None:
+        for place in self._places:
+            tell(place)

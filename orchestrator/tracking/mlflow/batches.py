@@ -78,6 +78,4 @@ def _metrics(row: MetricsRow, of: str | None) -> list[Metric]:
 
 
 def _event(row: MetricsRow) -> RunTag:
-    what = ", ".join(f"{name} {value}" for name, value in row.event_text.items())
-    text = f"{row.stage} after step {row.step}: {row.event and row.event['kind']} {what}"
-    return RunTag(f"event.{round(row.time * 1000)}", text[:LONGEST_VALUE])
+    return RunTag(f"event.{round(row.time * 1000)}", row.event_line[:LONGEST_VALUE])

@@ -1,0 +1,51 @@
+"""The places to which a run reports, from its settings: MLflow, and those of `tracking.also`."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.pipeline.config import Config
+from orchestrator.run.folder import RunDir
+from orchestrator.tracking.mlflow.tracker import MlflowTracker
+from orchestrator.tracking.sinks.sink import SinkRun
+from orchestrator.tracking.sinks.tracker import SinkTracker
+from orchestrator.tracking.tracker import Tracker, Trackers
+
+
+def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) -> Tracker:
+    """Return the tracker of a run, which tells all of its places."""
+    own = MlflowTracker(
+        run_name=config.name,
+        experiment=config.tracking.experiment,
+        metrics=folder.metrics,
+        memory=folder.tracking,
+        uri=config.tracking.uri,
+        local_dir=folder.root.parent,
+        traces=config.tracking.traces,
+        stages=config.tracking.stages,
+        registered=config.tracking.registered_model,
+        say=say,
+    )
+    further = [SinkTracker(sink_run(config, folder, sink), say=say) for sink in config.tracking.also]
+    return Trackers([own, *further]) if further else own
+
+
+def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:
+    """Return what a second place has to know of a run."""
+    wandb, trackio = config.tracking.wandb, config.tracking.trackio
+    return SinkRun(
+        sink=sink,
+        name=config.name,
+        project=(wandb if sink == "wandb" else trackio).project,
+        metrics=str(folder.metrics.absolute()),
+        memory=str((folder.tracking / sink).absolute()),
+        store=str(trackio_store(config)) if sink == "trackio" else "",
+        entity=wandb.entity,
+        uploads=wandb.uploads,
+    )
+
+
+def trackio_store(config: Config) -> Path:
+    """Return the folder of trackio's store."""
+    given = config.tracking.trackio.dir or os.environ.get("TRACKIO_DIR")
+    return Path(given).expanduser().absolute() if given else Path(config.runs_dir).absolute() / "trackio"
