@@ -1,9 +1,13 @@
 """A file of dialogues or preferences is all that a supervised run needs: no environment, before it, in it or after it."""
 
+import asyncio
+import io
 import json
 import math
 import re
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +15,20 @@ import pytest
 import tiny_models
 import torch
 import yaml
-from main_job import finish, rows, start
+from main_job import finish as ended
+from main_job import rows, start
+from replayed_run import PlainTrainer
 from safetensors.torch import load_file
+from test_orchestrator_reporting_budget_curve import Tracked
 
 from orchestrator.__main__ import main
+from orchestrator.deadline import StopFlag
 from orchestrator.mixture import open_mixture
-from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.config import Config, load_config, save_config
+from orchestrator.pipeline.runner import finish, healed
+from orchestrator.run.folder import RunDir
+from orchestrator.run.progress import Progress
+from orchestrator.session.run import Run
 
 CHATS = [
     {"messages": [{"role": "user", "content": f"Twice {n}?"}, {"role": "assistant", "content": f"It is {2 * n}."}]}
@@ -101,22 +113,57 @@ def test_all_that_looks_at_a_run_before_it_takes_one_without_environments(
         open_mixture({}, {}, split="train", seed=1)
 
 
-@pytest.mark.slow
-def test_two_steps_of_each_are_taken_and_told_of(files_alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, output = finish(start([sys.executable, "-m", "orchestrator", "run", str(files_alone)]))
-    assert status == 0, output
-    run, models = files_alone.parent / "runs" / "files", [files_alone.parent / "model"]
+async def stages_of(run: Run, config: Config) -> None:
+    """Run the stages of a run one after the other, its rank in this process."""
+    run.trainer = PlainTrainer(run)
+    try:
+        for one in config.instances:
+            state = run.folder.state()
+            run.folder.store(replace(state, began=state.began | {one.name: str(state.model)}))
+            model = await healed(run, one, config)
+            if model is not None:
+                run.folder.store(replace(run.folder.state(), model=str(model), label=one.name))
+            finish(run, one, 1.0, wanted=2 if one.stage.trains else 0)
+    finally:
+        await run.trainer.close()
+
+
+def require_two_steps(run: Path, begun: Path) -> None:
+    """Two steps of both stages are recorded, their figures are finite, and each stage has changed the weights."""
+    models = [begun]
     for stage in ("sft", "dpo"):
         steps = rows(run, stage)
         assert [row.step for row in steps] == [1, 2]
         assert all(math.isfinite(row.values["train/loss"]) for row in steps)
         models.append(run / "checkpoints" / stage / "000002")
-    begun, after_sft, after_dpo = (load_file(model / "model.safetensors") for model in models)
-    for before, after in ((begun, after_sft), (after_sft, after_dpo)):
+    weights = [load_file(model / "model.safetensors") for model in models]
+    for before, after in pairwise(weights):
+        assert before.keys() == after.keys()
         assert any(not torch.equal(before[name], tensor) for name, tensor in after.items())
+    assert (run / "report.html").is_file()
+
+
+def test_two_steps_of_each_stage_are_taken_on_files_alone(files_alone: Path) -> None:
+    config, folder = load_config(files_alone, []), RunDir(files_alone.parent / "plain")
+    folder.open()
+    save_config(config, folder.config)
+    try:
+        with Progress(stream=io.StringIO()) as progress:
+            run = Run(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+            asyncio.run(stages_of(run, config))
+    finally:
+        folder.close()
+    require_two_steps(folder.root, files_alone.parent / "model")
+
+
+@pytest.mark.slow
+def test_two_steps_of_each_are_taken_and_told_of(files_alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, output = ended(start([sys.executable, "-m", "orchestrator", "run", str(files_alone)]))
+    assert status == 0, output
+    run = files_alone.parent / "runs" / "files"
+    require_two_steps(run, files_alone.parent / "model")
     told = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert [one["name"] for one in told["stages"]] == ["init", "sft", "dpo"]
-    assert (run / "report.html").is_file()
     for command in (["status", str(run)], ["explain", str(run)], ["audit", str(run)], ["plan", str(files_alone)]):
         assert main(command) == 0, capsys.readouterr()
     assert main(["eval", str(run)]) == 2
