@@ -233,6 +233,19 @@ def test_a_browser_that_goes_away_is_not_told_of_and_a_fault_is(capsys: pytest.C
         made.shutdown()
 
 
+def test_a_run_that_has_ended_keeps_the_curves_of_the_stage_that_trained_last(run: RunDir) -> None:
+    MetricsLog(run.metrics).append("eval-rl", 30, {"math/avg_at_k": 0.5})
+    replace(STATUS, stage="report").write(run.root)
+    assert gather(run, now=1007.0).curves == ()
+    run.config.write_text('{"name": "tiny", "stages": ["rl"]}', encoding="utf-8")
+    run.store(replace(run.state(), done={"rl": 60}))
+    run.close()
+    facts = gather(run, now=1007.0)
+    assert facts.finished
+    assert "env/math/reward" in {curve.name for curve in facts.curves}
+    assert facts.newest["env/math/reward"] == 0.3
+
+
 def test_a_run_without_a_status_is_said_to_have_none(tmp_path: Path) -> None:
     facts = gather(RunDir(tmp_path), now=0.0)
     assert (facts.status, facts.running, facts.curves, replace(facts, now=1.0).silent_s) == (None, False, (), None)

@@ -38,7 +38,7 @@ CURVES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A metric over the steps of the present stage; NaN where it was not finite."""
+    """A metric over the steps of the present stage, after the end of the last one with metrics; NaN where not finite."""
 
     name: str
     steps: tuple[int, ...]
@@ -115,6 +115,9 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
     running, status = run.is_held(), read_status(run.root)
     rows = last_rows(run.metrics)
     stage = status.stage if status is not None and status.stage else rows[-1].stage if rows else ""
+    finished = not running and is_finished(run)
+    if finished:  # the report has nothing to draw; the stage that trained last has
+        stage = next((row.stage for row in reversed(rows) if row.event is None and curves_of([row])), stage)
     own = step_rows(rows, stage)
     pace = _pace(own)
     left = None if pace is None or status is None else pace * max(0, status.steps - own[-1].step)
@@ -124,7 +127,7 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
         folder=str(run.root),
         now=now,
         running=running,
-        finished=not running and is_finished(run),
+        finished=finished,
         status=status,
         silent_s=None if status is None else max(0.0, now - status.time),
         seconds_a_step=pace,

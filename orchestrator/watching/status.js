@@ -76,11 +76,12 @@ function gone(told) {
   const text = told.finished ? "The run has ended as planned: all its stages are done." : !told.running
     ? told.silent_s === null ? "No driver holds this run, and none has told anything yet." : `The driver is gone: it told its last ${seconds(told.silent_s)} ago. The same command goes on with the run.`
     : late ? `The driver holds the run and has told nothing for ${seconds(told.silent_s)}.` : "";
-  say(text);
+  say(text, told.finished);
 }
 
-function say(text) {
+function say(text, planned = false) {
   $("gone").textContent = text;
+  $("gone").classList.toggle("planned", planned);
   $("gone").hidden = !text;
 }
 
