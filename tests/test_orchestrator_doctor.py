@@ -13,19 +13,23 @@ from pathlib import Path
 import pytest
 import tiny_models
 from test_system_documents_env import block
+from two_nodes import Nodes
 
 from envs.sandbox.seal_probe import KERNEL
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from orchestrator.__main__ import main
 from orchestrator.cluster.hardware import Hardware, Machine
+from orchestrator.cluster.node_facts import NodeFacts, NodeSeen, ask_nodes, checksum, listen, reach
 from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import ray
+from orchestrator.cluster.this_machine import ROOT, free_port
 from orchestrator.doctor.check import Check, examined
 from orchestrator.doctor.checks import CHECKS, examine, start_notes
 from orchestrator.doctor.disk import check_room, check_speed, measured
 from orchestrator.doctor.finding import Finding, Level, of_error, ok
 from orchestrator.doctor.gpus import check_devices, check_driver, check_kernels, gpus_in_use, read_driver
 from orchestrator.doctor.memory import check_available, check_memory, check_pushes, check_shm
+from orchestrator.doctor.nodes import check_head, check_nodes
 from orchestrator.doctor.packages import check_versions, read_lock
 from orchestrator.doctor.sandbox import check_isolation, tried
 from orchestrator.doctor.store import check_store
@@ -386,6 +390,103 @@ def long_gold(folder: Path) -> Finding:
     return of_demo("environments", "rollout.limits.turn_tokens=20")
 
 
+ALIKE = NodeFacts(
+    versions={"Python": "3.11.7", "vllm": "0.11.1"}, code="4f2a", shm_bytes=8 * GIB, disk_bytes=90 * GIB, disk_share=0.5
+)
+
+
+def beside(node: NodeSeen) -> Finding:
+    """What is found where this node is the second of a cluster."""
+    (found,) = check_nodes([NodeSeen(address="10.0.0.1", facts=ALIKE), node])
+    return found
+
+
+@planted(
+    "cluster", FAILURE, "10.0.0.2 has other versions than 10.0.0.1: vllm 0.10.0 in place of 0.11.1", "make setup there"
+)
+def node_of_other_versions(folder: Path) -> Finding:
+    facts = replace(ALIKE, versions=ALIKE.versions | {"vllm": "0.10.0"})
+    return beside(NodeSeen(address="10.0.0.2", facts=facts))
+
+
+@planted("cluster", FAILURE, "10.0.0.2 has other code than 10.0.0.1: 77aa in place of 4f2a", "same commit")
+def node_of_other_code(folder: Path) -> Finding:
+    return beside(NodeSeen(address="10.0.0.2", facts=replace(ALIKE, code="77aa")))
+
+
+@planted("cluster", WARNING, "the clock of 10.0.0.2 is 3.0 s behind this machine's, to 0.01 s", "time server")
+def slow_clock(folder: Path) -> Finding:
+    return beside(NodeSeen(address="10.0.0.2", facts=ALIKE, ahead_s=-3.0, within_s=0.01))
+
+
+@planted("cluster", FAILURE, "10.0.0.2 can't connect to 10.0.0.1 (timed out)", "open the ports 20000 to 32767")
+def closed_ports(folder: Path) -> Finding:
+    return beside(NodeSeen(address="10.0.0.2", facts=ALIKE, unreached=("10.0.0.1 (timed out)",)))
+
+
+@planted("cluster", WARNING, "/dev/shm of 10.0.0.2 has 64.0 MiB free", "--shm-size")
+def little_shared_memory(folder: Path) -> Finding:
+    return beside(NodeSeen(address="10.0.0.2", facts=replace(ALIKE, shm_bytes=64 * 2**20)))
+
+
+@planted("cluster", WARNING, "10.0.0.2 has 3.0 GiB free, 3.0% of it", "--temp-dir")
+def full_disk(folder: Path) -> Finding:
+    return beside(NodeSeen(address="10.0.0.2", facts=replace(ALIKE, disk_bytes=3 * GIB, disk_share=0.03)))
+
+
+@planted("cluster", FAILURE, "10.0.0.2: it said nothing within 120 s", "start Ray there")
+def silent_node(folder: Path) -> Finding:
+    return beside(NodeSeen(address="10.0.0.2", fault="it said nothing within 120 s"))
+
+
+@planted("cluster", FAILURE, "RAY_ADDRESS=127.0.0.1:1: nobody answers there", "unset RAY_ADDRESS")
+def no_cluster(folder: Path) -> Finding:
+    return check_head("127.0.0.1:1") or ok("")
+
+
+def test_clocks_whose_difference_the_answers_time_explains_are_not_apart() -> None:
+    unsure = NodeSeen(address="10.0.0.2", facts=ALIKE, ahead_s=3.0, within_s=2.5)
+    assert beside(unsure).level is Level.OK
+
+
+def test_a_node_reaches_a_port_that_another_listens_on_and_says_why_it_does_not() -> None:
+    assert reach("127.0.0.1", listen("127.0.0.1")) == ""
+    assert "refused" in reach("127.0.0.1", free_port())
+
+
+def test_the_checksum_of_a_checkout_tells_a_changed_line_and_leaves_tests_aside(tmp_path: Path) -> None:
+    for name in ("learner", "tests", ".venv"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name / "deep" / "one.py").write_text("a = 1\n")
+    before = checksum(tmp_path)
+    for name in ("tests", ".venv"):
+        (tmp_path / name / "deep" / "one.py").write_text("a = 2\n")
+    assert checksum(tmp_path) == before
+    (tmp_path / "learner" / "deep" / "one.py").write_text("a = 2\n")
+    assert checksum(tmp_path) != before
+
+
+@pytest.mark.slow
+def test_the_nodes_of_a_cluster_are_asked_for_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Nodes()
+    try:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        nodes = ask_nodes()
+        assert not ray.is_initialized()
+        assert len(nodes) == 2
+        for node in nodes:
+            assert (node.fault, node.unreached) == ("", ())
+            assert node.facts is not None
+            assert node.facts.versions["ray"] == ray.__version__
+            assert node.facts.code == checksum(ROOT)
+            assert abs(node.ahead_s) <= node.within_s + 0.05  # both have this machine's clock
+            assert node.within_s < 1
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+        assert worst("cluster", Subject()).level is Level.FAILURE
+    finally:
+        cluster.close()
+
+
 @planted("tracking", WARNING, "does not answer", "tracking.uri")
 def no_server(folder: Path) -> Finding:
     return check_store("http://user:password@127.0.0.1:9")
@@ -456,14 +557,13 @@ def test_gold_that_the_model_can_not_say_is_told_from_gold_that_is_wrong(tmp_pat
 def test_the_demo_is_sound_within_20_s_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody is there to be joined
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     began = time.monotonic()
     assert main(["doctor", str(DEMO), f"runs_dir={tmp_path}", "--json"]) == 0
     assert time.monotonic() - began < 20
     found = json.loads(capsys.readouterr().out)
     assert found["failures"] == 0
-    assert {one["check"] for one in found["findings"]} >= {one.name for one in CHECKS} - {"overlap", "rows"}
+    assert {one["check"] for one in found["findings"]} >= {one.name for one in CHECKS} - {"cluster", "overlap", "rows"}
     assert all(one["remedy"] for one in found["findings"] if one["level"] != "ok")
     assert list(tmp_path.iterdir()) == []
     assert not ray.is_initialized()

@@ -1,16 +1,14 @@
 """A run on a cluster of two nodes, of which one is lost with a rollout worker, and another one joins."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 from fault_job import Job, Runs, rows, runs
 from fault_table import saw
 from healing import audited, faults, steps_done, workers
+from two_nodes import Nodes
 
 from orchestrator.supervision.status import read_status
 
@@ -32,37 +30,6 @@ ARGUMENTS = [
 def found() -> Iterator[Runs]:
     with runs() as made:
         yield made
-
-
-class Nodes:
-    """The cluster, spoken to by lines."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("two_nodes.py"))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.address = self._answer("address ")
-
-    def tell(self, what: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{what}\n")
-        self.process.stdin.flush()
-        self._answer("done ")
-
-    def close(self) -> None:
-        """End the cluster, whatever of it is left."""
-        everyone = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.kill()
-        self.process.wait()
-        for one in everyone:
-            if one.is_running():
-                one.kill()
-
-    def _answer(self, head: str) -> str:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(head):
-                return line.removeprefix(head).strip()
-        raise AssertionError("the cluster ended")
 
 
 def serving(job: Job) -> set[int]:

@@ -122,6 +122,7 @@ HOMES = {
         "orchestrator/cluster/ray_cluster.py",
         "orchestrator/cluster/actors.py",
         "orchestrator/cluster/hardware.py",
+        "orchestrator/cluster/node_facts.py",
         "orchestrator/cluster/bundles.py",
         "orchestrator/cluster/rollout_actors.py",
         "orchestrator/cluster/trainer_actors.py",

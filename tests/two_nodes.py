@@ -4,9 +4,42 @@
 they have GPUs, two and one, so that of three actors one lies on the second node.
 """
 
+import subprocess
 import sys
 
+import psutil
 from ray.cluster_utils import Cluster
+
+
+class Nodes:
+    """The cluster, spoken to by lines."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, __file__]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.address = self._answer("address ")
+
+    def tell(self, what: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        self._answer("done ")
+
+    def close(self) -> None:
+        """End the cluster, whatever of it is left."""
+        everyone = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        self.process.wait()
+        for one in everyone:
+            if one.is_running():
+                one.kill()
+
+    def _answer(self, head: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(head):
+                return line.removeprefix(head).strip()
+        raise AssertionError("the cluster ended")
 
 
 def main() -> None:

@@ -21,7 +21,8 @@ EPILOG = """examples:
 
 A line for each check: ok, warning (a run can go on with it) or FAILURE (a run would end by it), and under these what would mend
 it. The exit status is 1 where a line is a failure. The checks that take a moment are made at the start of each run too, which
-says their warnings and failures. A cluster is not joined: what RAY_ADDRESS names is not looked at.
+says their warnings and failures. The nodes of a cluster that RAY_ADDRESS names are asked for what they have, each by one task;
+their GPUs and memory are not looked at.
 """
 STYLES = {"ok": "green", "warning": "yellow", "failure": "red"}
 WIDTH = 14

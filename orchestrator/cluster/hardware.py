@@ -95,7 +95,7 @@ def ask_hardware() -> Hardware:
     """
     if "RAY_ADDRESS" not in os.environ:
         return Hardware(machines=(this_machine(),))
-    with _joined():
+    with joined():
         nodes = [node for node in ray.nodes() if node["Alive"]]
         calls = [_asked(node["NodeID"]) for node in nodes]
         done, late = ray.wait(calls, num_returns=len(calls), timeout=MACHINES_S)
@@ -116,7 +116,7 @@ def _asked(node: str) -> "ray.ObjectRef[Machine]":
 
 
 @contextlib.contextmanager
-def _joined() -> Iterator[None]:
+def joined() -> Iterator[None]:
     """Be a member of the cluster, and leave it again where it was not joined before: the run joins it as it needs."""
     before = ray.is_initialized()
     start_ray(slots=1, min_sandbox_level=0)

@@ -15,6 +15,7 @@ from orchestrator.doctor.model import (
     look_at_tool_calls,
     look_at_turns,
 )
+from orchestrator.doctor.nodes import look_at_nodes
 from orchestrator.doctor.packages import look_at_packages
 from orchestrator.doctor.prompts import look_at_limits, look_at_overlap, look_at_prompts, look_at_rows, look_at_stages
 from orchestrator.doctor.sandbox import look_at_sandbox
@@ -42,6 +43,7 @@ CHECKS = (
     Check(name="open files", look=look_at_open_files, quick=True),
     Check(name="ports", look=look_at_ports, quick=True),
     Check(name="sandbox", look=look_at_sandbox, quick=True),
+    Check(name="cluster", look=look_at_nodes),
     Check(name="model", look=look_at_files, of_run=True),
     Check(name="output layer", look=look_at_output_layer, of_run=True, quick=True, after=MODEL),
     Check(name="kernels", look=look_at_kernels, of_run=True, after=MODEL),

@@ -1,0 +1,195 @@
+"""What each node of a cluster says of itself: what is installed there, its clock, its room, and which nodes it reaches."""
+
+import contextlib
+import hashlib
+import platform
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.cluster.hardware import joined
+from orchestrator.cluster.this_machine import ROOT, free_port
+
+START_S = 120.0
+"""How long the nodes may take to say what they have: each starts a process for it."""
+ANSWER_S = 20.0
+"""How long they may take for each question after that."""
+CONNECT_S = 3.0
+LOOKS = 3
+"""How often each clock is looked at; the quickest answer counts."""
+PACKAGES = ("torch", "vllm", "ray", "transformers", "deepspeed")
+"""Those that processes of a run on several nodes must have alike: they send each other objects, weights and tensors."""
+SHM = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What a node has. Bytes are free ones."""
+
+    versions: dict[str, str]
+    """Of Python and of packages; "none" of one that is missing."""
+    code: str
+    """A checksum of the checkout's Python files."""
+    shm_bytes: int | None
+    """None where there is no /dev/shm."""
+    disk_bytes: int
+    """On the disk of temporary files, where Ray puts what its memory has no room for."""
+    disk_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeen:
+    """A node as the driver sees it: by its address, with what it said, or why it said nothing."""
+
+    address: str
+    facts: NodeFacts | None = None
+    fault: str = ""
+    ahead_s: float = 0.0
+    """How far its clock is ahead of the driver's, give or take `within_s`: half of the time until the answer was there."""
+    within_s: float = 0.0
+    unreached: tuple[str, ...] = ()
+    """Addresses of nodes to which it could not connect, each with the reason."""
+
+
+def node_facts() -> NodeFacts:
+    """Return what this node has."""
+    disk = shutil.disk_usage(tempfile.gettempdir())
+    return NodeFacts(
+        versions={"Python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        code=checksum(ROOT),
+        shm_bytes=shutil.disk_usage(SHM).free if SHM.is_dir() else None,
+        disk_bytes=disk.free,
+        disk_share=disk.free / disk.total,
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def checksum(root: Path) -> str:
+    """Return a checksum of the Python files in the folders of a checkout, by their places and contents, without its tests."""
+    digest = hashlib.sha256()
+    for path in sorted(root.glob("*/**/*.py")):
+        place = path.relative_to(root)
+        if not place.parts[0].startswith(".") and place.parts[0] != "tests":
+            digest.update(f"{place}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def listen(address: str) -> int:
+    """Listen on a port of an address of this node, in a thread, for as long as others may take; return the port."""
+    port = free_port(address)
+    server = socket.create_server((address, port))
+    server.settimeout(ANSWER_S)
+
+    def answer() -> None:
+        with server, contextlib.suppress(OSError):
+            while True:
+                server.accept()[0].close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    return port
+
+
+def reach(address: str, port: int) -> str:
+    """Return why this node can't connect to a port; empty where it can."""
+    try:
+        socket.create_connection((address, port), timeout=CONNECT_S).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def ask_nodes() -> list[NodeSeen]:
+    """Return what each node of the cluster says that RAY_ADDRESS names, the driver's own first.
+
+    Raise `ConnectionError` or `RuntimeError` where it can't be joined.
+    """
+    with joined():
+        here = ray.get_runtime_context().get_node_id()
+        alive = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeID"] != here)
+        nodes = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in alive}
+        told = _all({node: _on(node, node_facts) for node in nodes}, START_S)
+        well = [node for node in nodes if not isinstance(told[node], str)]
+        clocks = {node: _clock(node) for node in well}
+        unreached = _unreached({node: nodes[node] for node in well})
+        return [
+            NodeSeen(
+                address=address,
+                facts=told[node],
+                ahead_s=clocks[node][0],
+                within_s=clocks[node][1],
+                unreached=unreached[node],
+            )
+            if node in well
+            else NodeSeen(address=address, fault=str(told[node]))
+            for node, address in nodes.items()
+        ]
+
+
+def _on(node: str, function: Callable[..., Any], *arguments: Any) -> "ray.ObjectRef[Any]":
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    asked: ray.ObjectRef[Any] = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function).remote(
+        *arguments
+    )
+    return asked
+
+
+def _all(calls: dict[str, "ray.ObjectRef[Any]"], limit_s: float) -> dict[str, Any]:
+    """Return what each node answers, or as text why it did not."""
+    ray.wait(list(calls.values()), num_returns=len(calls), timeout=limit_s)
+    return {node: _answer(call, limit_s) for node, call in calls.items()}
+
+
+def _answer(call: "ray.ObjectRef[Any]", limit_s: float) -> Any:
+    try:
+        return ray.get(call, timeout=0)
+    except ray.exceptions.GetTimeoutError:
+        return f"it said nothing within {limit_s:.0f} s"
+    except Exception as error:  # whatever goes wrong on another machine
+        return str(error).strip().splitlines()[-1] or type(error).__name__
+
+
+def _clock(node: str) -> tuple[float, float]:
+    """Return how far a node's clock is ahead, in seconds, and what that may be off by: the least of some looks."""
+    found = []
+    for _ in range(LOOKS):
+        began = time.time()
+        its = _all({node: _on(node, time.time)}, ANSWER_S)[node]
+        half = (time.time() - began) / 2
+        if isinstance(its, float):
+            found.append((its - began - half, half))
+    return min(found, key=lambda one: one[1], default=(0.0, ANSWER_S))
+
+
+def _unreached(nodes: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return to which of the others each node can't connect: in a ring, so that each listens and connects once."""
+    ports = _all({node: _on(node, listen, address) for node, address in nodes.items()}, ANSWER_S)
+    ring = dict(zip(nodes, [*list(nodes)[1:], *list(nodes)[:1]], strict=True)) if len(nodes) > 1 else {}
+    calls = {
+        node: _on(node, reach, nodes[other], ports[other])
+        for node, other in ring.items()
+        if isinstance(ports[other], int)
+    }
+    said = _all(calls, ANSWER_S) if calls else {}
+    deaf = {node: str(port) for node, port in ports.items() if not isinstance(port, int)}
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(nodes, ())
+    for node, other in ring.items():
+        why = deaf.get(other) or said.get(node, "")
+        if why:
+            found[node] = (f"{nodes[other]} ({why})",)
+    return found
