@@ -1,6 +1,7 @@
 """What several engines did, taken together."""
 
 from rollout.engines.protocol import EngineStats
+from rollout.engines.vllm_stats import StatsRecorder
 
 
 def test_requests_and_tokens_add_up_over_engines_and_the_use_of_the_cache_is_their_mean() -> None:
@@ -15,6 +16,7 @@ def test_requests_and_tokens_add_up_over_engines_and_the_use_of_the_cache_is_the
         preemptions=2,
         drafted_tokens=12,
         accepted_tokens=5,
+        busy_s=1.5,
     )
     idle = EngineStats()
     assert EngineStats.together([one, one, idle]) == EngineStats(
@@ -28,5 +30,29 @@ def test_requests_and_tokens_add_up_over_engines_and_the_use_of_the_cache_is_the
         preemptions=4,
         drafted_tokens=24,
         accepted_tokens=10,
+        busy_s=3.0,
     )
     assert EngineStats.together([]) == idle
+
+
+def test_an_engine_is_busy_while_it_has_a_request_and_does_not_stand_still() -> None:
+    now = [0.0]
+    stats = StatsRecorder(clock=lambda: now[0])
+
+    def at(second: float) -> None:
+        now[0] = second
+
+    at(3.0)  # idle until here
+    with stats.at_work():
+        at(5.0)
+        with stats.at_work():
+            at(6.0)
+            stats.stand(still=True)
+            at(9.0)
+            stats.stand(still=False)
+            at(10.0)
+        assert stats.take().busy_s == 3.0 + 1.0
+        at(12.0)
+    at(20.0)
+    assert stats.take().busy_s == 2.0
+    assert stats.take().busy_s == 0.0

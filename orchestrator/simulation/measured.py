@@ -1,8 +1,8 @@
 """Speeds and lengths of a run that was made, read from its metrics and trajectories.
 
 Of an engine two numbers are found by least squares over the steps: a pass takes a + b n seconds with n sequences, so an engine
-is busy for a * passes + b * tokens in a step. At lag 0 it is busy while the loop waits for groups, above it all the step long,
-less the loads: where the learner hardly waits they may have stood idle, which is said beside the speeds.
+is busy for a * passes + b * tokens in a step. The engines say themselves how long they were: what they stood idle for want of
+work, as where the learner is the limit, makes them no slower.
 """
 
 import json
@@ -19,9 +19,6 @@ from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsRow, read_metrics
 from orchestrator.simulation.speeds import START_S, Speeds
 from rollout.weights.transports.catalog import transport_kind
-
-WAITING = 0.1
-"""The share of a step that the learner waits, below which the engines may have stood idle at lag 1 or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +69,7 @@ def measured_speeds(
     config = planner.config
     engines = config.rollout.workers
     beside_s = _mean(rows, "episode/step_s") + _mean(rows, "episode/rest_s")
-    fixed, each = engine_pass(rows, engines=engines, lag=work.lag > 0, beside_s=beside_s)
+    fixed, each = engine_pass(rows, engines=engines)
     answers = sum(row.values["rollout/answers"] for row in rows)
     sampled = sum(row.values["rollout/tokens_per_s"] * row.values["time/step_s"] for row in rows)
     learning = sum(row.values["time/learn_s"] + row.values["time/batch_s"] for row in rows)
@@ -84,32 +81,23 @@ def measured_speeds(
         load_s=_mean(rows, "push/load_s"),
         transport=transport_kind(config.learner.transport).name,
         prompt_tokens=work.prompt_tokens,
-        source=f"measured by {run}{unsure(rows, lag=work.lag > 0)}",
+        source=f"measured by {run}",
         beside_s=beside_s,
         between_s=_mean(rows, "time/log_s") + _mean(rows, "time/save_s"),
         start_s=start_s,
     )
 
 
-def unsure(rows: Sequence[MetricsRow], *, lag: bool) -> str:
-    """Return why the engines of these steps may be faster than they seem; empty where they worked all the time."""
-    share = _mean(rows, "time/wait_s") / _mean(rows, "time/step_s")
-    if not lag or share >= WAITING:
-        return ""
-    return (
-        f" (its learner waited only {100 * share:.0f} % of a step: the engines may have stood idle and be faster than is "
-        f"simulated; measure them by a run with max_lag: 0)"
-    )
-
-
-def engine_pass(rows: Sequence[MetricsRow], *, engines: int, lag: bool, beside_s: float) -> tuple[float, float]:
+def engine_pass(rows: Sequence[MetricsRow], *, engines: int) -> tuple[float, float]:
     """Return a and b of a pass of a + b n seconds, neither below 0.
 
-    Raise `ValueError` where the steps have no pass.
+    Raise `ValueError` where the steps have no pass, or do not say how long engines were busy.
     """
-    points = [_point(row, engines=engines, lag=lag, beside_s=beside_s) for row in rows]
-    if not any(passes for passes, _, _ in points):
-        raise ValueError("the steps of the run have no engine/passes, by which engines are measured")
+    points = [_point(row, engines=engines) for row in rows]
+    if not any(passes and busy_s for passes, _, busy_s in points):
+        raise ValueError(
+            "the steps of the run have no engine/passes or no engine/busy_s, by which engines are measured"
+        )
     pp = sum(p * p for p, _, _ in points)
     pt = sum(p * t for p, t, _ in points)
     tt = sum(t * t for _, t, _ in points)
@@ -124,11 +112,10 @@ def engine_pass(rows: Sequence[MetricsRow], *, engines: int, lag: bool, beside_s
     return min(by_pass, by_token, key=lambda one: sum((one[0] * p + one[1] * t - s) ** 2 for p, t, s in points))
 
 
-def _point(row: MetricsRow, *, engines: int, lag: bool, beside_s: float) -> tuple[float, float, float]:
-    """Return passes, tokens and busy seconds of an engine in a step."""
-    values = row.values
-    busy = values["time/step_s"] - values["push/load_s"] if lag else values["time/wait_s"] - beside_s
-    return values["engine/passes"] / engines, values["engine/sampled_tokens"] / engines, max(0.0, busy)
+def _point(row: MetricsRow, *, engines: int) -> tuple[float, float, float]:
+    """Return passes, tokens and busy seconds of an engine in a step, in the mean over the engines."""
+    passes, tokens, busy_s = (row.values.get(f"engine/{name}", 0.0) for name in ("passes", "sampled_tokens", "busy_s"))
+    return passes / engines, tokens / engines, busy_s / engines
 
 
 def recorded_groups(path: Path) -> list[tuple[int, ...]]:

@@ -75,7 +75,8 @@ class EngineStats:
 
     `running` and `waiting` are the requests that were generated and that waited for room in a pass, `cache_use` is the share
     of the key-value cache that was taken: means over the `passes`. The others are sums; a request that lost its room to
-    another and is computed again is a preemption. Of the tokens that were guessed ahead some were accepted.
+    another and is computed again is a preemption. Of the tokens that were guessed ahead some were accepted. `busy_s` are the
+    seconds in which it had a request and did not stand still for weights or asleep.
     """
 
     passes: int = 0
@@ -88,6 +89,7 @@ class EngineStats:
     preemptions: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    busy_s: float = 0.0
 
     @classmethod
     def together(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
@@ -103,6 +105,7 @@ class EngineStats:
             preemptions=sum(one.preemptions for one in engines),
             drafted_tokens=sum(one.drafted_tokens for one in engines),
             accepted_tokens=sum(one.accepted_tokens for one in engines),
+            busy_s=sum(one.busy_s for one in engines),
         )
 
 

@@ -119,7 +119,8 @@ class VllmEngine:
         if request.limit is not None:
             self._limited[name] = request
         try:
-            sampled = await self._output(prompt, request_params(request, ends=self._ends), name)
+            with self._stats.at_work():
+                sampled = await self._output(prompt, request_params(request, ends=self._ends), name)
             ids = tuple(sampled.token_ids)
             forced_T = self._forced_marks(name, ids)
         finally:
@@ -198,7 +199,9 @@ class VllmEngine:
 
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         """See `Engine.occupy`."""
+        self._stats.stand(still=True)
         await self._sleep.occupy(weights=weights, cache=cache, limit_s=limit_s)
+        self._stats.stand(still=not self._sleep.cache)
 
     async def holding(self) -> Holding:
         """See `Engine.holding`."""
@@ -263,6 +266,7 @@ class VllmEngine:
 
     async def _load(self, source: dict[str, Any], version: WeightVersion) -> None:
         await self._llm.pause_generation(mode="keep", clear_cache=False)
+        self._stats.stand(still=True)
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
         if "coming" in source and (failure := max(await self._llm.collective_rpc("weight_failure"))):
@@ -272,6 +276,7 @@ class VllmEngine:
         self._served += 1
         if self._sleep.cache:  # else it goes on when it wakes
             await self._llm.resume_generation()
+            self._stats.stand(still=False)
 
     async def version(self) -> WeightVersion:
         """Return the version of the weights in use."""

@@ -1,6 +1,8 @@
 """What vLLM counts while it runs, summed up between two looks at it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -19,9 +21,15 @@ class StatsRecorder(StatLoggerBase):
         engine_index: int = 0,
         *,
         on_pass: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """The first two are what vLLM gives; `on_pass` is called after each pass."""
         self._on_pass = on_pass
+        self._clock = clock
+        self._requests = 0
+        self._still = False
+        self._counted = clock()
+        self._busy_s = 0.0
         self._clear()
 
     def _clear(self) -> None:
@@ -53,11 +61,34 @@ class StatsRecorder(StatLoggerBase):
             self._sampled_tokens += iteration_stats.num_generation_tokens
             self._preemptions += iteration_stats.num_preempted_reqs
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Count a request as the engine's work within the block."""
+        self._count()
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._count()
+            self._requests -= 1
+
+    def stand(self, *, still: bool) -> None:
+        """Count no time as work from now on, whatever requests there are, or again."""
+        self._count()
+        self._still = still
+
+    def _count(self) -> None:
+        now = self._clock()
+        if self._requests and not self._still:
+            self._busy_s += now - self._counted
+        self._counted = now
+
     def log_engine_initialized(self) -> None:
         """Write nothing: vLLM asks for it."""
 
     def take(self) -> EngineStats:
         """Return what was recorded since the last call."""
+        self._count()
         passes = max(1, self._passes)
         stats = EngineStats(
             passes=self._passes,
@@ -70,6 +101,8 @@ class StatsRecorder(StatLoggerBase):
             preemptions=self._preemptions,
             drafted_tokens=self._drafted_tokens,
             accepted_tokens=self._accepted_tokens,
+            busy_s=self._busy_s,
         )
         self._clear()
+        self._busy_s = 0.0
         return stats
