@@ -108,20 +108,22 @@ def _seconds(planner: Planner, work: Work, rows: list[MetricsRow], rates: Rates 
     if rates is None:
         return []
     time = planner.step(rates, work)
-    measured = {name: _mean(rows, f"time/{name}") for name in ("step_s", "learn_s", "wait_s")}
-    figures = [
-        Compared(name="seconds of learning", predicted=time.learn_s, measured=measured["learn_s"]),
-        Compared(name="seconds of a step", predicted=time.step_s, measured=measured["step_s"]),
+    measured = {name: _mean(rows, f"time/{name}_s") for name in ("step", "learn", "wait", "publish")}
+    busy_s = _mean(rows, "engine/busy_s") / planner.wanted.engines
+    return [
+        Compared(
+            name="seconds of generating", predicted=time.generate_s, measured=busy_s if work.lag else measured["wait"]
+        ),
+        Compared(name="seconds of learning", predicted=time.learn_s, measured=measured["learn"]),
+        Compared(name="seconds of publishing", predicted=time.publish_s, measured=measured["publish"]),
+        Compared(name="seconds of a load", predicted=time.load_s, measured=_mean(rows, "push/load_s")),
+        Compared(name="seconds of a step", predicted=time.step_s, measured=measured["step"]),
         Compared(
             name="sampled tokens a second",
             predicted=time.sampled_per_s,
-            measured=_mean(rows, "engine/sampled_tokens") / measured["step_s"],
+            measured=_mean(rows, "engine/sampled_tokens") / measured["step"],
         ),
     ]
-    if not work.lag:
-        alone = Compared(name="seconds of generating", predicted=time.generate_s, measured=measured["wait_s"])
-        return [alone, *figures]
-    return figures
 
 
 def _mean(rows: list[MetricsRow], name: str) -> float:

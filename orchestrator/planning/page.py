@@ -8,6 +8,7 @@ from orchestrator.planning.limits import Limit, size
 from orchestrator.planning.memory.engine_memory import EngineMemory
 from orchestrator.planning.memory.rank_memory import RankMemory
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.seconds.rates import Slowdown
 
 WIDTHS = (14, 36)
 ROWS = (
@@ -152,6 +153,11 @@ def _time(plan: Plan) -> Iterator[str]:
         f"{time.sampled_per_s:,.0f} tokens/s in all, {rates.sampled_per_s:,.0f} an engine, {rates.trained_per_s:,.0f} the "
         f"learner ({rates.source})"
     )
+    if rates.slowdown != Slowdown():
+        yield (
+            f"                at once the engines take {rates.slowdown.engines:.2f} times as long, the learner "
+            f"{rates.slowdown.learner:.2f} times"
+        )
     hours = f", {time.hours * plan.gpus:,.0f} GPU hours" if plan.gpus else ""
     cost = "" if plan.cost is None else f", {plan.cost:,.0f} at the price given"
     yield (

@@ -23,8 +23,18 @@ STATE_TRAFFIC = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """How many times as long each side takes for its work while the other one works too: 1 with devices of its own, 2 for both
+    where they have one core by turns.
+    """
+
+    engines: float = 1.0
+    learner: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What one engine and all ranks do in a second, and what a push takes."""
+    """What one engine and all ranks do in a second, and what a push takes, each side with nothing beside it."""
 
     sampled_per_s: float
     """Tokens that an engine samples a second, prompts computed beside them."""
@@ -40,6 +50,10 @@ class Rates:
     """What the engines take for it, while they generate nothing."""
     source: str
     """Where the rates are from."""
+    batch_s: float = 0.0
+    """What the driver takes to make a step's batches, before the learner begins."""
+    slowdown: Slowdown = Slowdown()
+    """What both sides cost each other at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """The seconds of a step, of a run, and what that costs.
 
-With G for generating, L for learning and publishing, and D for the load that pauses the engines, a step takes G + L + D where
-`max_lag` is 0, and max(G + D, L) above it, where both sides work at once. Halves of one GPU compute by turns: there both sides
-add up at any lag.
+With G for generating, L for batches, learning and publishing, and D for the load that pauses the engines, a step takes
+G + L + D where `max_lag` is 0. Above it both sides work at once: max(G + D, L) where each has devices of its own. Halves of one
+GPU compute by turns: there both sides add up at any lag. Sides that share cores, or what cores share, slow each other down: see
+`overlapped`.
 """
 
 from dataclasses import dataclass
 
-from orchestrator.planning.seconds.rates import Rates
+from orchestrator.planning.seconds.rates import Rates, Slowdown
 from orchestrator.planning.seconds.work import Work
 
 
@@ -54,15 +55,33 @@ def step_time(rates: Rates, work: Work, *, engines: int, one_device: bool = Fals
     together = work.sampled / engines / rates.sampled_per_s
     generate_s = together if work.lag else max(together, longest_s)
     learn_s = work.epochs * work.trained / rates.trained_per_s + rates.updates_s
-    first, second = generate_s + rates.load_s, learn_s + rates.publish_s
+    first, second = generate_s + rates.load_s, rates.batch_s + learn_s + rates.publish_s
+    step_s, slower = first + second + shift_s, Slowdown()
+    if work.lag and not one_device:
+        step_s, slower = overlapped(first, second, rates.slowdown)
     return StepTime(
         rates=rates,
         work=work,
-        generate_s=generate_s,
-        learn_s=learn_s,
-        publish_s=rates.publish_s,
-        load_s=rates.load_s,
+        generate_s=generate_s * slower.engines,
+        learn_s=learn_s * slower.learner,
+        publish_s=rates.publish_s * slower.learner,
+        load_s=rates.load_s * slower.engines,
         shift_s=shift_s,
-        step_s=max(first, second) if work.lag and not one_device else first + second + shift_s,
+        step_s=step_s,
         longest_s=longest_s,
     )
+
+
+def overlapped(engines_s: float, learner_s: float, slowdown: Slowdown) -> tuple[float, Slowdown]:
+    """Return the seconds of a step of sides that work at once, and how many times as long as alone each takes in it.
+
+    `engines_s` and `learner_s` are what each takes alone. In steady state the side that takes longer beside the other is never
+    idle, and the other works only beside it: for its slowdown times its own seconds, of which the first loses all but
+    1 / its own slowdown.
+    """
+    engines, learner = slowdown.engines, slowdown.learner
+    if engines_s * engines >= learner_s * learner:
+        step_s = engines_s + learner_s * learner * (1 - 1 / engines)
+        return step_s, Slowdown(engines=step_s / engines_s, learner=learner)
+    step_s = learner_s + engines_s * engines * (1 - 1 / learner)
+    return step_s, Slowdown(engines=engines, learner=step_s / learner_s)
