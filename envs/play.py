@@ -9,7 +9,7 @@ import gymnasium
 from envs.catalog import make_env
 from envs.core.env_ref import EnvRef
 from envs.core.errors import EnvironmentFault
-from envs.core.step_result import StepResult, checked, from_gymnasium, messages_in
+from envs.core.step_result import StepResult, checked, from_gymnasium, messages_in, spans_of_step
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
@@ -51,9 +51,12 @@ class Play:
             env = self._opened
             if cut and isinstance(env.unwrapped, TaskEnv) and not parsed.readable:
                 return self._over(self._cut(env, cut, parsed.text))
-            result = self._answered(env, parsed)
+            with spans_of_step() as spans:
+                result = self._answered(env, parsed)
+            result = replace(result, tool_spans=tuple(spans))
             if cut and not result.done:
-                result = replace(self._cut(env, cut, ""), messages=result.messages)
+                ended = self._cut(env, cut, "")
+                result = replace(ended, messages=result.messages, tool_spans=result.tool_spans)
             return self._over(result)
 
     def cut(self, limit: str) -> StepResult:

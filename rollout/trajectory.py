@@ -9,6 +9,7 @@ from enum import Enum
 from functools import total_ordering
 
 from envs.core.failure import Failure, FailureKind
+from envs.core.step_result import ToolSpan
 from envs.core.task import Message, Task
 from rewards.verdict import Verdict, correctness
 from rollout.expert_choices import Choices
@@ -118,7 +119,7 @@ class Turn:
     `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
     `experts` are the expert choices that the engine recorded, of shape (ids, expert layers, experts of a token), a row for
     each of `context_ids` and `sampled_ids`; -1 for an id that it did not process. None where it recorded none.
-    `times` are those of this turn alone.
+    `times` are those of this turn alone, `tool_spans` the tool calls in its `step_s`, as far as the environment tells them.
     """
 
     context_ids: Ids
@@ -134,6 +135,7 @@ class Turn:
     faults: tuple[TurnFault, ...] = ()
     experts: Choices | None = field(default=None, compare=False)
     times: Times = field(default=NO_TIME, compare=False)
+    tool_spans: tuple[ToolSpan, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         count = len(self.sampled_ids)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.core.failure import Failure, FailureKind
+from envs.core.step_result import ToolSpan
 from envs.core.task import Task
 from rewards.verdict import Outcome, Verdict
 from rollout.expert_choices import from_json, to_json
@@ -39,6 +40,12 @@ def times_to_json(times: Times) -> dict[str, float]:
     return {name: round(seconds, 4) for name, seconds in asdict(times).items()}
 
 
+def tool_span_to_json(span: ToolSpan) -> dict[str, Any]:
+    """Return a tool call as plain JSON data, its times to the microsecond."""
+    times = {"began_s": round(span.began_s, 6), "seconds": round(span.seconds, 6)}
+    return {"name": span.name, "arguments": span.arguments} | times
+
+
 def turn_to_json(turn: Turn) -> dict[str, Any]:
     """Return a turn as plain JSON data; the log-probability of a forced token is null."""
     return {
@@ -57,11 +64,12 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "faults": [fault.value for fault in turn.faults],
         "experts": to_json(turn.experts),
         "times": times_to_json(turn.times),
+        "tool_spans": [tool_span_to_json(span) for span in turn.tool_spans],
     }
 
 
 def turn_from_json(data: dict[str, Any]) -> Turn:
-    """Return what `turn_to_json` wrote."""
+    """Return what `turn_to_json` wrote. Files of before calls were timed have none of them."""
     return Turn(
         context_ids=as_ids(data["context_ids"]),
         sampled_ids=as_ids(data["sampled_ids"]),
@@ -78,6 +86,7 @@ def turn_from_json(data: dict[str, Any]) -> Turn:
         faults=tuple(TurnFault(fault) for fault in data["faults"]),
         experts=from_json(data["experts"]),
         times=Times(**data["times"]),
+        tool_spans=tuple(ToolSpan(**span) for span in data.get("tool_spans", ())),
     )
 
 

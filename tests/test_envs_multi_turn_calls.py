@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,17 @@ def test_a_result_of_an_earlier_turn_counts_but_a_turn_needs_calls(tmp_path: Pat
 def test_the_model_is_told_what_its_calls_return(tmp_path: Path) -> None:
     play = Play(task_of(tmp_path, category="multi_turn_long_context"))
     play.begin()
-    told = []
+    told, spans = [], []
     for text in (said(DOCS, DOCS, LS), said(("rm", {"name": "docs", "often": 2})), said(("rm", {}), ("cp", {}))):
-        told += [message["content"] for message in play.turn(parse_turn(text, thinks=False)).messages]
+        began = time.monotonic()
+        result = play.turn(parse_turn(text, thinks=False))
+        took = time.monotonic() - began
+        told += [message["content"] for message in result.messages]
+        spans += [(span.name, span.arguments) for span in result.tool_spans]
+        edges = [edge for span in result.tool_spans for edge in (span.began_s, span.began_s + span.seconds)]
+        assert edges == sorted(edges)
+        assert 0 < edges[0] <= edges[-1] < took
+    assert spans == [DOCS, DOCS, LS, ("rm", {"name": "docs", "often": 2}), ("rm", {}), ("cp", {})]
     assert told[:3] == ["None", '{"error": "docs is there already"}', '{"names": ["docs", "long", "old"]}']
     assert told[3] == "Error during execution: once is enough"
     assert told[4].startswith("Error during execution: ")

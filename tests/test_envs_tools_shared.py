@@ -1,5 +1,6 @@
 """Tools that environments share: they answer, their errors go back to the model, the episode goes on."""
 
+import time
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ from bound import made
 
 from envs.binding import EnvConfig, bind
 from envs.core.task import Task
-from envs.core.turn_text import call_message, turn_text
+from envs.core.turn_text import call_message, parse_turn, turn_text
+from envs.play import Play
 from envs.source import open_source
 
 
@@ -56,6 +58,24 @@ def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -
         "error: unknown tool; there are calculator",
         "4",
     ]
+
+
+def test_each_call_of_a_turn_is_timed_alone_and_a_call_that_cant_be_read_has_no_name() -> None:
+    play = Play(task_with(["calculator", "python"]))
+    play.begin()
+    sleeps = ("python", {"code": "import time\ntime.sleep(0.3)\nprint(1)"})
+    text = turn(sleeps, ("calculator", {"expression": "1+1"})) + "<tool_call>{</tool_call>"
+    began = time.monotonic()
+    result = play.turn(parse_turn(text, thinks=True))
+    took = time.monotonic() - began
+    play.close()
+    assert [message["content"] for message in result.messages][:2] == ["1\n", "2"]
+    slow, quick, unread = result.tool_spans
+    assert [(one.name, one.arguments) for one in (slow, quick)] == [sleeps, ("calculator", {"expression": "1+1"})]
+    assert (unread.name, unread.arguments) == ("", {})
+    assert 0.3 <= slow.seconds <= took
+    assert quick.seconds < 0.1
+    assert 0 <= slow.began_s < slow.began_s + slow.seconds <= quick.began_s <= unread.began_s <= took
 
 
 def test_without_a_shared_tool_a_call_is_no_answer() -> None:

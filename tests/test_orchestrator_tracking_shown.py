@@ -96,6 +96,20 @@ def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> Non
     ]
     assert [part.inputs for part in episode.parts[1:3]] == [{"key": "0"}, {"key": "1"}]
     assert [part.outputs for part in episode.parts[1:3]] == ["value 0", "value 1"]
+    timed = row("shop", reward=1.0, calls=2)
+    timed["turns"][0]["tool_spans"] = [
+        {"name": "get", "arguments": {"key": 0}, "began_s": 0.125, "seconds": 0.25},
+        {"name": "", "arguments": {}, "began_s": 0.375, "seconds": 0.0},
+    ]
+    calls = episode_of(timed, 4, ended=100.0).parts[1:3]
+    assert [(part.name, (part.began - 96_000_000_000) / 1e9, (part.ended - part.began) / 1e9) for part in calls] == [
+        ("get", 1.875, 0.25),
+        ("tool call 2", 2.125, 0.0),
+    ]
+    assert [(part.inputs, part.outputs) for part in calls] == [
+        ({"key": 0}, "value 0"),
+        (timed["turns"][0]["answer"], "value 1"),
+    ]
     assert [message["role"] for message in episode.parts[3].inputs["messages"]] == ["user", "assistant", "tool", "tool"]
     assert (episode.scores, episode.tokens, episode.failure) == ({"reward": 1.0, "correct": 1.0}, (4, 2), None)
     lost = episode_of(row("shop", reward=None), 0, ended=100.0)

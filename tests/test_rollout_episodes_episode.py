@@ -106,6 +106,9 @@ def test_the_expert_of_a_multi_turn_environment_is_rewarded_through_the_whole_st
     whole = [i for turn in trajectory.turns for i in (*turn.context_ids, *turn.sampled_ids)]
     assert TOKENIZER.decode(whole).count("<|im_start|>assistant") == 3
     assert trajectory.turns[0].observation
+    for turn in trajectory.turns:
+        assert len(turn.tool_spans) == len(turn.observation)
+        assert all(0 <= span.began_s < span.began_s + span.seconds <= turn.times.step_s for span in turn.tool_spans)
 
 
 def test_a_turn_limit_ends_an_episode() -> None:

@@ -79,6 +79,8 @@ def test_an_expert_behind_a_server_earns_1_with_tools() -> None:
     calls = [call["id"] for message in last for call in message.get("tool_calls", ())]
     assert calls == results
     assert len(results) == len(set(results)) >= 1
+    spans = [span for turn in answer.turns for span in turn.tool_spans]
+    assert [span.name for span in spans] == [call["function"]["name"] for m in last for call in m.get("tool_calls", ())]
 
 
 def test_calls_and_thoughts_that_the_server_left_in_the_text_are_read_there() -> None:

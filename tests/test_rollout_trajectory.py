@@ -9,6 +9,7 @@ import numpy as np
 
 from envs.core.env_ref import EnvRef
 from envs.core.failure import Failure, FailureKind
+from envs.core.step_result import ToolSpan
 from envs.core.task import Task
 from rewards.verdict import Outcome, Verdict
 from rollout.token_arrays import as_floats, as_ids, as_marks, every
@@ -33,9 +34,13 @@ def test_a_turn_is_read_back_as_it_was_written_times_included() -> None:
         text="a",
         thought=Thought(tokens=0, answer_tokens=1, closed=Closed.NONE),
         times=Times(queue_s=0.1, generate_s=0.25, step_s=1.5),
+        tool_spans=(ToolSpan(name="get", arguments={"key": ["a", 1]}, began_s=0.25, seconds=0.000125),),
     )
-    again = turn_from_json(json.loads(json.dumps(turn_to_json(turn))))
-    assert (again, again.times) == (turn, turn.times)
+    written = json.loads(json.dumps(turn_to_json(turn)))
+    again = turn_from_json(written)
+    assert (again, again.times, again.tool_spans) == (turn, turn.times, turn.tool_spans)
+    del written["tool_spans"]  # as before calls were timed
+    assert turn_from_json(written).tool_spans == ()
 
 
 def test_times_add_up() -> None:

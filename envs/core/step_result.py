@@ -1,8 +1,13 @@
-"""What an environment answers to a turn, checked where it enters: anybody may have written the environment."""
+"""What an environment answers to a turn, checked where it enters: anybody may have written the environment. And when each tool
+call of its step ran: it carries a call out inside `tool_span`, and whoever plays the episode collects the `spans_of_step`.
+"""
 
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +15,7 @@ import numpy as np
 
 from envs.core.errors import EnvironmentFault, GraderError
 from envs.core.task import Message
+from envs.core.turn_text import BadCall, Call
 from rewards.verdict import Outcome, Verdict
 
 GymStep = tuple[str, float, bool, bool, dict[str, Any]]
@@ -17,10 +23,24 @@ GymStep = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpan:
+    """One tool call: what was called, when it began, in seconds since the environment's step did, and what it took.
+
+    A call that could not be read has no name.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    began_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """The answer to one turn: `messages` while the episode goes on, a reward and a verdict where it is over.
 
-    `out_of_turns` says that it is over because a limit cut it off.
+    `out_of_turns` says that it is over because a limit cut it off. `tool_spans` are the tool calls that it carried out, as far
+    as the environment tells them (`tool_span`).
     """
 
     reward: float = 0.0
@@ -28,6 +48,7 @@ class StepResult:
     out_of_turns: bool = False
     verdict: Verdict = field(default_factory=Verdict)
     messages: tuple[Message, ...] = ()
+    tool_spans: tuple[ToolSpan, ...] = field(default=(), compare=False)
 
 
 def checked(result: Any, name: str) -> StepResult:
@@ -132,3 +153,45 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+@dataclass(slots=True)
+class StepSpans:
+    """The calls of one step so far."""
+
+    began: float = field(default_factory=time.monotonic)
+    spans: list[ToolSpan] = field(default_factory=list)
+
+
+CURRENT: ContextVar[StepSpans | None] = ContextVar("CURRENT", default=None)
+"""Those of the step that this thread makes."""
+
+
+@contextmanager
+def spans_of_step() -> Iterator[list[ToolSpan]]:
+    """Collect the calls that are carried out in a block, in the order of their ends."""
+    step = StepSpans()
+    token = CURRENT.set(step)
+    try:
+        yield step.spans
+    finally:
+        CURRENT.reset(token)
+
+
+@contextmanager
+def tool_span(call: Call | BadCall) -> Iterator[None]:
+    """Carry out a call in a block, which is timed where somebody collects the calls of the step."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        add_span(call, began=began, seconds=time.monotonic() - began)
+
+
+def add_span(call: Call | BadCall, *, began: float, seconds: float) -> None:
+    """Add a call that another process timed. `began` is on the monotonic clock of this one."""
+    step = CURRENT.get()
+    if step is None:
+        return
+    name, arguments = (call.name, call.arguments) if isinstance(call, Call) else ("", {})
+    step.spans.append(ToolSpan(name=name, arguments=arguments, began_s=began - step.began, seconds=seconds))

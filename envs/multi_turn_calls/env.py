@@ -13,7 +13,7 @@ from typing import Any
 from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.row_format import RowFormat
-from envs.core.step_result import StepResult
+from envs.core.step_result import StepResult, add_span
 from envs.core.task import Message, Task
 from envs.core.turn_text import Call, ParsedTurn
 from envs.multi_turn_calls import rows
@@ -78,6 +78,8 @@ class MultiTurnCallsEnv(TaskEnv):
             return self.end(
                 self._with_turns(task, policy_fault(f"the calls of user's turn {self.right} did not come to an end"))
             )
+        for call, (began, seconds) in zip(calls[: len(made)], self.played.spans[-len(made) :], strict=True):
+            add_span(call, began=began, seconds=seconds)
         if self.is_last(task):
             return self.cut(f"after {self.turns} turns")
         messages: list[Message] = [{"role": "tool", "content": text} for text in self.played.model[-len(made) :]]

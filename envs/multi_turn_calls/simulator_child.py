@@ -4,8 +4,9 @@
 
 FOLDER holds the package `bfcl_eval`. Its first line says what its seal stops (`seal_probe`) and which simulators can't be had.
 It takes lines `{"classes", "config", "long_context", "model", "gold"}`, the last two lists of calls `{"name", "arguments"}`,
-and answers `{"model", "gold", "differing"}`: what each call returned, of simulators that are made anew for either list, and
-the attributes in which they then differ; or `{"fault"}`. A request that takes more than CPU_S seconds of processor time ends
+and answers `{"model", "gold", "differing", "spans"}`: what each call returned, of simulators that are made anew for either
+list, the attributes in which they then differ, and of each of the model's calls when it began since the request came, and what
+it took, in seconds; or `{"fault"}`. A request that takes more than CPU_S seconds of processor time ends
 the process. Simulators are imported under the seal: they read their own files and those of the installed libraries, and
 can't write, open sockets, fork or execute.
 """
@@ -17,6 +18,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +33,8 @@ MEMORY_BYTES = 2 * 2**30
 MISSING = object()
 Instances = dict[str, Any]
 Call = dict[str, Any]
+Answer = tuple[str, float, float]
+"""What a call returned, when it began and what it took, in seconds."""
 
 
 def loaded(folder: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -62,12 +66,18 @@ def opened(classes: dict[str, Any], request: dict[str, Any]) -> Instances:
     return made
 
 
-def results(instances: Instances, calls: Sequence[Call]) -> list[str]:
+def results(instances: Instances, calls: Sequence[Call]) -> list[Answer]:
     """Carry out calls in order; return what each answers. Of two simulators with the same method the later one has it."""
     methods: dict[str, Callable[..., Any]] = {}
     for instance in instances.values():
         methods |= {name: method for name, method in inspect.getmembers(instance, inspect.ismethod) if name[0] != "_"}
-    return [result(methods, call) for call in calls]
+    return [timed(methods, call) for call in calls]
+
+
+def timed(methods: dict[str, Callable[..., Any]], call: Call) -> Answer:
+    """Return the answer to a call, when it began on the monotonic clock, and the seconds that it took."""
+    began = time.monotonic()
+    return result(methods, call), began, time.monotonic() - began
 
 
 def result(methods: dict[str, Callable[..., Any]], call: Call) -> str:
@@ -98,10 +108,16 @@ def differing(model: Instances, gold: Instances) -> list[str]:
 
 def answered(classes: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request; `fault` where a simulator failed that was not merely called wrongly."""
+    came = time.monotonic()
     try:
         model, gold = opened(classes, request), opened(classes, request)
-        said = {"model": results(model, request["model"]), "gold": results(gold, request["gold"])}
-        return said | {"differing": differing(model, gold)}
+        answers = results(model, request["model"])
+        return {
+            "model": [text for text, _, _ in answers],
+            "gold": [text for text, _, _ in results(gold, request["gold"])],
+            "differing": differing(model, gold),
+            "spans": [(began - came, seconds) for _, began, seconds in answers],
+        }
     except Exception as error:
         return {"fault": f"{type(error).__name__}: {error}"}
 

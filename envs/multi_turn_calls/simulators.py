@@ -5,6 +5,7 @@ it may be killed at any time, and one serves all episodes of a worker.
 """
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,15 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What the model's calls and the gold ones returned, and the attributes (`Class.name`) that differ after them."""
+    """What the model's calls and the gold ones returned, and the attributes (`Class.name`) that differ after them.
+
+    `spans` are of the model's calls when each began, on the monotonic clock, and what it took, in seconds.
+    """
 
     model: tuple[str, ...]
     gold: tuple[str, ...]
     differing: tuple[str, ...]
+    spans: tuple[tuple[float, float], ...]
 
 
 class Simulators:
@@ -69,7 +74,12 @@ class Simulators:
         for call, text in zip(gold, reply["gold"], strict=True):
             if text.startswith(ERROR):
                 raise EnvironmentFault(f"the gold call {call} failed in the simulators of {self.package}: {text}")
-        return Played(**{name: tuple(reply[name]) for name in ("model", "gold", "differing")})
+        return Played(
+            model=tuple(reply["model"]),
+            gold=tuple(reply["gold"]),
+            differing=tuple(reply["differing"]),
+            spans=tuple((reply["asked"] + began, seconds) for began, seconds in reply["spans"]),
+        )
 
     def seal(self) -> dict[str, Any]:
         """Return what the process says of its seal."""
@@ -90,10 +100,11 @@ class Simulators:
                     f"{name} of {self.package} can't be loaded ({self._process.ready['unusable'][name]}); {REMEDY}"
                 )
         request = {"classes": scene.classes, "config": scene.config, "long_context": scene.long_context}
+        asked = time.monotonic()
         reply = self._process.ask(request | {"model": model, "gold": gold}, seconds=self.wall_s)
         if reply is not None and "fault" in reply:
             raise EnvironmentFault(f"a simulator of {', '.join(scene.classes)} failed: {reply['fault']}")
-        return reply
+        return None if reply is None else reply | {"asked": asked}
 
     def _started(self) -> None:
         """Start the process where it does not run. Raise `GraderError` where it is sealed too little."""

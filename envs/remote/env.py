@@ -24,7 +24,7 @@ from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.row_format import RowFormat, has_fields
-from envs.core.step_result import StepResult
+from envs.core.step_result import StepResult, tool_span
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn
 from envs.remote.client import Server, Session
@@ -74,13 +74,17 @@ class HttpEnv(TaskEnv):
         text = parsed.said.encode("utf-8", "replace").decode().strip()
         if task.env.options["protocol"] == "step":
             return self._step(task, answer, ResponseTurn(text=text, calls=calls))
-        results = [call.error if isinstance(call, BadCall) else self._call(task, call) for call in said]
+        results = [self._result(task, call) for call in said]
         outputs = tuple(result for call, result in zip(said, results, strict=True) if isinstance(call, Call))
         self.said.append(ResponseTurn(text=text, calls=calls, outputs=outputs))
         if said and not self.is_last(task):
             return self.go_on([{"role": "tool", "content": result} for result in results])
         self._verify(task)
         return self.cut(f"after {self.turns} turns") if said else self.end(self.standing(task))
+
+    def _result(self, task: Task, call: Call | BadCall) -> str:
+        with tool_span(call):
+            return call.error if isinstance(call, BadCall) else self._call(task, call)
 
     def _call(self, task: Task, call: Call) -> str:
         assert self.session is not None

@@ -10,7 +10,7 @@ from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.row_format import RowFormat, has_fields
-from envs.core.step_result import StepResult
+from envs.core.step_result import StepResult, tool_span
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn
 from envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, says
@@ -77,7 +77,8 @@ class ServiceEnv(TaskEnv):
         self.calls += 1
         self.unreadable += isinstance(call, BadCall)
         try:
-            result = self.domain.tools.run(self.database, call)
+            with tool_span(call):
+                result = self.domain.tools.run(self.database, call)
         except Refusal as refusal:
             self.refused += 1
             return f"Error: {refusal}"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from envs.core.step_result import tool_span
 from envs.core.task import Tool
 from envs.core.turn_text import BadCall, Call
 
@@ -28,6 +29,11 @@ def _schema(name: str, tool: TextTool) -> Tool:
 
 def answer_call(call: Call | BadCall, tools: Mapping[str, TextTool]) -> str:
     """Return what a tool answers; a mistake of the model is answered by a line that starts with `error:`."""
+    with tool_span(call):
+        return _answer(call, tools)
+
+
+def _answer(call: Call | BadCall, tools: Mapping[str, TextTool]) -> str:
     if isinstance(call, BadCall):
         return call.error
     if call.name not in tools:

@@ -16,7 +16,8 @@ def piece_of(rows: Sequence[Row], *, first: int, tokenizer: TokenBytes | None) -
     """Return rows as the page reads them. `first` is the number of the first one in its file.
 
     Values that stay the same over many tokens are runs: `versions` of [version, count], `forced` of [first token, count].
-    `bytes` has those of every id in it, each as a character; null where the run's tokenizer is not there.
+    `tool_spans` is null of a turn that was written before calls were timed. `bytes` has those of every id in it, each as a
+    character; null where the run's tokenizer is not there.
     """
     return {
         "first": first,
@@ -48,6 +49,7 @@ def _answer(row: Row) -> dict[str, Any]:
 
 def _turn(turn: dict[str, Any]) -> dict[str, Any]:
     return {name: turn[name] for name in OF_TURN} | {
+        "tool_spans": turn.get("tool_spans"),
         "logprobs": [None if value is None else round(value, DIGITS) for value in turn["logprobs"]],
         "versions": [[version, count] for version, _, count in _runs(turn["versions"])],
         "forced": [[first, count] for forced, first, count in _runs(turn["forced"]) if forced],

@@ -466,7 +466,7 @@ function drawGroup() {
   const mode = tables.get(state.file).cell("mode", state.row);
   parts.push(element("h2", { textContent: `${group.env}, group ${group.ticket}` }));
   parts.push(element("p", { className: "sub", textContent: `task ${group.key}, thinking ${mode}, admitted at version ${group.admitted}${sampling(group.sampling)}` }));
-  parts.push(...group.messages.map(message));
+  parts.push(...group.messages.map((one) => message(one)));
   parts.push(element("h3", { textContent: `${here.answers.length} answers, marked where they part from the chosen one` }));
   parts.push(cards(here, chosen, (row) => choose(row)));
   if (state.against) {
@@ -479,9 +479,10 @@ function drawGroup() {
 
 const sampling = (given) => Object.entries(given).map(([name, value]) => `, ${name} ${JSON.stringify(value)}`).join("");
 
-function message(one) {
+function message(one, call) {
   const text = typeof one.content === "string" ? one.content : JSON.stringify(one.content ?? one, null, 1);
-  return element("div", { className: "message" }, element("b", { textContent: `${one.role || "message"}  ` }), text);
+  const who = call === undefined ? one.role || "message" : `${one.role} ${written(call)}`;
+  return element("div", { className: "message" }, element("b", { textContent: `${who}  ` }), text);
 }
 
 function cards({ group, first, answers }, chosen, act) {
@@ -601,18 +602,35 @@ function timeline(answer) {
     }
     const said = `${number(one.times.generate_s)} s sampling, ${number(one.times.step_s)} s environment` + (one.times.queue_s > 0.001 ? `, ${number(one.times.queue_s)} s waiting` : "");
     list.append(element("span", { textContent: `turn ${place + 1}` }), bar, element("span", { className: "sub", textContent: said }));
+    for (const call of one.tool_spans || []) list.append(...callLine(call, one.times, longest));
     const faults = one.faults.length ? `; faults: ${one.faults.join(", ")}` : "";
     list.append(element("span"), element("span", { className: "sub", textContent: `thought closed: ${one.closed}${faults}` }), element("span"));
   });
   const box = element("div", {}, list);
   answer.turns.forEach((one, place) => {
-    const tools = one.observation.filter(({ role }) => role === "tool");
-    if (tools.length) box.append(element("p", { className: "sub", textContent: `turn ${place + 1}: ${tools.length} tool ${tools.length === 1 ? "call" : "calls"}, ${number(one.times.step_s)} s together` }));
-    box.append(...one.observation.map(message));
+    const told = one.observation.filter(({ role }) => role === "tool").length, calls = one.tool_spans || [];
+    if (told && !calls.length) box.append(element("p", { className: "sub", textContent: `turn ${place + 1}: ${told} tool ${told === 1 ? "call" : "calls"}, ${number(one.times.step_s)} s together; the time of each is ${UNRECORDED}` }));
+    const asked = calls[Symbol.iterator]();
+    box.append(...one.observation.map((said) => message(said, said.role === "tool" ? asked.next().value : undefined)));
   });
   if (!answer.turns.length) box.append(element("p", { className: "hint", textContent: "no turn was played" }));
   return box;
 }
+
+// A tool call of a turn: its span where it lies in the turn, on the same scale as the turn's bar.
+function callLine(call, times, longest) {
+  const share = (seconds) => `${(100 * seconds) / longest}%`;
+  const span = element("i", { className: "call", title: `${written(call)}: ${call.seconds} s, ${call.began_s} s into the environment's step` });
+  span.style.marginLeft = share(times.queue_s + times.generate_s + call.began_s);
+  span.style.width = share(call.seconds);
+  return [
+    element("span", { className: "sub called", textContent: call.name || "unreadable call", title: written(call) }),
+    element("div", { className: "bar of-call" }, span),
+    element("span", { className: "sub", textContent: `${number(call.seconds)} s` }),
+  ];
+}
+
+const written = ({ name, arguments: given }) => (name ? `${name}(${Object.entries(given).map(([key, value]) => `${key}=${JSON.stringify(value)}`).join(", ")})` : "unreadable call");
 
 function mark() {
   document.querySelector("#tokens span.chosen")?.classList.remove("chosen");

@@ -33,6 +33,7 @@ def kept_turn(
         faults=turn_faults(parsed, task),
         experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
         times=times,
+        tool_spans=result.tool_spans,
     )
 
 

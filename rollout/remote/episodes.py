@@ -169,4 +169,5 @@ def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Tu
         thought=said.thought,
         faults=turn_faults(said.parsed, task),
         times=times,
+        tool_spans=result.tool_spans,
     )

@@ -149,11 +149,24 @@ def _parts(row: Row, began: int, end: int) -> Iterator[Part]:
 
 
 def _calls(turn: dict[str, Any], began: int, ended: int) -> Iterator[Part]:
-    """Yield the tool calls of a turn: an observation each, whose calls were written in the same order.
+    """Yield the tool calls of a turn in their order, each with the observation that answers it.
 
-    How long each took is not recorded: they share the time of the environment's step.
+    A turn whose environment tells no single calls has one for each observation: they share the time of its step.
     """
     told = [message for message in turn["observation"] if message.get("role") == "tool"]
+    if spans := turn.get("tool_spans"):
+        for number, span in enumerate(spans):
+            start = began + round(span["began_s"] * NS)
+            yield Part(
+                name=span["name"] or f"tool call {number + 1}",
+                kind="TOOL",
+                began=start,
+                ended=start + round(span["seconds"] * NS),
+                inputs=span["arguments"] if span["name"] else turn["answer"],
+                outputs=told[number].get("content") if number < len(told) else None,
+                facts={},
+            )
+        return
     asked = called(turn["answer"])
     for number, message in enumerate(told):
         known = asked[number] if len(asked) == len(told) else {}
