@@ -12,10 +12,8 @@ from learner.engine.deepspeed_engine import DeepSpeedEngine, saved_buffers
 from learner.engine.piece import Piece, bytes_piece, file_piece
 from learner.models.adapters import is_adapter
 from learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes
-from rollout.weights.host_memory import available_bytes
+from rollout.weights.host_memory import SPARE, available_bytes
 
-SPARE = 0.1
-"""Share of main memory that stays free beside the copy of a checkpoint: near its end a cluster kills processes."""
 HEADERS_BYTES = 2**20
 """Of a checkpoint's files, and its small ones, at the most."""
 

@@ -105,6 +105,8 @@ def parser() -> argparse.ArgumentParser:
     add_ui_command(commands)
     add_regrade_command(commands)
     add_completion_command(commands)
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)
     return root
 
 
@@ -120,7 +122,7 @@ def _executed(arguments: list[str] | None) -> int:
     commands = parser()
     given, later = commands.parse_known_args(arguments)
     if later and not ("overrides" in given and all(map(is_override, later))):
-        commands.error(f"unrecognized arguments: {' '.join(later)}")
+        given.parser.error(f"unrecognized arguments: {' '.join(later)}")
     if later:  # settings behind options
         given.overrides = [*given.overrides, *later]
     try:

@@ -56,10 +56,11 @@ def answer(kind, said):
             tasks = distinct(open_source(bind("it", settings), split="heldout", seed=1), None)
             return [task.messages[-1]["content"] for task in tasks]
         if kind == "dry run":
-            from orchestrator.pipeline.preview import lines, preview_of  # takes long
+            from orchestrator.pipeline.config import given_text  # takes long
+            from orchestrator.pipeline.preview import lines, preview_of
 
-            said = lines(preview_of(Path("configs/demo.yaml"), said))
-            return said, [path.name for path in Path(os.environ["HF_HOME"]).rglob("snapshots/*/*")]
+            found, _ = preview_of(given_text(Path("configs/demo.yaml"), said))
+            return lines(found), [path.name for path in Path(os.environ["HF_HOME"]).rglob("snapshots/*/*")]
         from orchestrator.pipeline.config import load_config  # takes long
         from orchestrator.pipeline.data_files import content
 

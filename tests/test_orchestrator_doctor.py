@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from test_orchestrator_grading_envcheck import SOUND
 from test_system_documents_env import block
 from two_nodes import Nodes
 
+from envs.core.errors import EpisodeTimeout
 from envs.sandbox.seal_probe import KERNEL
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from orchestrator.__main__ import main
@@ -26,7 +28,7 @@ from orchestrator.cluster.this_machine import ROOT, free_port
 from orchestrator.doctor.check import Check, examined
 from orchestrator.doctor.checks import CHECKS, examine, start_notes
 from orchestrator.doctor.disk import check_room, check_speed, measured
-from orchestrator.doctor.finding import Finding, Level, of_error, ok
+from orchestrator.doctor.finding import Finding, Level, failure, of_error, ok
 from orchestrator.doctor.gpus import check_devices, check_driver, check_kernels, gpus_in_use, read_driver
 from orchestrator.doctor.memory import check_available, check_memory, check_pushes, check_shm
 from orchestrator.doctor.nodes import check_head, check_nodes
@@ -91,7 +93,7 @@ def of_demo(check: str, *overrides: str) -> Finding:
 
 def looked(work: Callable[[], Finding | None]) -> Finding:
     """What is found where a check does this work, which may raise."""
-    check = Check(name="", look=lambda _: [work() or ok("")])
+    check = Check(name="", remedy="none", look=lambda _: [work() or ok("")])
     return next(examined([check], Subject()))
 
 
@@ -230,18 +232,18 @@ def planner(config: Config, machine: Machine, *, shm: int = GIB) -> Planner:
     return Planner(config, planned_model(config.model, config.learner), site, Assumptions())
 
 
-@planted("memory", FAILURE, "main memory of a machine: needs", "machines with more")
+@planted("memory", FAILURE, "main memory of a machine: needs", "machines with 2 GiB of main memory")
 def little_memory(folder: Path) -> Finding:
     *_, last = check_memory(planner(demo(), replace(SMALL, gpus=0, memory_gib=0.5)))
     return last
 
 
-@planted("memory", FAILURE, "a rank's memory: needs", "larger GPUs")
+@planted("memory", FAILURE, "a rank's memory: needs", "GPUs of 4 GiB")
 def small_gpus(folder: Path) -> Finding:
     return next(check_memory(planner(demo(), replace(SMALL, gpus=2, gpu_gib=2.5))))
 
 
-@planted("memory", WARNING, "less than 15% of a GPU over", "larger GPUs")
+@planted("memory", WARNING, "less than 15% of a GPU over", "GPUs of 4 GiB")
 def nearly_large_enough_gpus(folder: Path) -> Finding:
     rank = planner(demo(), replace(SMALL, gpus=2)).rank
     assert rank is not None
@@ -385,6 +387,31 @@ def hanging_verifier(folder: Path) -> Finding:
     return worst("environments", Subject(given=load_config(own_file(folder), ["rollout.limits.timeout_s=0.3"])))
 
 
+RIGHT = 'answer.strip() == task.spec["answer"]'
+
+
+def judged_by(folder: Path, judgement: str) -> Finding:
+    """What is found of an environment that is sound but for its judge."""
+    source = "SEEN = []\n" + SOUND.format(name="backwards_env").replace(RIGHT, judgement)
+    (folder / "backwards_env.py").write_text(source)
+    return worst("environments", Subject(given=load_config(own_file(folder), [])))
+
+
+@planted(
+    "environments",
+    FAILURE,
+    "corrupted answers rejected (neighbour, empty): 16 of 16 are not",
+    "mend its judge: temper env",
+)
+def careless_judge(folder: Path) -> Finding:
+    return judged_by(folder, "True")
+
+
+@planted("environments", FAILURE, "own: the same score twice: 8 of 24 are not", "temper envcheck --env backwards_env")
+def forgetful_judge(folder: Path) -> Finding:
+    return judged_by(folder, f"(SEEN.append(answer) or SEEN.count(answer) < 3) and {RIGHT}")
+
+
 @planted("environments", WARNING, "more than rollout.limits.turn_tokens=20", "rollout.limits.turn_tokens=")
 def long_gold(folder: Path) -> Finding:
     return of_demo("environments", "rollout.limits.turn_tokens=20")
@@ -517,9 +544,23 @@ def test_a_planted_fault_is_found_and_its_remedy_said(
     assert "password" not in found.text
 
 
-def test_an_error_that_names_no_remedy_has_none() -> None:
-    assert (of_error(ValueError("torn")).text, of_error(ValueError("torn")).remedy) == ("torn", "")
-    assert (of_error(KeyError("x")).text, of_error(KeyError("x")).remedy) == ("KeyError: 'x'", "")
+def test_an_error_that_names_no_remedy_has_that_of_its_check() -> None:
+    assert [of_error(ValueError(text), remedy="look").remedy for text in ("torn", "torn; sew it")] == ["look", "sew it"]
+    foreign = of_error(KeyError("x; y"), remedy="look")
+    assert (foreign.text, foreign.remedy) == ("KeyError: 'x; y'", "look")
+    with pytest.raises(AssertionError, match="say what would mend it"):
+        failure("torn", "")
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ValueError("torn"), OSError(5, "no remedy"), EpisodeTimeout("late")])
+def test_whatever_a_check_raises_is_a_failure_with_a_remedy(error: Exception) -> None:
+    def raises(_: Subject) -> list[Finding]:
+        raise error
+
+    made = [replace(check, look=raises, after=()) for check in CHECKS]
+    found = list(examined(made, Subject(given=demo())))
+    assert [one.check for one in found] == [check.name for check in CHECKS]
+    assert all(one.level is FAILURE and one.remedy for one in found)
 
 
 def test_every_check_has_a_planted_fault() -> None:

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiny_models
 from ledger_rows import read_ledger
 
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import load_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
-from orchestrator.pipeline.fork import fork
+from orchestrator.pipeline.fork import checked_fork, fork
 from orchestrator.pipeline.plan import plan
+from orchestrator.pipeline.preview import preview, preview_of_fork
 from orchestrator.reporting.record import read_run
 from orchestrator.reporting.report import summary
 from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
@@ -90,6 +92,28 @@ def test_a_fork_goes_on_with_its_stage_and_says_where_it_comes_from(source: Path
     folder.open()
     check_continuation(load_config(run / "config.yaml", []), folder)  # as the same command does
     folder.close()
+
+
+@pytest.mark.parametrize("more", [["rl.optim.learning_rate=1e-6"], ["rl.steps=150", "stages=[init,sft,eval,rl,dpo]"]])
+def test_a_dry_run_of_a_fork_tells_what_the_fork_would_run_and_makes_nothing(source: Path, more: list[str]) -> None:
+    checkpoint = source / "checkpoints" / "rl" / "000150"
+    shutil.rmtree(checkpoint)
+    begun = begin(checkpoint.parent, 150, needed_bytes=0)
+    tiny_models.nemotron_h(begun)
+    (begun / "learner").mkdir()
+    facts = {"steps": 150, "bf16": False, "start": "../sft/000540"}
+    (begun / "learner" / "facts.json").write_text(json.dumps(facts))
+    commit(begun)
+    given = ["name=new", *more]
+    before = sorted(path for path in source.parent.rglob("*"))
+    found = preview_of_fork(checked_fork(source, "rl/150", given))
+    assert sorted(path for path in source.parent.rglob("*")) == before
+    assert "rl.optim.learning_rate" in found.changed or "rl.steps" in found.changed
+    fork(source, "rl/150", given)
+    made = preview(load_config(source.parent / "new" / "config.yaml", []))
+    assert found.stages == made.stages
+    assert (found.run, found.exists, made.exists) == (made.run, False, True)
+    assert (found.ranks, found.engines, found.notes) == (made.ranks, made.engines, made.notes)
 
 
 def test_a_fork_with_as_many_steps_as_its_checkpoint_begins_the_next_stage(source: Path) -> None:

@@ -1,6 +1,7 @@
 """`temper plan`: counts against real classes and published figures, and limits whose remedies mend them."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,19 @@ from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from learner.models.loading import read_model
 from learner.saving import HEADERS_BYTES, checkpoint_bytes
 from orchestrator.__main__ import main
+from orchestrator.cluster.hardware import Hardware, Machine
+from orchestrator.doctor.finding import Level
+from orchestrator.doctor.memory import check_shm
 from orchestrator.pipeline.config import save_config, settled_config
+from orchestrator.pipeline.limit_checks import hang_notes
 from orchestrator.pipeline.start_checks import checkpoint_size
 from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.cards import named_site
+from orchestrator.planning.cards import Site, named_site
 from orchestrator.planning.memory.layers import layers_of
 from orchestrator.planning.model import counted, read_config
-from orchestrator.planning.plan import Plan, plan_of
+from orchestrator.planning.page import page
+from orchestrator.planning.plan import Plan, make_plan, plan_of, planned_config
+from orchestrator.planning.planner import Planner
 
 EIGHT = Path("configs/recipes/eight_gpus.yaml")
 BF16 = LearnerConfig(zero_stage=1, bf16=True)
@@ -158,21 +165,42 @@ def test_a_rank_that_does_not_fit_is_mended_by_what_is_said(nano: str) -> None:
     assert all(limit.holds for limit in mended.limits)
 
 
+def failing(*overrides: str, gpus: str) -> dict[str, str]:
+    """What mends each limit that is hit."""
+    return {one.what: one.remedy for one in plan(*overrides, gpus=gpus).limits if not one.holds}
+
+
 def test_an_engine_too_small_for_its_weights_is_mended_by_more_gpus(tmp_path: Path) -> None:
     large = f"model.path={write_config(tmp_path / 'large', qwen3(5120, 17408, 40, 40, tied=False))}"
     narrow = (large, "rollout.engine.tensor_parallel=1", "rollout.workers=4")
-    failed = [limit for limit in plan(*narrow, gpus="8xRTX4090-24G").limits if not limit.holds]
-    (engine,) = [limit for limit in failed if limit.what.startswith("an engine's cache")]
-    assert engine.remedy == "rollout.engine.tensor_parallel=2"
-    wider = plan(*narrow, engine.remedy, "rollout.workers=2", gpus="8xRTX4090-24G")
-    assert all(limit.holds for limit in wider.limits if limit.what.startswith("an engine's cache"))
+    failed = failing(*narrow, gpus="8xRTX4090-24G")
+    (remedy,) = [remedy for what, remedy in failed.items() if what.startswith("an engine's cache")]
+    assert remedy == "rollout.engine.tensor_parallel=2 rollout.workers=2"  # 4 GPUs are left by the ranks
+    left = failing(*narrow, *remedy.split(), gpus="8xRTX4090-24G")
+    assert not any(what == "GPUs" or what.startswith("an engine's cache") for what in left)
+
+
+def test_an_engine_without_room_for_a_sequence_is_mended_by_shorter_ones_or_gpus_of_a_size(tmp_path: Path) -> None:
+    model = f"model.path={write_config(tmp_path / 'model', PUBLIC['Qwen/Qwen3-8B'][0])}"
+    alone = ("rollout.engine.gpu_memory_utilization=0.9", "rollout.workers=1", "learner.ranks=1")
+    long = (model, *alone, "rollout.limits.total_tokens=40960", "rollout.engine.max_model_len=40960")
+    site = "2xRTX4090-24G"
+    (remedy,) = [text for what, text in failing(*long, gpus=site).items() if what.startswith("an engine's cache")]
+    shorter = plan(*long, *remedy.split(), gpus=site)
+    assert shorter.engine is not None
+    assert (shorter.engine.sequences(shorter.longest), shorter.engine.sequences(shorter.longest + 1000)) == (1, 0)
+    heavy = (*long, "rollout.limits.turn_tokens=40000")  # no turn would fit into what is left
+    (remedy,) = [text for what, text in failing(*heavy, gpus=site).items() if what.startswith("an engine's cache")]
+    gib = float(remedy.removeprefix("GPUs of ").removesuffix(" GiB"))
+    assert shorter.engine.allowed < 0.9 * gib * 2**30 < 1.2 * shorter.engine.allowed
 
 
 def test_a_push_without_room_in_the_object_store_is_said_with_what_helps(nano: str) -> None:
     (failed,) = [one for one in plan(nano, "learner.transport=ray", gpus="8xH100-80G").limits if not one.holds]
     assert "do not fit into Ray's object store of 67,108,864 bytes" in failed.needed
-    assert "/dev/shm" in failed.remedy
-    assert failed.remedy.endswith("or learner.transport=auto")
+    setting, _, hardware = failed.remedy.partition(", or ")
+    assert hardware == "ray start --object-store-memory=17776454720 on machines with 17 GiB of /dev/shm"
+    assert not failing(nano, setting, gpus="8xH100-80G")
     roomy = Assumptions().given(["shm_gib=64"])
     found = plan_of(EIGHT, [nano, "learner.transport=ray"], gpus="8xH100-80G", assumptions=roomy)
     assert all(limit.holds for limit in found.limits)
@@ -227,6 +255,107 @@ def test_a_deadline_too_short_for_a_step_is_said_with_what_is_long_enough(nano: 
     failed = [one for one in plan(nano, "rl.timeout_s=100", gpus="8xH100-80G").limits if not one.holds]
     assert [one.what for one in failed] == ["rl.timeout_s, 1.5 times the wait"]
     assert all(one.holds for one in plan(nano, failed[0].remedy, gpus="8xH100-80G").limits)
+
+
+@pytest.mark.parametrize("above", [(), ("supervision.stalled_s=30", "rl.timeout_s=45")])
+def test_a_deadline_of_episodes_too_short_for_an_answer_is_mended_with_those_above_it(
+    nano: str, above: tuple[str, ...]
+) -> None:
+    short = (nano, "rollout.limits.timeout_s=20", *above)
+    found = plan(*short, gpus="8xH100-80G")
+    time, failed = found.time, {one.what: one.remedy for one in found.limits if not one.holds}
+    assert time is not None
+    assert time.longest_s > 300
+    what = "rollout.limits.timeout_s, 1.5 times the wait"
+    assert failed[what].split()[0] == f"rollout.limits.timeout_s={math.ceil(1.5 * time.longest_s)}"
+    mended = (*short, *" ".join(failed.values()).split())
+    site = named_site("8xH100-80G", host_gib_per_gpu=128.0, shm_gib=1.0)
+    config, model = planned_config(EIGHT, mended, site)
+    assert hang_notes(config, config.instances) == []
+    limits = make_plan(Planner(config, model, site, Assumptions())).limits
+    assert all(one.holds for one in limits)
+    assert [one.needed for one in limits if one.what == what] == [f"{1.5 * time.longest_s:,.1f} s"]
+
+
+def on_this(memory_gib: float, *overrides: str, gpu_gib: float = 0.0) -> Plan:
+    """The plan of the demo on two cores with so much main memory, and two GPUs of so much memory if any."""
+    machine = Machine(gpus=2 if gpu_gib else 0, gpu_gib=gpu_gib, memory_gib=memory_gib, cpus=2)
+    site = Site(hardware=Hardware(machines=(machine,)), card=None, shm_bytes=2**34, named=False)
+    config, model = planned_config(Path("configs/demo.yaml"), overrides, site)
+    return make_plan(Planner(config, model, site, Assumptions()))
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "given", "remedy"),
+    [
+        (23.5, ("rollout.engine.memory_gib=100",), "rollout.engine.memory_gib=23"),
+        (3.5, ("rollout.engine.memory_gib=1", "rollout.workers=4"), "rollout.workers=3"),
+        (1.3, ("rollout.workers=1", "learner.ranks=16", "rollout.engine.memory_gib=1"), "learner.ranks=2"),
+        (2.0, ("rollout.engine.memory_gib=8", "rollout.workers=4"), "rollout.engine.memory_gib=1 rollout.workers=1"),
+        (0.5, (), "machines with 2 GiB of main memory"),
+    ],
+)
+def test_main_memory_is_mended_by_the_setting_that_fits(memory_gib: float, given: tuple[str, ...], remedy: str) -> None:
+    found = on_this(memory_gib, *given)
+    (failed,) = [one for one in found.limits if not one.holds]
+    assert failed.what == "main memory of a machine"
+    assert failed.remedy == remedy
+    mended = on_this(2, *given) if remedy.startswith("machines") else on_this(memory_gib, *given, *remedy.split())
+    assert all(one.holds for one in mended.limits)
+
+
+def test_ranks_that_read_the_model_are_so_many_fewer_that_they_share_every_batch(nano: str) -> None:
+    few = Assumptions().given(["host_gib_per_gpu=15"])  # 120 GiB, and each of 4 ranks reads 33.1
+    given = [nano, "stages=[sft,rl]", "sft.steps=10", "sft.batch_size=32"]
+    found = plan_of(EIGHT, given, gpus="8xH200-141G", assumptions=few)
+    (failed,) = [one for one in found.limits if not one.holds]
+    assert failed.remedy == "learner.ranks=2"  # 3 can't share 32
+    mended = plan_of(EIGHT, [*given, failed.remedy], gpus="8xH200-141G", assumptions=few)
+    assert all(one.holds for one in mended.limits)
+
+
+def test_too_few_gpus_are_mended_by_numbers(nano: str) -> None:
+    failed = failing(nano, "learner.ranks=4", "rollout.workers=7", gpus="8xH100-80G")
+    assert failed == {"GPUs": "rollout.workers=4"}
+    wide = (nano, "learner.ranks=4", "rollout.workers=1", "rollout.engine.tensor_parallel=8")
+    failed = failing(*wide, gpus="8xH100-80G")
+    assert failed == {"GPUs": "rollout.engine.tensor_parallel=4"}
+    assert not failing(*wide, failed["GPUs"], gpus="8xH100-80G")
+
+
+def test_a_rank_too_large_for_all_settings_is_told_the_gpus_that_would_hold_it() -> None:
+    def remedies(gib: float, *settings: str) -> list[str]:
+        found = on_this(64.0, "learner.ranks=1", "rollout.workers=1", "profile=cpu", *settings, gpu_gib=gib)
+        return [one.remedy for one in found.limits if one.what == "a rank's memory" and not one.holds]
+
+    (remedy,) = remedies(2.5)  # where what CUDA takes has no room
+    size, _, settings = remedy.removeprefix("GPUs of ").partition(" GiB")
+    gib, settings = int(size), settings.removeprefix(" with ")
+    assert remedies(gib, *settings.split()) == []
+    assert len(remedies(gib - 1, *settings.split())) == 1
+
+
+def test_little_of_dev_shm_is_advised_against_as_the_doctor_does_and_fails_no_plan(nano: str) -> None:
+    found = plan(nano, gpus="8xH100-80G")
+    (small,) = found.advised
+    assert (small.has, small.holds) == ("64.0 MiB", False)
+    assert small.remedy == check_shm(2**26).remedy
+    assert page(found)[-1] == "no limit would be hit"
+    assert f"warn  {small.what}: 1.0 GiB of 64.0 MiB: {small.remedy}" in page(found)
+    assert check_shm(2**30).level is Level.OK
+
+
+def test_the_copy_of_a_checkpoint_is_told_and_what_happens_without_room_for_it(nano: str) -> None:
+    roomy, full = (
+        plan_of(EIGHT, [nano, "learner.offload=cpu"], gpus="8xH100-80G", assumptions=Assumptions().given([given]))
+        for given in ("host_gib_per_gpu=128", "host_gib_per_gpu=28")
+    )
+    copy = f"while a checkpoint is written, of which its copy has {roomy.model.checkpoint_bytes / 2**30:,.1f} GiB"
+    (told,) = [line for line in page(roomy) if copy in line]
+    assert "no room" not in told
+    (told,) = [line for line in page(full) if copy in line]
+    assert told.endswith("there is no room for it, so the loop waits while it is written")
+    assert all(one.holds for one in full.limits)
 
 
 @pytest.mark.parametrize(

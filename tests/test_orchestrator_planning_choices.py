@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from public_models import NANO_9B, PUBLIC
@@ -22,6 +23,10 @@ from orchestrator.planning.seconds.rates import learning
 from orchestrator.planning.seconds.work import work_of
 from orchestrator.planning.split import best_split
 from orchestrator.run.metrics_log import read_metrics
+from orchestrator.simulation.lengths import LogNormal, with_mean
+from orchestrator.simulation.scenario import Scenario
+from orchestrator.simulation.simulation import simulate
+from orchestrator.simulation.speeds import Speeds
 from rollout.episodes.episode import EpisodeLimits
 
 EIGHT = Path("configs/recipes/eight_gpus.yaml")
@@ -226,3 +231,47 @@ def test_a_teacher_takes_the_memory_and_the_passes_of_its_own_parameters(tmp_pat
     active = PUBLIC[names[1]][1] - 151936 * 4096  # its embedding is not tied, and only looked up
     passes = [2 + 4 + 2 + 2 * share for share in (1, active / PUBLIC[names[0]][1])]
     assert large.learn_s / own.learn_s == pytest.approx(passes[1] / passes[0], rel=0.02)  # beside the optimiser's step
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 4])
+@pytest.mark.parametrize("steps", [1, 2, 3, 8, 300])
+def test_the_mean_lag_is_that_of_a_queue_whose_places_are_never_free(usual: Planner, lag: int, steps: int) -> None:
+    assert usual.loop is not None
+    loop = replace(usual.config.settings(usual.loop), max_lag=lag, steps=steps)
+    admitted, lags = [0] * (1 + lag), []  # a place for the groups of each step
+    for version in range(steps):
+        lags.append(version - admitted.pop(0))
+        admitted.append(version + 1)
+    work = work_of("rl", loop, usual.config.rollout.limits, Assumptions(), turns=None)
+    assert work.mean_lag == pytest.approx(fmean(lags))
+
+
+def test_a_simulated_run_has_the_mean_lag_that_is_planned(usual: Planner) -> None:
+    assert usual.loop is not None
+    loop = replace(
+        usual.config.settings(usual.loop), steps=100_000, groups_per_step=8, group_size=2, max_lag=3, over_sampling=1.5
+    )
+    planned = work_of("rl", loop, usual.config.rollout.limits, Assumptions(), turns=None).mean_lag
+    speeds = Speeds(
+        pass_s=(0.0, *(0.01,) * 16),
+        learn_token_s=1e-4,
+        learn_fixed_s=0.0,
+        publish_s=0.5,
+        load_s=0.2,
+        transport="shared_memory",
+        prompt_tokens=0.0,
+        source="test",
+        start_s=1.0,
+    )
+    lengths = with_mean(LogNormal(mean=100, tail=1.0, longest=1000, seed=0), 100)
+    found = simulate(
+        Scenario(
+            loop=replace(loop, timeout_s=1000.0),
+            engines=2,
+            speeds=speeds,
+            lengths=lengths,
+            supervision=usual.config.supervision,
+        )
+    )
+    assert found.lag_max > found.lag_mean
+    assert found.lag_mean == pytest.approx(planned, abs=0.1)

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from orchestrator.cli.environments.env_lines import env_lines
-from orchestrator.cli.screen_options import add_screen_options, set_log_level
+from orchestrator.cli.screen_options import add_dry_run, add_screen_options, set_log_level
 from orchestrator.settings.data_option import DATA_OPTION
 from orchestrator.settings.text import is_file
 
@@ -115,7 +115,9 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     results.add_argument("--name", help="of the folder (default: made of the model's name and the time)")
     results.add_argument("--runs-dir", metavar="DIR", help="where it, and runs that are named, lie (default: runs)")
     results.add_argument(
-        "--json", action="store_true", help="print the result's file, every task in it, in place of a short table"
+        "--json",
+        action="store_true",
+        help="print the result's file, every task in it, in place of a short table; what --dry-run says too",
     )
     server = command.add_argument_group("a model behind a server")
     server.add_argument("--url", help="up to and with the version, such as http://127.0.0.1:8000/v1")
@@ -126,6 +128,7 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         metavar="NAME",
         help=f"environment variable with the server's key (default: {KEY_VARIABLE})",
     )
+    add_dry_run(command)
     add_screen_options(command)
     command.set_defaults(execute=_execute)
 
@@ -207,6 +210,10 @@ def require_read(given: argparse.Namespace) -> None:
                 f"--runs-dir beside {given.what}, which says where its run lies; give runs_dir=DIR for another"
             )
         return
+    if given.dry_run:
+        raise ValueError(
+            "--dry-run beside --url: nothing is started for a server, and it alone knows what it would answer; leave one out"
+        )
     if unread := [text for text in given.overrides if not _is_asked_of_servers(text.partition("=")[0])]:
         raise ValueError(
             f"{', '.join(unread)} beside --url: a server is asked with the settings {', '.join(ASKED_OF_SERVERS)} alone; "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from orchestrator.cli.eval_command import add_eval_command
 from orchestrator.cli.named_model import path_of_run
-from orchestrator.cli.screen_options import add_screen_options
+from orchestrator.cli.screen_options import add_dry_run, add_screen_options
 from orchestrator.stages.registry import HELP
 
 RUN_EPILOG = """examples:
@@ -33,6 +33,7 @@ Ctrl-C stops the job, which saves before; the same command continues it. What mu
 """
 FORK_EPILOG = """examples:
   temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
+  temper fork runs/demo --from rl/25 name=slow --dry-run              what it would do; nothing is started or written
   temper fork runs/demo --from sft name=dpo 'stages=[init,sft,dpo,eval]' dpo.data=pairs.jsonl
 
 The new run has the settings of the old one with key=value on top. It begins with a copy of the checkpoint, which is
@@ -88,11 +89,7 @@ def _add(
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check all that a start checks, say what would run and go on; nothing is started, written or downloaded",
-    )
+    add_dry_run(command)
     command.add_argument("--json", action="store_true", help="with --dry-run: as one JSON object")
     add_screen_options(command)
 
@@ -117,8 +114,8 @@ def _add_fork(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         metavar="FILE|key=value",
         help="the new run's name=, and settings that shall be others",
     )
-    add_screen_options(fork)
-    fork.set_defaults(execute=_execute, dry_run=False, json=False)
+    _add_options(fork)
+    fork.set_defaults(execute=_execute)
 
 
 def _execute(given: argparse.Namespace) -> int:

@@ -2,22 +2,21 @@
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from orchestrator.cli.screen_options import set_log_level
+from orchestrator.cli.dry_run import show_dry_run
+from orchestrator.cli.screen_options import require_dry_run, set_log_level
 from orchestrator.cli.submit import submit
 from orchestrator.cli.unread_output import is_unread
 from orchestrator.deadline import StuckError
 from orchestrator.doctor.checks import start_notes
 from orchestrator.mixture import open_mixture
-from orchestrator.pipeline.config import Config, settled_config, unsettled_config
-from orchestrator.pipeline.fork import fork
-from orchestrator.pipeline.preview import lines, preview_of
+from orchestrator.pipeline.config import Config, given_text, settled_config, unsettled_config
+from orchestrator.pipeline.fork import checked_fork, fork
+from orchestrator.pipeline.preview import preview_of, preview_of_fork
 from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.redaction import blanked
@@ -30,13 +29,15 @@ GAVE_UP = 3
 
 def execute(given: argparse.Namespace) -> int:
     """Run one command; returns its exit status. Raise `ValueError` or `FileNotFoundError` for a mistake in the input."""
-    if given.json and not given.dry_run:
-        raise ValueError("--json is for --dry-run; `temper status RUN --json` tells of a run at work")
+    require_dry_run(given)
     set_log_level(given.log_level)
     return reported(partial(_executed, given))
 
 
 def _executed(given: argparse.Namespace) -> int:
+    if given.command == "fork" and given.dry_run:
+        made = checked_fork(given.source, given.at, given.overrides)
+        return show_dry_run(preview_of_fork(made), made.config, given)
     if given.command == "fork":
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
@@ -46,9 +47,7 @@ def _executed(given: argparse.Namespace) -> int:
         return submit(given.config, given.overrides, given.address)
     only = given.command if given.command in HELP else None
     if given.dry_run:
-        found = preview_of(given.config, given.overrides, only=only)
-        print(json.dumps(asdict(found), default=str, indent=1) if given.json else "\n".join(lines(found)))
-        return 0
+        return show_dry_run(*preview_of(given_text(given.config, given.overrides), only=only), given)
     config = settled_config(given.config, given.overrides)
     if given.command in ("bench", "bench-growth"):
         _measure(config, growth=given.command == "bench-growth")

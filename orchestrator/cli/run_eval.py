@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.dry_run import show_dry_run
 from orchestrator.cli.eval_command import KEY_VARIABLE
 from orchestrator.cli.named_model import RUNS, newest_model, run_folder
 from orchestrator.cli.run_commands import reported
@@ -26,6 +27,7 @@ from orchestrator.pipeline.eval_config import (
     of_run,
     slug,
 )
+from orchestrator.pipeline.preview import preview_of
 from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.profiles.settled import settled
 from orchestrator.run.folder import RunDir
@@ -53,7 +55,7 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
             given, PATIENT if file is None else read_text(file, []), told=told, envs=envs, presets=presets
         )
     if file is None:
-        return _through_pipeline(config_of(given, told=told, envs=envs, presets=presets), given)
+        return _through_pipeline(_asked(given, told=told, envs=envs, presets=presets), given)
     if envs or presets:
         raise ValueError(
             f"--{'env' if envs else 'preset'} beside {file}: a run is evaluated in its own environments; name the run itself "
@@ -61,11 +63,15 @@ def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, 
         )
     named = {} if given.name is None else {"name": given.name}
     found = merged(read_text(file, []), told) | named
-    return _through_pipeline(make_config(settled(overridden(found, given.overrides))), given, only="eval")
+    return _through_pipeline(overridden(found, given.overrides), given, only="eval")
 
 
 def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Config:
     """Return the configuration of an evaluation of a model or a run."""
+    return make_config(settled(_asked(given, told=told, envs=envs, presets=presets)))
+
+
+def _asked(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Given:
     runs_dir = given.runs_dir or RUNS
     folder = run_folder(given.what, runs_dir)
     if folder is not None and not (Path(given.what) / "config.json").is_file():
@@ -80,11 +86,14 @@ def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs,
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
     found = asked_for(base, told, label=label, envs=envs, presets=presets)
     found |= {"name": given.name or fresh_name(label), "runs_dir": runs_dir}
-    return make_config(settled(overridden(found, given.overrides)))
+    return overridden(found, given.overrides)
 
 
-def _through_pipeline(config: Config, given: argparse.Namespace, *, only: str | None = None) -> int:
-    """Run the stages, and show the newest result as it was asked for."""
+def _through_pipeline(wanted: Given, given: argparse.Namespace, *, only: str | None = None) -> int:
+    """Run the stages of a configuration, and show the newest result as it was asked for; or show what would run."""
+    if given.dry_run:
+        return reported(lambda: show_dry_run(*preview_of(wanted, only=only), given))
+    config = make_config(settled(wanted))
     notes = start_notes(config)
     status = reported(
         lambda: asyncio.run(run_pipeline(config, only=only, quiet=given.quiet or given.json, notes=notes))

@@ -1,4 +1,4 @@
-"""What commands that run something show: `--quiet` and `--log-level`."""
+"""What commands that run something show: `--quiet`, `--log-level`, and with `--dry-run` what they would do."""
 
 import argparse
 import logging
@@ -20,6 +20,21 @@ def add_screen_options(command: argparse.ArgumentParser) -> None:
         choices=LEVELS,
         help="what Python's loggers write to runs/NAME/logs/driver.log and vLLM to its own log (default: warning, error)",
     )
+
+
+def add_dry_run(command: argparse.ArgumentParser) -> None:
+    """Add the option of a command that can say what it would do."""
+    command.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check all that a start checks, plan, say what would run and go on; nothing is started, written or downloaded",
+    )
+
+
+def require_dry_run(given: argparse.Namespace) -> None:
+    """Raise `ValueError` where JSON is asked for of a run at work."""
+    if given.json and not given.dry_run:
+        raise ValueError("--json is for --dry-run; `temper status RUN --json` tells of a run at work")
 
 
 def set_log_level(level: str | None) -> None:

@@ -15,6 +15,8 @@ class Check:
     name: str
     look: Callable[[Subject], Iterable[Finding]]
     """Tell what is found; whatever it raises is a failure. Nothing is told of what a configuration does not have."""
+    remedy: str
+    """What to do about an error that does not say it itself."""
     of_run: bool = False
     """Whether it needs a configuration."""
     quick: bool = False
@@ -45,5 +47,5 @@ def _found(check: Check, subject: Subject) -> list[Finding]:
         with cache_alone():
             found.extend(check.look(subject))
     except Exception as error:  # whatever a library or an environment of the user's own raises
-        found.append(of_error(error))
+        found.append(of_error(error, remedy=check.remedy))
     return found

@@ -16,7 +16,7 @@ from orchestrator.doctor.model import (
     look_at_turns,
 )
 from orchestrator.doctor.nodes import look_at_nodes
-from orchestrator.doctor.packages import look_at_packages
+from orchestrator.doctor.packages import SETUP, look_at_packages
 from orchestrator.doctor.prompts import look_at_limits, look_at_overlap, look_at_prompts, look_at_rows, look_at_stages
 from orchestrator.doctor.sandbox import look_at_sandbox
 from orchestrator.doctor.store import look_at_store
@@ -37,31 +37,130 @@ def look_at_configuration(subject: Subject) -> Iterator[Finding]:
 
 MODEL = ("model",)
 CHECKS = (
-    Check(name="configuration", look=look_at_configuration),
-    Check(name="versions", look=look_at_packages, quick=True),
-    Check(name="driver", look=look_at_driver, quick=True),
-    Check(name="open files", look=look_at_open_files, quick=True),
-    Check(name="ports", look=look_at_ports, quick=True),
-    Check(name="sandbox", look=look_at_sandbox, quick=True),
-    Check(name="cluster", look=look_at_nodes),
-    Check(name="model", look=look_at_files, of_run=True),
-    Check(name="output layer", look=look_at_output_layer, of_run=True, quick=True, after=MODEL),
-    Check(name="kernels", look=look_at_kernels, of_run=True, after=MODEL),
-    Check(name="devices", look=look_at_devices, quick=True),
-    Check(name="memory", look=look_at_memory, quick=True, after=MODEL),
-    Check(name="push", look=look_at_push, quick=True, after=MODEL),
-    Check(name="room", look=look_at_room, quick=True, after=MODEL),
-    Check(name="disk speed", look=look_at_speed, after=("model", "room")),
-    Check(name="thoughts", look=look_at_thoughts, of_run=True, after=MODEL),
-    Check(name="end of turn", look=look_at_turns, of_run=True, after=MODEL),
-    Check(name="rows", look=look_at_rows, of_run=True),
-    Check(name="tool calls", look=look_at_tool_calls, of_run=True, after=("model", "end of turn", "rows")),
-    Check(name="stages", look=look_at_stages, of_run=True, after=("model", "end of turn", "rows")),
-    Check(name="prompts", look=look_at_prompts, of_run=True, after=("model", "end of turn", "rows")),
-    Check(name="overlap", look=look_at_overlap, of_run=True, after=("rows",)),
-    Check(name="limits", look=look_at_limits, of_run=True),
-    Check(name="environments", look=look_at_environments, of_run=True, after=("model", "end of turn", "rows")),
-    Check(name="tracking", look=look_at_store),
+    Check(
+        name="configuration",
+        look=look_at_configuration,
+        remedy="correct the file or the settings given: `temper config FILE --explain KEY` says what one may be",
+    ),
+    Check(name="versions", look=look_at_packages, remedy=SETUP, quick=True),
+    Check(
+        name="driver",
+        look=look_at_driver,
+        remedy="look whether nvidia-smi answers, and install NVIDIA's driver again where it does not",
+        quick=True,
+    ),
+    Check(
+        name="open files",
+        look=look_at_open_files,
+        remedy="raise it in the shell that starts the run (ulimit -n)",
+        quick=True,
+    ),
+    Check(name="ports", look=look_at_ports, remedy="free some, or widen net.ipv4.ip_local_port_range", quick=True),
+    Check(
+        name="sandbox",
+        look=look_at_sandbox,
+        remedy="lower sandbox.min_level, or give the machine what docs/sandbox.md names",
+        quick=True,
+    ),
+    Check(
+        name="cluster", look=look_at_nodes, remedy="look at the cluster by `ray status`, and let the node join again"
+    ),
+    Check(
+        name="model",
+        look=look_at_files,
+        remedy="download the model again, or name another with model.path=",
+        of_run=True,
+    ),
+    Check(
+        name="output layer",
+        look=look_at_output_layer,
+        remedy="download the model again, or name another with model.path=",
+        of_run=True,
+        quick=True,
+        after=MODEL,
+    ),
+    Check(
+        name="kernels",
+        look=look_at_kernels,
+        remedy="install them with make setup, or run on CPUs",
+        of_run=True,
+        after=MODEL,
+    ),
+    Check(name="devices", look=look_at_devices, remedy="lower learner.ranks or rollout.workers", quick=True),
+    Check(
+        name="memory",
+        look=look_at_memory,
+        remedy="look at `temper plan FILE`, which works it out by part",
+        quick=True,
+        after=MODEL,
+    ),
+    Check(name="push", look=look_at_push, remedy="set learner.transport=auto", quick=True, after=MODEL),
+    Check(
+        name="room", look=look_at_room, remedy="free some, or give runs_dir= on another disk", quick=True, after=MODEL
+    ),
+    Check(name="disk speed", look=look_at_speed, remedy="give runs_dir= on another disk", after=("model", "room")),
+    Check(
+        name="thoughts",
+        look=look_at_thoughts,
+        remedy="give the tags of the model with model.thought_tags",
+        of_run=True,
+        after=MODEL,
+    ),
+    Check(
+        name="end of turn",
+        look=look_at_turns,
+        remedy="give the token that ends a turn with model.end_of_turn",
+        of_run=True,
+        after=MODEL,
+    ),
+    Check(
+        name="rows",
+        look=look_at_rows,
+        remedy="correct the data, or let bad rows pass with envs.NAME.on_error=skip",
+        of_run=True,
+    ),
+    Check(
+        name="tool calls",
+        look=look_at_tool_calls,
+        remedy="give the model another template with model.chat_template, or declare its calls with model.tool_calls",
+        of_run=True,
+        after=("model", "end of turn", "rows"),
+    ),
+    Check(
+        name="stages",
+        look=look_at_stages,
+        remedy="correct what the stage reads, or leave it out of stages",
+        of_run=True,
+        after=("model", "end of turn", "rows"),
+    ),
+    Check(
+        name="prompts",
+        look=look_at_prompts,
+        remedy="correct the data, or let bad rows pass with envs.NAME.on_error=skip",
+        of_run=True,
+        after=("model", "end of turn", "rows"),
+    ),
+    Check(
+        name="overlap",
+        look=look_at_overlap,
+        remedy="correct the data, or give other rows with envs.NAME.eval_data",
+        of_run=True,
+        after=("rows",),
+    ),
+    Check(
+        name="limits",
+        look=look_at_limits,
+        remedy="leave the limits out that are given, which the profile then chooses",
+        of_run=True,
+    ),
+    Check(
+        name="environments",
+        look=look_at_environments,
+        remedy="correct the environment; temper envcheck --env NAME tries it alone",
+        of_run=True,
+        after=("model", "end of turn", "rows"),
+    ),
+    Check(name="tracking", look=look_at_store, remedy="give another tracking.uri"),
 )
 
 
@@ -70,8 +169,9 @@ def examine(subject: Subject) -> Iterator[Finding]:
     return examined(CHECKS, subject)
 
 
-def start_notes(config: Config) -> list[str]:
-    """Return a line for each warning and failure of the checks that take a moment, for people, at the start of a run.
+def start_notes(config: Config | None) -> list[str]:
+    """Return a line for each warning and failure of the checks that take a moment, for people, at the start of a run; of the
+    machine alone without its configuration.
 
     Those on which they build are made too and say nothing: a model that is not here yet is no fault of a run that gets it.
     """

@@ -21,11 +21,14 @@ class Finding:
     level: Level
     text: str
     remedy: str = ""
-    """The one thing to do about it; empty where nothing has to be."""
+    """The one thing to do about it; empty only where nothing has to be."""
     check: str = ""
     """The name of the check that found it."""
     blocks: bool = False
     """Whether checks that build on this one could say nothing new."""
+
+    def __post_init__(self) -> None:
+        assert self.level is Level.OK or self.remedy, f"{self.text}: say what would mend it"
 
     @property
     def line(self) -> str:
@@ -48,10 +51,12 @@ def failure(text: str, remedy: str) -> Finding:
     return Finding(level=Level.FAILURE, text=text, remedy=remedy, blocks=True)
 
 
-def of_error(error: Exception) -> Finding:
-    """Return the failure that an exception tells of: our messages end with the remedy, behind a semicolon, if they have one."""
+def of_error(error: Exception, *, remedy: str) -> Finding:
+    """Return the failure that an exception tells of. Our messages end with the remedy, behind a semicolon; `remedy` is that of
+    those that do not, and of what a library or an environment of the user's own raises.
+    """
     text = " ".join(str(error).split()) or repr(error)
-    what, mark, remedy = text.rpartition("; ")
     if not isinstance(error, ValueError | OSError | RuntimeError | EnvError):
-        return failure(f"{type(error).__name__}: {text}", "")
-    return failure(what, remedy) if mark else failure(text, "")
+        return failure(f"{type(error).__name__}: {text}", remedy)
+    what, mark, own = text.rpartition("; ")
+    return failure(what, own) if mark else failure(text, remedy)

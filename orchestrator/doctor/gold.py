@@ -1,4 +1,4 @@
-"""The environments: whether their gold answers are worth all when the model says them, in its own form."""
+"""The environments: whether their gold answers are worth all when the model says them, in its own form, and others are not."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,10 @@ from envs.playback import Scored, score
 from envs.source import distinct, open_source
 from envs.task_rows import data_of
 from orchestrator.deadline import in_thread
-from orchestrator.doctor.finding import Finding, failure, ok, warning
+from orchestrator.doctor.finding import Finding, Level, failure, ok, warning
 from orchestrator.doctor.prompts import to_download
 from orchestrator.doctor.subject import Subject
+from orchestrator.grading.envcheck import EnvReport, self_test
 from orchestrator.pipeline.start_checks import check_entry_points
 from rewards.verdict import correctness
 from rollout.episodes.episode import EpisodeLimits
@@ -41,7 +42,7 @@ class Played:
 
 
 def look_at_environments(subject: Subject) -> Iterator[Finding]:
-    """Play gold answers of every environment."""
+    """Play gold answers of every environment, and where these are right try its judge by corrupted ones."""
     check_entry_points(subject.config)
     for name, env in subject.config.environments.items():
         if any(map(to_download, data_of(env))):
@@ -51,7 +52,10 @@ def look_at_environments(subject: Subject) -> Iterator[Finding]:
             continue
         only_evaluated = env.config.data is None and env.config.eval_data is not None
         source = open_source(env, split="heldout" if only_evaluated else "train", seed=subject.config.seed)
-        yield check_gold(env, distinct(source, TASKS), subject.renderer, subject.config.rollout.limits)
+        tasks, limits = distinct(source, TASKS), subject.config.rollout.limits
+        yield (found := check_gold(env, tasks, subject.renderer, limits))
+        if found.level is not Level.FAILURE:
+            yield check_judge(env, tasks, seconds=limits.timeout_s)
 
 
 def check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
@@ -151,3 +155,31 @@ def _why(scored: Scored) -> str:
         return f"{scored.failure.kind.value}: {scored.failure.message}"[:200]
     outcome = scored.verdict.outcome
     return f"{'no verdict' if outcome is None else outcome.value} {scored.verdict.detail}".strip()[:200]
+
+
+def check_judge(env: BoundEnv, tasks: Sequence[Task], *, seconds: float) -> Finding:
+    """Say what the self-test of an environment finds on tasks of it; its answers have so many seconds each."""
+    if env.definition.corruptions is None:
+        return ok(f"{env.name} has no corrupted answers, by which its judge could be tried")
+    command = f"temper envcheck --env {env.definition.id}"
+    try:
+        report = asyncio.run(_tested(env, tasks, seconds=seconds * len(tasks)))
+    except TimeoutError:
+        said = f"{env.name}: its judge has not tried {len(tasks)} tasks after {seconds * len(tasks):g} s"
+        return failure(
+            said, f"mend what hangs there, or raise rollout.limits.timeout_s; {command} shows how long each takes"
+        )
+    against = [one for one in report.findings if one.against]
+    if against:
+        first = against[0]
+        said = f"{env.name}: {first.name}: {len(first.against)} of {first.tried} are not; {first.against[0]}"
+        return failure(said, f"mend its judge: {command}")
+    return ok(
+        f"{env.name}: {report.corrupted.tried} corrupted answers lose, and {report.repeated.tried} answers are worth the same "
+        f"when they are graded again"
+    )
+
+
+async def _tested(env: BoundEnv, tasks: Sequence[Task], *, seconds: float) -> EnvReport:
+    in_this = copy_context().run  # in a context of its own a thread would download
+    return await asyncio.wait_for(in_thread(in_this, self_test, env.definition, tasks), seconds)

@@ -11,11 +11,9 @@ from orchestrator.doctor.subject import Subject
 from orchestrator.planning.limits import Limit, size
 from orchestrator.planning.plan import SHM
 from orchestrator.planning.planner import Planner
-from orchestrator.planning.run_limits import device_limits, main_memory_limit, push_limits
+from orchestrator.planning.run_limits import device_limits, main_memory_limit, push_limits, shm_limit
 from rollout.weights.host_memory import available_bytes
 
-LEAST_SHM = 2**30
-"""What Ray's objects and the processes of an engine want of /dev/shm, as a rule of thumb; a container has 64 MiB."""
 MARGIN = 0.15
 """Share of a GPU by which a plan may be over it and the run fit all the same: activations and overheads are estimates."""
 
@@ -85,10 +83,8 @@ def check_available(needed: int, available: int) -> Finding:
 
 
 def check_shm(free: int) -> Finding:
-    """Say whether /dev/shm has so much free as Ray and engines of several processes want."""
-    if free < LEAST_SHM:
-        return warning(
-            f"{SHM} has {size(free)} free; Ray's objects, and engines of several processes, lie there",
-            "make it larger (in a container --shm-size=8g)",
-        )
-    return ok(f"{SHM} has {size(free)} free")
+    """Say whether /dev/shm has so much free as a plan advises."""
+    limit = shm_limit(free)
+    if not limit.holds:
+        return warning(f"{SHM} has {limit.has} free, less than the {limit.needed} that are advised", limit.remedy)
+    return ok(f"{SHM} has {limit.has} free")

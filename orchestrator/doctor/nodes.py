@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from orchestrator.cluster.node_facts import CONNECT_S, NodeFacts, NodeSeen, ask_nodes
 from orchestrator.cluster.this_machine import PORTS, ROOT
 from orchestrator.doctor.finding import Finding, failure, ok, warning
-from orchestrator.doctor.memory import LEAST_SHM
 from orchestrator.doctor.subject import Subject
 from orchestrator.planning.limits import size
+from orchestrator.planning.run_limits import LEAST_SHM
 
 MOST_APART_S = 1.0
 """Seconds between two clocks beyond which lines of logs, rows of metrics and deadlines of files say other things."""

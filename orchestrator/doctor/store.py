@@ -58,7 +58,7 @@ def check_place(place: str, config: Config) -> Finding:
     try:
         require_usable([place], tracking.wandb)
     except ValueError as error:
-        return of_error(error)
+        return of_error(error, remedy=f"leave {place} out of tracking.also")
     if place == "trackio":
         return ok(f"trackio {version(place)} has project {tracking.trackio.project} in {trackio_store(config)}")
     kept = "uploads at once" if tracking.wandb.uploads else "records in the run's folder, uploads nothing"

@@ -45,6 +45,16 @@ class EnvReport:
     """Of each scored script."""
 
     @property
+    def corrupted(self) -> Finding:
+        """Whether corrupted answers lose."""
+        return self.findings[1]
+
+    @property
+    def repeated(self) -> Finding:
+        """Whether answers are worth the same when they are graded again."""
+        return self.findings[2]
+
+    @property
     def passed(self) -> bool:
         """Whether nothing went against a check, and gold answers were tried at all."""
         return not any(finding.against for finding in self.findings) and self.findings[0].tried > 0

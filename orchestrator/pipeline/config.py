@@ -129,7 +129,12 @@ def unsettled_config(path: Path, overrides: list[str]) -> Config:
 
     The longest sequence counts as long as the limits that are given, since it will be. Raises as `load_config`.
     """
-    given, longest = given_text(path, overrides), "rollout.engine.max_model_len"
+    return unsettled(given_text(path, overrides))
+
+
+def unsettled(given: dict[str, Any]) -> Config:
+    """Return the same of plain data, as a YAML file would have it. Raise `ValueError` as above."""
+    longest = "rollout.engine.max_model_len"
     limit = found(given, "rollout.limits.total_tokens")
     if limit is not None and found(given, longest) is None:
         given = placed(given, longest, limit)

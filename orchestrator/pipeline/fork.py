@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envs.core.setting import Kind
@@ -25,13 +25,85 @@ OF_THE_OPTIMISER = ("optim.kind", "learner.lora.", "learner.frozen", "learner.tr
 """What the state of its optimiser settles."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """A run that begins at a checkpoint of another one, checked, and not made yet."""
+
+    config: Config
+    instance: StageInstance
+    """The one that the checkpoint is of."""
+    checkpoint: Path
+    source: RunDir
+    target: RunDir
+    found: dict[Kind, Changes]
+    """What differs from the source, by kind."""
+
+    @property
+    def step(self) -> int:
+        """The step of the checkpoint."""
+        return step_of(self.checkpoint)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the stage of the checkpoint has more steps than that."""
+        return self.config.steps(self.instance) > self.step
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether answers that were sampled for it would be sampled so now."""
+        return not samples_anew(self.instance.name, self.found)
+
+    def state(self, model: str) -> RunState:
+        """Return how far the new run is at its start, whose newest model is that of the checkpoint, at this place."""
+        given = self.source.state()
+        before, name = self.before(), self.instance.name
+        done = {one: given.done[one] for one in before}
+        manifest = hashlib.sha256((self.checkpoint / MANIFEST).read_bytes()).hexdigest()
+        return RunState(
+            done=done if self.goes_on else done | {name: self.step},
+            began={one: begun for one, begun in given.began.items() if one in (*before, name)},
+            stages={one: kind for one, kind in given.stages.items() if one in (*before, name)},
+            model=model,
+            label=name,
+            version=given.version,
+            fingerprint=fingerprint_now(self.config, self.source),
+            origin={
+                "run": str(self.source.root),
+                "from": f"{name}/{self.step}",
+                "manifest": f"SHA-256 {manifest}",
+            },
+        )
+
+    def before(self) -> list[str]:
+        """Return the stages that the source had done before this one, in order."""
+        order = list(self.source.state().done)
+        return order[: order.index(self.instance.name)] if self.instance.name in order else order
+
+
 def fork(source: Path, at: str, overrides: list[str]) -> Config:
     """Make the folder of a run that begins at checkpoint `at`, `rl/150` or `rl` for the newest, of the run in `source`.
 
     It has the source's settings, with overrides on top, of which `name` must be one. The stage goes on from there where
     `steps` says so, with its optimiser, else the next stage begins with this model. Answers that it trains on are sampled
     anew, by this model, where what they are sampled with changed. The ledger of its stages goes along up to there.
-    Returns the new configuration.
+    Returns the new configuration. Raise as `checked_fork`.
+    """
+    made = checked_fork(source, at, overrides)
+    _make(made)
+    state = made.target.state()
+    log = MetricsLog(made.target.metrics)
+    log.event(
+        made.instance.name,
+        made.step,
+        FORKED,
+        state.origin | recorded(made.found, made.config, made.source.state()),
+    )
+    return made.config
+
+
+def checked_fork(source: Path, at: str, overrides: list[str]) -> Fork:
+    """Return the run that `fork` would make; nothing is written.
+
     Raise `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` where the checkpoint is not as it was saved.
     """
     if not (source / "config.yaml").is_file() or not (source / "manifest.json").is_file():
@@ -48,11 +120,7 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     verify(checkpoint)
     found = changes(config, given.state().fingerprint, fingerprint_now(config, given))
     _check_changes(config, instance, step_of(checkpoint), found)
-    _make(config, instance, checkpoint, given, target, keeps_answers=not samples_anew(instance.name, found))
-    origin = target.state().origin
-    log = MetricsLog(target.metrics)
-    log.event(instance.name, step_of(checkpoint), FORKED, origin | recorded(found, config, given.state()))
-    return config
+    return Fork(config=config, instance=instance, checkpoint=checkpoint, source=given, target=target, found=found)
 
 
 def _checkpoint(given: RunDir, at: str) -> Path:
@@ -98,39 +166,21 @@ def _check_changes(config: Config, instance: StageInstance, step: int, found: di
             )
 
 
-def _make(
-    config: Config, instance: StageInstance, checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool
-) -> None:
+def _make(made: Fork) -> None:
     """Make the folder of the new run: the checkpoint, what its stage began with, and what was done before."""
-    state, step = given.state(), step_of(checkpoint)
-    goes_on = config.steps(instance) > step
-    order = list(state.done)
-    before = order[: order.index(instance.name)] if instance.name in order else order
-    done = {name: state.done[name] for name in before}
+    given, target, name = made.source, made.target, made.instance.name
+    state, before = given.state(), made.before()
     target.open()
     try:
-        copy = _copied(checkpoint, given, target, keeps_answers=keeps_answers)
-        rows = read_state(checkpoint).ledger_rows if (checkpoint / STATE_FILE).exists() else 0
-        copy_ledger(given.ledger, target.ledger, rows=dict.fromkeys(before) | {instance.name: rows})
-        for label in (name.removeprefix("eval-") for name in before if _evaluates(state.stages[name])):
+        copy = _copied(made.checkpoint, given, target, keeps_answers=made.keeps_answers)
+        rows = read_state(made.checkpoint).ledger_rows if (made.checkpoint / STATE_FILE).exists() else 0
+        copy_ledger(given.ledger, target.ledger, rows=dict.fromkeys(before) | {name: rows})
+        for label in (one.removeprefix("eval-") for one in before if _evaluates(state.stages[one])):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
-        if goes_on and keeps_answers and given.sampled(instance.name).is_file():
-            shutil.copy2(given.sampled(instance.name), target.sampled(instance.name))
-        manifest = hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()
-        names = [*before, instance.name]
-        save_config(config, target.config)
-        target.store(
-            RunState(
-                done=done if goes_on else done | {instance.name: step},
-                began={name: model for name, model in state.began.items() if name in names},
-                stages={name: kind for name, kind in state.stages.items() if name in names},
-                model=str(copy.relative_to(target.root)),
-                label=instance.name,
-                version=state.version,
-                fingerprint=fingerprint_now(config, given),
-                origin={"run": str(given.root), "from": f"{instance.name}/{step}", "manifest": f"SHA-256 {manifest}"},
-            )
-        )
+        if made.goes_on and made.keeps_answers and given.sampled(name).is_file():
+            shutil.copy2(given.sampled(name), target.sampled(name))
+        save_config(made.config, target.config)
+        target.store(made.state(str(copy.relative_to(target.root))))
     except BaseException:
         target.close()
         shutil.rmtree(target.root)

@@ -1,23 +1,25 @@
 """What a command would do to a run, found without starting, writing or downloading anything, and without joining a cluster."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from envs.core.setting import Kind
 from envs.data.hub import cache_alone
 from orchestrator.cluster.hardware import Hardware, ask_hardware
-from orchestrator.pipeline.config import Config, settled_config, unsettled_config
+from orchestrator.pipeline.config import Config, make_config, unsettled
 from orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
 from orchestrator.pipeline.data_files import to_download
+from orchestrator.pipeline.fork import Fork
 from orchestrator.pipeline.overlap_check import known_overlaps
+from orchestrator.pipeline.plan import plan
 from orchestrator.pipeline.runner import Prepared, placed, prepared
 from orchestrator.pipeline.start_checks import check_before, check_stages
-from orchestrator.profiles.settled import told
+from orchestrator.profiles.asked import Given
+from orchestrator.profiles.settled import settled, told
 from orchestrator.run.checkpoint import steps as steps_in
-from orchestrator.run.folder import RunDir
 from orchestrator.run.redaction import blanked
 from orchestrator.stages.stage import StageInstance
 
@@ -66,16 +68,31 @@ class NotKnownHereError(Exception):
     """What the profile chooses by can't be looked at."""
 
 
-def preview_of(path: Path, overrides: list[str], *, only: str | None = None) -> Preview:
-    """Return what a run of a YAML file with overrides would do. Raise as the run itself would at its start."""
+def preview_of(given: Given, *, only: str | None = None) -> tuple[Preview, Config | None]:
+    """Return what a run of a configuration file's content would do, and the whole configuration where it is known here.
+
+    Raise as the run itself would at its start.
+    """
     with cache_alone():
-        unsettled = unsettled_config(path, overrides)
-        downloads = to_download(unsettled)
+        plain = unsettled(given)
+        downloads = to_download(plain)
         try:
-            config = settled_config(path, overrides, ask=lambda: _hardware_here(unsettled, downloads))
+            config = make_config(settled(given, ask=lambda: _hardware_here(plain, downloads)))
         except NotKnownHereError as error:
-            return preview(unsettled, only=only, downloads=downloads, unknown=str(error))
-        return preview(config, only=only, downloads=downloads)
+            return preview(plain, only=only, downloads=downloads, unknown=str(error)), None
+        return preview(config, only=only, downloads=downloads), config
+
+
+def preview_of_fork(made: Fork) -> Preview:
+    """Return what a fork would do. Raise as it would at its start."""
+    state, config, own = made.state(str(made.checkpoint)), made.config, made.instance.name
+    steps = {one.name: config.steps(one) for one in config.instances if one.stage.trains}
+    planned = plan(config.instances, state, steps=steps)
+    ready = Prepared(folder=made.target, planned=planned, reads=True, model=state.model)
+    with cache_alone():
+        after = {**state.done, own: made.step}
+        found = _preview(config, ready, done=state.done, after=after, downloads=(), unknown="")
+    return replace(found, changed=_listed(made.found))
 
 
 def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
@@ -93,14 +110,29 @@ def preview(config: Config, *, only: str | None = None, downloads: Sequence[str]
     Raise as the run itself would at its start.
     """
     ready = prepared(config, only=only, here=not downloads)
-    changed: Changes = {}
-    if not unknown:  # else all that the profile chose then would differ
-        changes = allowed_changes(config, ready.folder, reads=ready.reads)
-        changed = changes[Kind.IDENTITY] | changes[Kind.SCHEDULE] | changes[Kind.RUNNING]
+    done = ready.folder.state().done if only is None else ()
+    trained = [one.name for one in config.instances if one.stage.trains]
+    after = {name: max(steps_in(ready.folder.checkpoints(name)), default=0) for name in trained}
+    found = _preview(config, ready, done=done, after=after, downloads=downloads, unknown=unknown)
+    if unknown:  # all that the profile chose then would differ
+        return found
+    return replace(found, changed=_listed(allowed_changes(config, ready.folder, reads=ready.reads)))
+
+
+def _preview(
+    config: Config,
+    ready: Prepared,
+    *,
+    done: Collection[str],
+    after: Mapping[str, int],
+    downloads: Sequence[str],
+    unknown: str,
+) -> Preview:
+    """Return what would become of the stages that are `done` and ahead, with the steps `after` which they go on."""
     names = {one.name for one in ready.ahead}
-    done = [one for one in config.instances if one.name not in names and one.name in ready.folder.state().done]
-    stages = [_stage(one, "is done", config, ready.folder) for one in done if only is None]
-    stages += [_stage(one, "begins", config, ready.folder) for one in ready.ahead]
+    past = [one for one in config.instances if one.name not in names and one.name in done]
+    stages = [_stage(one, "is done", config, after) for one in past]
+    stages += [_stage(one, "begins", config, after) for one in ready.ahead]
     wanted = placed(config, ready.ahead)
     return Preview(
         run=ready.folder.root,
@@ -109,7 +141,7 @@ def preview(config: Config, *, only: str | None = None, downloads: Sequence[str]
         ranks=None if unknown else wanted.ranks,
         engines=None if unknown else wanted.engines,
         gpus_each=None if unknown else wanted.processes,
-        changed=changed,
+        changed={},
         downloads=tuple(downloads),
         unknown=tuple(text for text in (unknown, UNREAD if downloads else "") if text),
         notes=tuple(map(blanked, _notes(config, ready, here=not downloads, settled=not unknown))),
@@ -130,14 +162,18 @@ def _notes(config: Config, ready: Prepared, *, here: bool, settled: bool) -> lis
     return [*notes, *ready.planned.notes]
 
 
-def _stage(one: StageInstance, would: Would, config: Config, folder: RunDir) -> StagePreview:
-    after = max(steps_in(folder.checkpoints(one.name)), default=0) if one.stage.trains else 0
+def _listed(found: dict[Kind, Changes]) -> Changes:
+    return found[Kind.IDENTITY] | found[Kind.SCHEDULE] | found[Kind.RUNNING]
+
+
+def _stage(one: StageInstance, would: Would, config: Config, after: Mapping[str, int]) -> StagePreview:
+    step = after.get(one.name, 0)
     return StagePreview(
         name=one.name,
         stage=one.stage.name,
-        would="goes on" if after and would == "begins" else would,
+        would="goes on" if step and would == "begins" else would,
         steps=config.steps(one) if one.stage.trains else 0,
-        after=after,
+        after=step,
     )
 
 
@@ -151,7 +187,7 @@ def lines(found: Preview) -> list[str]:
     said += [f"  {one.name:{wide}}  {_in_words(one)}" for one in found.stages]
     counts = [f"{number} {noun}" for number, noun in ((found.ranks, "rank(s)"), (found.engines, "engine(s)")) if number]
     said += [f"processes: {', '.join(counts)}"] if counts else []
-    return [*said, "nothing was started, written or downloaded (--dry-run)"]
+    return said
 
 
 def _in_words(one: StagePreview) -> str:

@@ -19,7 +19,7 @@ SUMS = {
     "model": ("checkpoint_bytes",),
     "rank": ("states", "peak"),
     "engine": ("peak",),
-    "host": ("peak",),
+    "host": ("peak", "saving"),
     "time": ("limited_by", "sampled_per_s", "hours", "tokens"),
 }
 """What is worked out from the fields of a plan's parts, by part."""

@@ -1,5 +1,6 @@
 """Limits that a run would meet, each with the setting that mends it, found by trying the settings themselves."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -37,20 +38,43 @@ def rank_limit(
     learner: LearnerConfig,
     *,
     room: float,
+    gpu_gib: float,
     most_ranks: int,
     longest: int,
     again: Callable[[LearnerConfig], RankMemory],
+    allowed: Callable[[LearnerConfig], bool],
 ) -> Limit:
     """Return whether a rank fits; `longest` are the tokens of a sequence that a pass has to hold, `again` says what it takes
-    with other settings.
+    with other settings, `allowed` whether the run may have them. `room` is what it may fill of a GPU of `gpu_gib`.
     """
     holds = rank.peak <= room
-    remedies = _rank_remedies(learner, longest=longest, most_ranks=most_ranks)
-    remedy = "" if holds else _first(remedies, lambda other: again(other).peak <= room)
+    remedies = _rank_remedies(learner, longest=longest, most_ranks=most_ranks, allowed=allowed)
+    remedy = "" if holds else _least_remedy(rank, remedies, again, room=room, gpu_gib=gpu_gib)
     return Limit(what="a rank's memory", needed=size(rank.peak), has=size(room), holds=holds, remedy=remedy)
 
 
-def _rank_remedies(learner: LearnerConfig, *, longest: int, most_ranks: int) -> Iterator[tuple[str, LearnerConfig]]:
+def _least_remedy(
+    now: RankMemory,
+    remedies: Iterator[tuple[str, LearnerConfig]],
+    again: Callable[[LearnerConfig], RankMemory],
+    *,
+    room: float,
+    gpu_gib: float,
+) -> str:
+    """Return the first settings with which a rank fits, else the smallest GPUs that hold it, with the fewest settings."""
+    sizes = [(math.ceil(gpu_gib * now.peak / max(1.0, room)), "")]
+    for text, other in remedies:
+        peak = again(other).peak
+        if peak <= room:
+            return text
+        sizes.append((math.ceil(gpu_gib * peak / max(1.0, room)), f" with {text}"))
+    gib, settings = min(sizes, key=lambda one: one[0])
+    return f"GPUs of {gib} GiB{settings}"
+
+
+def _rank_remedies(
+    learner: LearnerConfig, *, longest: int, most_ranks: int, allowed: Callable[[LearnerConfig], bool]
+) -> Iterator[tuple[str, LearnerConfig]]:
     """Yield settings of the learner that take less memory, the cheapest in time first, each on top of those before."""
     told: list[str] = []
     for name, value in (
@@ -72,31 +96,26 @@ def _rank_remedies(learner: LearnerConfig, *, longest: int, most_ranks: int) -> 
             continue
         if name == "offload" and not learner.zero_stage:
             continue
-        learner = replace(learner, **{name: value})  # type: ignore[arg-type]
+        other = replace(learner, **{name: value})  # type: ignore[arg-type]
+        if not allowed(other):
+            continue
+        learner = other
         told = [one for one in told if not one.startswith(f"learner.{name}=")]
         told.append(f"learner.{name}={str(value).lower() if isinstance(value, bool) else value}")
         if name != "shared_prompts":
             yield " ".join(told), learner
-    yield " ".join([*told, "learner.lora.rank=32"]), replace(learner, lora=replace(learner.lora, rank=32))
-
-
-def _first(remedies: Iterator[tuple[str, LearnerConfig]], fits: Callable[[LearnerConfig], bool]) -> str:
-    found = next((text for text, other in remedies if fits(other)), None)
-    return found or "a smaller model, larger GPUs or more of them: no setting of the learner makes it fit"
+    adapters = replace(learner, lora=replace(learner.lora, rank=32))
+    if allowed(adapters):
+        yield " ".join([*told, "learner.lora.rank=32"]), adapters
 
 
 def engine_limits(
-    engine: EngineMemory,
-    config: EngineConfig,
-    *,
-    length: int,
-    gpu: bool,
-    again: Callable[[EngineConfig], EngineMemory],
-    most_processes: int,
+    engine: EngineMemory, config: EngineConfig, *, length: int, gpu: bool, remedy: Callable[[], str]
 ) -> list[Limit]:
-    """Return whether an engine holds its weights, a sequence as long as may be, and as many as `max_sequences`."""
+    """Return whether an engine holds its weights, a sequence as long as may be, and as many as `max_sequences`; `remedy` says
+    what mends it where there is no room for one sequence.
+    """
     one = engine.sequences(length) >= 1
-    remedy = "" if one else _engine_remedy(config, length=length, gpu=gpu, again=again, most=most_processes)
     room = engine.allowed - engine.weights - engine.overhead if gpu else engine.cache
     limits = [
         Limit(
@@ -104,36 +123,18 @@ def engine_limits(
             needed=size(engine.pages.of_sequence(length)),
             has=size(max(0, room)),
             holds=one,
-            remedy=remedy,
+            remedy="" if one else remedy(),
         )
     ]
-    blocks = max(0, engine.cache) // max(1, engine.pages.bytes_each)
-    if one and engine.pages.state_pages:  # vLLM does not start otherwise
-        holds = config.max_sequences <= blocks
+    if one and engine.pages.state_pages:
+        holds = engine.holds(config.max_sequences)
         limits.append(
             Limit(
                 what="pages for rollout.engine.max_sequences",
                 needed=f"{config.max_sequences:,}",
-                has=f"{blocks:,}",
+                has=f"{engine.blocks:,}",
                 holds=holds,
-                remedy="" if holds else f"rollout.engine.max_sequences={blocks}",
+                remedy="" if holds else f"rollout.engine.max_sequences={engine.blocks}",
             )
         )
     return limits
-
-
-def _engine_remedy(
-    config: EngineConfig, *, length: int, gpu: bool, again: Callable[[EngineConfig], EngineMemory], most: int
-) -> str:
-    if not gpu:
-        needed = -(-again(config).pages.of_sequence(length) // 2**30)
-        return f"rollout.engine.memory_gib={needed}"
-    tried = [(f"rollout.engine.gpu_memory_utilization={share}", {"gpu_memory_utilization": share}) for share in (0.9,)]
-    tensor = config.tensor_parallel * 2
-    while tensor <= most:
-        tried.append((f"rollout.engine.tensor_parallel={tensor}", {"tensor_parallel": tensor}))
-        tensor *= 2
-    for text, changes in tried:
-        if again(replace(config, **changes)).sequences(length) >= 1:  # type: ignore[arg-type]
-            return text
-    return "larger GPUs, or lower rollout.limits.total_tokens and rollout.engine.max_model_len"

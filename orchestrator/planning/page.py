@@ -1,6 +1,6 @@
 """A plan for people: a table of memory, lines for what is shared, the limits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from textwrap import wrap
 
@@ -9,6 +9,7 @@ from orchestrator.planning.memory.engine_memory import EngineMemory
 from orchestrator.planning.memory.rank_memory import RankMemory
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.seconds.rates import Slowdown
+from rollout.weights.host_memory import SPARE
 
 WIDTHS = (14, 36)
 ROWS = (
@@ -33,7 +34,7 @@ def page(plan: Plan) -> list[str]:
     said = [f"{plan.run} on {plan.hardware}, {plan.placement}: {_processes(plan)}", *_model(plan), ""]
     said += _memory(plan)
     said += ["", *_shared(plan), *_time(plan), ""]
-    said += [_limit(one) for one in plan.limits]
+    said += limit_lines(plan.limits, plan.advised)
     said += ["", *_assumed(plan), ""]
     failing = sum(not one.holds for one in plan.limits)
     said.append(f"{failing} of {len(plan.limits)} limits would be hit" if failing else "no limit would be hit")
@@ -122,6 +123,11 @@ def _shared(plan: Plan) -> Iterator[str]:
     parts = {"reading": host.reading, "held": host.held, "passes": host.passes, "push": host.push}
     told = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in parts.items() if nbytes)
     yield f"main memory     {size(host.peak)} of {size(plan.host_room)} a machine: {told}"
+    if host.checkpoint:
+        full = host.saving > (1 - SPARE) * plan.host_room
+        waits = "; there is no room for it, so the loop waits while it is written" * full
+        extra = size(host.checkpoint)
+        yield f"                {size(host.saving)} while a checkpoint is written, of which its copy has {extra}{waits}"
     if plan.rank is not None and plan.engine is not None:
         shm = "" if plan.shm_bytes is None else f"; /dev/shm has {size(plan.shm_bytes)}"
         kept = f", {plan.push.copies} copies in main memory" if plan.push.copies else ""
@@ -146,7 +152,7 @@ def _time(plan: Plan) -> Iterator[str]:
     yield (
         f"step of {work.stage:7} generate {_s(time.generate_s)} | learn {_s(time.learn_s)} | publish {_s(time.publish_s)} | "
         f"load {_s(time.load_s)}{f' | shifts {_s(time.shift_s)}' if time.shift_s else ''} -> {_s(time.step_s)} at lag "
-        f"{work.lag:g} at most, limited by {time.limited_by}"
+        f"{work.mean_lag:.2f} in the mean, limited by {time.limited_by}"
     )
     yield (
         f"                {work.sampled:,.0f} sampled tokens of {work.answers:,} answers, {work.trained:,.0f} trained; "
@@ -181,7 +187,12 @@ def _assumed(plan: Plan) -> Iterator[str]:
     yield from wrap(f"assumed: {' '.join(pairs)}", width=110, subsequent_indent=" " * 9, break_on_hyphens=False)
 
 
-def _limit(limit: Limit) -> str:
+def limit_lines(limits: Iterable[Limit], advised: Iterable[Limit]) -> list[str]:
+    """Return the limits of a run and what is advised, each with what mends it where it is not kept."""
+    return [_limit(one, "FAIL") for one in limits] + [_limit(one, "warn") for one in advised]
+
+
+def _limit(limit: Limit, mark: str) -> str:
     has = f" of {limit.has}" if limit.has else ""
-    told = f"{'ok  ' if limit.holds else 'FAIL'}  {limit.what}: {limit.needed}{has}"
+    told = f"{'ok  ' if limit.holds else mark}  {limit.what}: {limit.needed}{has}"
     return told if limit.holds else f"{told}: {limit.remedy}"

@@ -17,7 +17,7 @@ from orchestrator.planning.memory.push import PushPlan
 from orchestrator.planning.memory.rank_memory import RankMemory
 from orchestrator.planning.model import PlannedModel, planned_model
 from orchestrator.planning.planner import Planner
-from orchestrator.planning.run_limits import run_limits
+from orchestrator.planning.run_limits import advised, run_limits
 from orchestrator.planning.seconds.rates import Rates
 from orchestrator.planning.seconds.step_time import StepTime
 from orchestrator.planning.split import Split, best_split
@@ -66,6 +66,8 @@ class Plan:
     cost: float | None
     """Of all steps of the stage, at the price of a GPU hour that was given."""
     limits: tuple[Limit, ...]
+    advised: tuple[Limit, ...]
+    """What a run may do with less of."""
     assumptions: Assumptions
 
 
@@ -137,5 +139,6 @@ def make_plan(planner: Planner, *, rates: Rates | None = None, price: float | No
         split=best_split(planner) if rates is None else None,
         cost=None if price is None or time is None else price * planner.gpus * time.hours,
         limits=tuple(run_limits(planner, time)),
+        advised=tuple(advised(planner)),
         assumptions=planner.assumptions,
     )

@@ -8,6 +8,8 @@ import torch
 
 GROUPS = Path("/sys/fs/cgroup")
 """Where the kernel shows the control groups."""
+SPARE = 0.1
+"""Share of main memory that stays free beside the copy of a checkpoint: near its end a cluster kills processes."""
 
 
 class HostMemory:

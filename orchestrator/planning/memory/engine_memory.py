@@ -62,6 +62,15 @@ class EngineMemory:
         """Return how many sequences of so many tokens fit."""
         return max(0, self.cache) // max(1, self.pages.of_sequence(length))
 
+    @property
+    def blocks(self) -> int:
+        """How many pages there are."""
+        return max(0, self.cache) // max(1, self.pages.bytes_each)
+
+    def holds(self, sequences: int) -> bool:
+        """Return whether each of so many sequences may have a page: where there are states, vLLM does not start otherwise."""
+        return not self.pages.state_pages or sequences <= self.blocks
+
 
 def engine_memory(
     model: PlannedModel, engine: EngineConfig, *, gpu_bytes: float, overhead: int, cached_prefixes: bool

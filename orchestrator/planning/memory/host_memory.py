@@ -32,6 +32,11 @@ class HostMemory:
         """The most at a time that can't be done without: a checkpoint is written piece by piece where there is no room."""
         return max(self.reading, self.held + self.passes + self.push)
 
+    @property
+    def saving(self) -> int:
+        """What there is while a checkpoint's copy is written beside training."""
+        return self.held + self.passes + self.push + self.checkpoint
+
 
 def host_memory(
     model: PlannedModel,

@@ -30,6 +30,18 @@ class Work:
     """How often what is trained on is gone over."""
 
     @property
+    def mean_lag(self) -> float:
+        """Versions that a group is behind when it is trained on, in the mean over all steps, where no slot is ever free.
+
+        Then a group holds its slot for `slots / groups` steps, one more than it is versions behind (`orchestrator/buffer.py`).
+        Those that the stage begins with were all admitted at once: of them a step trains some that are one version older than
+        those of the step before. Groups that are dropped hold slots too, and leave less: then it is somewhat lower.
+        """
+        beyond = self.in_flight / self.answers - 1
+        first = min(float(self.steps), beyond + 1)
+        return beyond - first * (2 * beyond + 1 - first) / (2 * self.steps)
+
+    @property
     def answers(self) -> int:
         """Answers that are trained on."""
         return self.groups * self.group_size

@@ -1,0 +1,54 @@
+"""`--dry-run`: what a command would do to a run, what its start would say, and which limits of its plan would be hit."""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, replace
+
+from orchestrator.doctor.checks import start_notes
+from orchestrator.doctor.subject import Subject
+from orchestrator.pipeline.config import Config
+from orchestrator.pipeline.preview import Preview, lines
+from orchestrator.planning.limits import Limit
+from orchestrator.planning.page import limit_lines
+from orchestrator.planning.run_limits import advised, run_limits
+
+NOTHING = "nothing was started, written or downloaded (--dry-run)"
+NOT_PLANNED = "the limits of its plan, which goes by the hardware and the model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What a command would do, with the limits that it would meet on this machine."""
+
+    preview: Preview
+    limits: tuple[Limit, ...]
+    advised: tuple[Limit, ...]
+    """What it may do with less of."""
+
+    def text(self, *, as_json: bool) -> str:
+        """Return it for people, or as one JSON object."""
+        if as_json:
+            limits = {"limits": [asdict(one) for one in self.limits], "advised": [asdict(one) for one in self.advised]}
+            return json.dumps(asdict(self.preview) | limits, default=str, indent=1)
+        planned = [f"  {line}" for line in limit_lines(self.limits, self.advised)]
+        return "\n".join([*lines(self.preview), *(["limits of its plan:"] if planned else []), *planned, NOTHING])
+
+
+def show_dry_run(preview: Preview, config: Config | None, given: argparse.Namespace) -> int:
+    """Print what would be done, as the command line asks for it; returns the exit status."""
+    print(dry_run(preview, config).text(as_json=given.json))
+    return 0
+
+
+def dry_run(preview: Preview, config: Config | None) -> DryRun:
+    """Return what would be done with what its start would say first, and with the limits of its plan.
+
+    `config` is None where the profile can't choose here: of the machine alone something is known then.
+    """
+    preview = replace(preview, notes=(*start_notes(config), *preview.notes))
+    subject = Subject(given=config)
+    if config is None or subject.joins or subject.to_download:
+        return DryRun(preview=replace(preview, unknown=(*preview.unknown, NOT_PLANNED)), limits=(), advised=())
+    planner = subject.planner
+    limits = tuple(run_limits(planner, planner.time()))
+    return DryRun(preview=preview, limits=limits, advised=tuple(advised(planner)))
