@@ -16,6 +16,8 @@ class Band:
     """Lowest value without an alarm."""
     high: float | None = running(None)
     """Highest value without an alarm."""
+    alarm_after: int = running(1)
+    """Steps outside one after the other at which there is an alarm; none is later than the end of the stage."""
     stop_after: int = running(0)
     """Steps outside one after the other at which the stage ends, with what it learnt saved; 0: alarms alone."""
 
@@ -34,10 +36,15 @@ class Band:
         """Whether there is a bound."""
         return self.low is not None or self.high is not None
 
+    @property
+    def alarm_at(self) -> int:
+        """The step outside, of those one after the other, at which there is an alarm."""
+        return min(self.alarm_after, self.stop_after or self.alarm_after)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BandsConfig:
-    """Bands of what a step measures."""
+    """Bands of what a step measures. Two have bounds by default, for what keeps a model from learning anything."""
 
     kl: Band = field(default_factory=Band)
     """Divergence from the reference or the teacher, train/kl; needs one."""
@@ -45,9 +52,9 @@ class BandsConfig:
     """Mean surprise of the sampled tokens in nats, train/entropy."""
     logprob_gap: Band = field(default_factory=Band)
     """Mean absolute difference of trainer's and engine's log-probabilities, train/logprob_gap."""
-    truncated: Band = field(default_factory=Band)
+    truncated: Band = field(default_factory=lambda: Band(high=0.5, alarm_after=3))
     """Share of the answers that were cut off, rollout/truncated."""
-    signal: Band = field(default_factory=Band)
+    signal: Band = field(default_factory=lambda: Band(low=0.1, alarm_after=3))
     """Share of the groups whose rewards differ, rollout/signal."""
 
     @property
@@ -65,6 +72,8 @@ class BandsConfig:
         """Raise `ValueError` for a band that nothing can be inside of, or of what is not measured."""
         for name, band in self.by_name.items():
             not_negative(f"{setting}.{name}.stop_after", band.stop_after)
+            if band.alarm_after < 1:
+                raise ValueError(f"{setting}.{name}.alarm_after={band.alarm_after} must be at least 1")
             if band.low is not None and band.high is not None and band.low > band.high:
                 raise ValueError(f"{setting}.{name}.low={band.low} is above high={band.high}; exchange them")
             if band.stop_after and not band.is_watched:
@@ -85,6 +94,14 @@ METRICS = {
     "signal": "rollout/signal",
 }
 """The metric of each band."""
+REMEDIES = {
+    "kl": "optim.learning_rate, loss.kl_coefficient",
+    "entropy": "optim.learning_rate, sampling.temperature",
+    "logprob_gap": "rollout.engine.dtype, learner.bf16, max_lag",
+    "truncated": "rollout.limits.turn_tokens and total_tokens give more room, thinking.budget shortens thoughts",
+    "signal": "tasks are too hard or too easy: envs.NAME.level or other rows, group_size, more sft",
+}
+"""The settings that help where a band is left; those without a section are the stage's own."""
 
 
 class OutOfBand(RuntimeError):
@@ -112,9 +129,10 @@ class BandWatch:
             before = self._outside[name]
             self._outside[name] = before + 1 if problem else 0
             self._last[name] = f"{shown} {problem}"
-            if problem and not before:
-                alarms[f"{self._setting}.{name}"] = f"{shown} {problem}"
-            elif before and not problem:
+            if problem and before + 1 == band.alarm_at:
+                steps = f" in {before + 1} steps" if before else ""
+                alarms[f"{self._setting}.{name}"] = f"{shown} {problem}{steps} ({REMEDIES[name]})"
+            elif before >= band.alarm_at and not problem:
                 alarms[f"{self._setting}.{name}"] = f"{shown} is inside again after {before} steps"
         return alarms
 

@@ -399,6 +399,14 @@ def test_trajectories_that_are_told_to_be_unwritten_or_came_before_a_restart_are
     assert findings(folder) == []
 
 
+def test_how_often_answers_are_kept_may_change_and_counts_from_there_on(folder: RunDir) -> None:
+    """Every 10 steps up to step 10, as runs that do not say it; every 4 from there on."""
+    event = {"kind": "changed", "what": {"checkpoints.trajectories_every": ["10", "4"]}}
+    change(folder.metrics, 10, rows(folder.metrics)[9], {"stage": "rl", "step": 10, "time": 1.0, "event": event})
+    folder.store(replace(folder.state(), fingerprint={"checkpoints.trajectories_every": "4"}))
+    assert [(one.kind, one.step) for one in findings(folder)] == [("missing", 12), ("missing", 16)]
+
+
 def test_a_fork_answers_for_its_own_steps(folder: RunDir) -> None:
     """It has the ledger up to the checkpoint, and rows of metrics from there on."""
     for line in range(15, 0, -1):

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from test_orchestrator_loop import ToldRun, told_folder
+from test_orchestrator_loop import ToldRun, ToldTrainer, told_folder
 
 from learner.losses.config import LossConfig
-from orchestrator.band_watch import Band, BandsConfig, BandWatch, OutOfBand
+from orchestrator.band_watch import REMEDIES, Band, BandsConfig, BandWatch, OutOfBand
 from orchestrator.buffer import Buffer
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.stage_list import single_instance
@@ -22,6 +22,7 @@ from orchestrator.session.context import skipped_steps
 from orchestrator.settings.loop import RlConfig
 from orchestrator.skip_watch import NothingTrained, SkipWatch
 from orchestrator.stages import rl
+from orchestrator.stages.distill import DistillConfig
 from orchestrator.stages.loop_stage import LoopStage
 
 ENTROPY = BandsConfig(entropy=Band(low=0.2, high=2.0, stop_after=3))
@@ -35,15 +36,39 @@ def test_an_alarm_is_told_when_a_number_leaves_its_band_and_when_it_comes_back()
     watch = BandWatch(ENTROPY, setting="rl.bands")
     assert fed(watch, 0.5, 0.1, 0.05, 0.3) == [
         {},
-        {"rl.bands.entropy": "train/entropy 0.1 is below low=0.2"},
+        {"rl.bands.entropy": f"train/entropy 0.1 is below low=0.2 ({REMEDIES['entropy']})"},
         {},
         {"rl.bands.entropy": "train/entropy 0.3 is inside again after 2 steps"},
     ]
-    assert fed(watch, 2.5) == [{"rl.bands.entropy": "train/entropy 2.5 is above high=2.0"}]
+    assert fed(watch, 2.5) == [{"rl.bands.entropy": f"train/entropy 2.5 is above high=2.0 ({REMEDIES['entropy']})"}]
     assert watch.add({}) == {}  # not measured
     assert fed(BandWatch(ENTROPY, setting="rl.bands"), math.nan) == [
-        {"rl.bands.entropy": "train/entropy nan is not finite"}
+        {"rl.bands.entropy": f"train/entropy nan is not finite ({REMEDIES['entropy']})"}
     ]
+
+
+def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_are_told_once_they_last() -> None:
+    """As a model with long thoughts begins with short limits: every answer is cut off, every group has reward 0."""
+    cut = {"rollout/truncated": 1.0, "rollout/signal": 0.0}
+    well = {"rollout/truncated": 0.2, "rollout/signal": 0.5, "train/entropy": 0.01, "train/logprob_gap": 9.0}
+    watch = BandWatch(RlConfig().bands, setting="rl.bands")
+    assert [watch.add(metrics) for metrics in (well, cut, cut, well, cut, cut)] == [
+        {}
+    ] * 6  # by chance, of a few groups
+    told = watch.add(cut)
+    assert list(told) == ["rl.bands.truncated", "rl.bands.signal"]
+    assert told["rl.bands.truncated"].startswith(
+        "rollout/truncated 1 is above high=0.5 in 3 steps (rollout.limits.turn_"
+    )
+    assert told["rl.bands.signal"].startswith(
+        "rollout/signal 0 is below low=0.1 in 3 steps (tasks are too hard or too easy"
+    )
+    for step in range(100):
+        assert watch.add(cut) == {}
+        watch.check(step)  # warns, and does not stop
+    assert watch.add(well)["rl.bands.signal"] == "rollout/signal 0.5 is inside again after 103 steps"
+    of_a_teacher = BandWatch(DistillConfig().bands, setting="distill.bands")
+    assert [list(of_a_teacher.add(cut)) for _ in range(3)] == [[], [], ["distill.bands.truncated"]]
 
 
 def test_so_many_steps_outside_in_a_row_end_the_stage_also_where_a_run_went_on_in_between() -> None:
@@ -66,6 +91,7 @@ def test_so_many_steps_outside_in_a_row_end_the_stage_also_where_a_run_went_on_i
     [
         (BandsConfig(signal=Band(low=0.5, high=0.1)), r"rl\.bands\.signal\.low=0\.5 is above high=0\.1"),
         (BandsConfig(entropy=Band(low=0.5, stop_after=-1)), r"rl\.bands\.entropy\.stop_after=-1"),
+        (BandsConfig(signal=Band(low=0.5, alarm_after=0)), r"rl\.bands\.signal\.alarm_after=0 must be at least 1"),
         (BandsConfig(truncated=Band(stop_after=2)), r"rl\.bands\.truncated\.stop_after=2 without a bound"),
         (BandsConfig(kl=Band(high=1.0)), r"rl\.bands\.kl: there is no reference.*rl\.loss\.kl_coefficient"),
     ],
@@ -100,6 +126,12 @@ def test_skipped_steps_before_a_run_went_on_count_among_those_in_a_row(tmp_path:
         watch.add(5, skipped=True, evidence="")
 
 
+class Trains(ToldTrainer):
+    """Skips no step, which would have its answers kept."""
+
+    skips = False
+
+
 def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last(tmp_path: Path) -> None:
     said = io.StringIO()
     overrides = ["rl.groups_per_step=2", "rl.bands.truncated={high: -1.0, stop_after: 2}"]
@@ -107,6 +139,7 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     folder = told_folder(tmp_path)
     with Progress(stream=said) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
+        run.trainer = Trains(run)
         buffer = partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0)
         stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE), buffer)
         with pytest.raises(OutOfBand, match=r"rl\.bands\.truncated: rollout/truncated 0 is above high=-1\.0, as in 2"):
@@ -114,9 +147,10 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     folder.close()
     (folder.root / "config.yaml").write_text("name: told", encoding="utf-8")
     record = read_run(folder.root)
-    text = "rollout/truncated 0 is above high=-1.0"
-    assert record.alarms == [Event(stage="rl", step=1, kind=ALARM, what={"rl.bands.truncated": text})]
-    assert f"rl step 1: rl.bands.truncated: {text}" in said.getvalue()
+    text = f"rollout/truncated 0 is above high=-1.0 in 2 steps ({REMEDIES['truncated']})"
+    assert record.alarms == [Event(stage="rl", step=2, kind=ALARM, what={"rl.bands.truncated": text})]
+    assert list(folder.trajectory_files("rl")) == [2]  # those of the alarm, to be looked at
+    assert f"rl step 2: rl.bands.truncated: {text}" in said.getvalue()
     assert [row.step for row in record.rows if row.is_measured] == [1, 2]
     page = write_report(folder.root, {}).html.read_text(encoding="utf-8")
     assert "<h2>Alarms</h2>" in page

@@ -79,6 +79,8 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert "the same command continues" in output
     assert "Writing model shards" in (run / "logs" / "driver.log").read_text()
     assert "Writing model shards" not in output
+    printed = [file.read_text(errors="replace") for file in (run / "logs" / "ray").glob("worker-*")]
+    assert [any(who in text for text in printed) for who in ("TrainerWorker", "RolloutWorker")] == [True, True]
     reached = len(rows(run, "rl"))
     assert reached < 12
 

@@ -6,8 +6,11 @@ from pathlib import Path
 from orchestrator.audit.evidence import Evidence, lines_of, name_in, parse_object
 from orchestrator.audit.finding import Finding, Kind
 from orchestrator.audit.ticket_lives import TicketLives, listed
-from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.metrics_log import UNWRITTEN
+from orchestrator.run.retention import TRAJECTORIES_EVERY
+
+EVERY = "checkpoints.trajectories_every"
+"""The setting that says which steps have a file."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,15 +42,32 @@ def _due(evidence: Evidence, lives: TicketLives) -> set[int]:
     rows = [row for _, row in evidence.metrics if row.stage == lives.stage]
     told = {row.step for row in rows if row.event is not None and row.event["kind"] == UNWRITTEN}
     measured = {row.step: row for row in rows if row.is_measured}
+    every = _intervals(evidence, lives.stage)
     newest = max(measured, default=0)
     last = evidence.state.done.get(lives.stage)
     due = {
         step
         for step, row in measured.items()
-        if step % TRAJECTORIES_EVERY == 0 or step == last or row.values.get("train/skipped", 0.0) > 0
+        if step % every[step] == 0 or step == last or row.values.get("train/skipped", 0.0) > 0
     }
     unfinished = set() if evidence.is_done(lives.stage) else {newest}
     return due - told - lives.continued - unfinished
+
+
+def _intervals(evidence: Evidence, stage: str) -> dict[int, int]:
+    """Return how many steps lay between trajectory files when each step of an instance was measured.
+
+    The run's settings say it of the last rows, and each event of a change what it was before.
+    """
+    now = int(evidence.state.fingerprint.get(EVERY, TRAJECTORIES_EVERY))
+    found: dict[int, int] = {}
+    for _, row in reversed(evidence.metrics):
+        if row.event is not None:
+            before, _ = row.event["what"].get(EVERY, (now, now))
+            now = TRAJECTORIES_EVERY if before is None else int(before)
+        elif row.is_measured and row.stage == stage:
+            found[row.step] = now
+    return found
 
 
 class _File:

@@ -41,7 +41,7 @@ from orchestrator.loop import StepReport
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, make_config
 from orchestrator.run.driver_memory import keep_driver_small
-from orchestrator.run.folder import TRAJECTORIES_EVERY, RunDir
+from orchestrator.run.folder import RunDir
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.progress import Progress
 from orchestrator.session.context import RunContext
@@ -139,7 +139,7 @@ async def _steps(
 
     async def log(report: StepReport) -> None:
         run.log(STAGE, report.step, step_metrics(report))
-        if report.step % TRAJECTORIES_EVERY == 0:
+        if report.step % config.checkpoints.trajectories_every == 0:
             path = folder.trajectory_file(STAGE, report.step)
             await run.write_trajectories(path, report.groups, name=STAGE, step=report.step)
         samples.append(_sample(report))

@@ -10,18 +10,19 @@ from ray.job_config import JobConfig
 
 from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from orchestrator.cluster.module_search import HOOK, FirstOnes, worker_variables
+from orchestrator.cluster.session_logs import SessionLogs
 from orchestrator.cluster.this_machine import ROOT
 from orchestrator.run.noise import VLLM_LEVEL
 
 
-def start_ray(*, slots: int, min_sandbox_level: int) -> Path | None:
+def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     """Join the cluster that RAY_ADDRESS names, or start a private one on this machine.
 
     `slots` is how many actors the run needs. They ask for no CPU of Ray's own accounting, so that a laptop's two cores
     hold them all; their threads are set in the configuration instead. A cluster that is started here asks for a token,
     which Ray makes by default: some of its ports listen on every interface.
 
-    Returns the folder of what its workers on this machine print; None where this process was a member before.
+    Returns what its workers on this machine print; None where this process was a member before.
     """
     if ray.is_initialized():
         return None
@@ -42,7 +43,8 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> Path | None:
         runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
         **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )
-    return Path(joined.address_info["session_dir"]) / "logs"
+    job = "*" if address == "local" else ray.get_runtime_context().get_job_id()
+    return SessionLogs(folder=Path(joined.address_info["session_dir"]) / "logs", job=job)
 
 
 def _vllm_level() -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from orchestrator.cluster.session_logs import SessionLogs
 from orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
 HEAD_START_S = 90.0
@@ -68,7 +69,7 @@ def local_head(*, logs: Path | None = None) -> Iterator[JobServer]:
     finally:
         end_session(head)
         if logs is not None and logs.parent.is_dir():
-            _keep(folder / "session_latest" / "logs", logs)
+            SessionLogs(folder=folder / "session_latest" / "logs").keep(logs)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -132,14 +133,6 @@ class Job:
                 if new:
                     self._written += len(new)
                     self._write(new)
-
-
-def _keep(printed: Path, logs: Path) -> None:
-    """Copy what workers printed, of those that printed anything; their names are new in each session."""
-    for file in printed.glob("worker-*"):
-        if file.stat().st_size:
-            logs.mkdir(exist_ok=True)
-            shutil.copy(file, logs)
 
 
 def _wait_until_up(server: JobServer, head: subprocess.Popen[bytes], log: Path) -> None:

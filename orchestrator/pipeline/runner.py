@@ -145,6 +145,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         raise
     finally:
         await run.close()
+        await run.keep_printed()
         await in_thread(tracker.close, ended)
 
 
@@ -153,7 +154,8 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
     if wanted := placed(config, ahead):
         logs = start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         if logs is not None:
-            run.progress.note(f"what engines and ranks print: {logs}")
+            run.printed = logs
+            run.progress.note(f"what engines and ranks print: {logs.folder}, and {run.folder.printed} when this ends")
         run.bundles = await reserve(wanted)
         seen = run.bundles.require_folder(run.folder.root)
         await within(

@@ -15,8 +15,6 @@ from orchestrator.run.checkpoint import steps, verify
 LOCK_FILE = "driver.lock"
 LOCK_TRIES = 3
 LOCK_PAUSE_S = 0.1
-TRAJECTORIES_EVERY = 10
-"""Steps between trajectory files; the last step always has one, and one that was skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +70,11 @@ class RunDir:
     def log(self) -> Path:
         """What libraries printed in the driver."""
         return self.root / "logs" / "driver.log"
+
+    @property
+    def printed(self) -> Path:
+        """What engines and ranks printed: copied at faults, and when the driver ends."""
+        return self.root / "logs" / "ray"
 
     @property
     def trajectories(self) -> Path:

@@ -1,10 +1,12 @@
 """What every stage knows of its run and writes to: no process is behind it."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 from orchestrator.cluster.bundles import Bundles
+from orchestrator.cluster.session_logs import COPY_S, SessionLogs
 from orchestrator.deadline import StopFlag, in_thread
 from orchestrator.recording.keeper import BatchKeeper
 from orchestrator.recording.step_batch import StepBatch
@@ -34,6 +36,9 @@ class RunContext:
         """What the run has done since the driver started."""
         self.bundles: Bundles | None = None
         """What is reserved for the run's processes, once its cluster has started."""
+        self.printed: SessionLogs | None = None
+        """What they print, where this process has started or joined the cluster."""
+        self._copying = asyncio.Lock()
 
     @property
     def model_dir(self) -> Path:
@@ -90,6 +95,18 @@ class RunContext:
                 f"goes on"
             )
             self.metrics.event(batch.stage, batch.step, UNWRITTEN, {name: why})
+
+    async def keep_printed(self) -> None:
+        """Copy what engines and ranks have printed into the run's folder; what goes wrong with it is told."""
+        if self.printed is None:
+            return
+        try:
+            async with asyncio.timeout(2 * COPY_S), self._copying:
+                why = await in_thread(partial(self.printed.keep, self.folder.printed))
+        except TimeoutError:
+            why = f"{self.folder.printed} can't be written in {2 * COPY_S:g} s"
+        if why:
+            self.progress.note(f"what engines and ranks printed: {why}")
 
     def log(self, name: str, step: int, metrics: dict[str, float]) -> None:
         """Log one step's metrics of an instance: to `metrics.jsonl`, which the tracker reads, and to the screen."""

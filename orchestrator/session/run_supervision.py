@@ -66,6 +66,7 @@ class RunSupervision:
         self._seen: dict[int, float] = {}  # by ticket, when it was seen first
         self._files: asyncio.Task[int | None] | None = None
         self._trouble = ""  # with these files, told once
+        self._copying: asyncio.Task[None] | None = None
         self._supervisor = Supervisor(
             run.config.supervision, members=self._watched, on_fault=self._record, on_look=self._looked
         )
@@ -194,6 +195,12 @@ class RunSupervision:
             where = f"not written: {error}"
         self._run.progress.note(f"{diagnosis.line}; {where}")
         self._event(FAULT, {"who": diagnosis.who, "how": diagnosis.kind, "what": diagnosis.what, "evidence": where})
+        self._copy_printed()
+
+    def _copy_printed(self) -> None:
+        """Have what was printed copied at once, as the driver may not live to its end; not twice at the same time."""
+        if self._run.printed is not None and (self._copying is None or self._copying.done()):
+            self._copying = asyncio.create_task(self._run.keep_printed())
 
     def _event(self, kind: str, what: dict[str, str], *, after: tuple[str, int] | None = None) -> None:
         """Add an event, after the last step by default. That it can't be written ends the run elsewhere, not the watch."""

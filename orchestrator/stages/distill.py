@@ -15,6 +15,7 @@ from envs.core.setting import identity
 from learner.losses.config import LossConfig
 from learner.models.fresh import padded_size
 from learner.models.shareable import require_shareable
+from orchestrator.band_watch import Band, BandsConfig
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run
@@ -37,6 +38,8 @@ class DistillConfig(LoopConfig):
     """A model with the same tokenizer vocabulary, a directory or a name on the hub; it lies frozen beside the model."""
     loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
     """As for rl; `kl` is the estimate in the metric train/kl, whose unit is nats a token."""
+    bands: BandsConfig = field(default_factory=lambda: BandsConfig(signal=Band()))  # rewards teach nothing here
+    """Where some numbers should be; outside there is an alarm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

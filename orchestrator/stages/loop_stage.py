@@ -19,7 +19,6 @@ from orchestrator.recording.keeper import BatchKeeper
 from orchestrator.recording.step_batch import StepBatch, packages_here
 from orchestrator.recording.trained_with import TrainedWith
 from orchestrator.run.checkpoint import place
-from orchestrator.run.folder import TRAJECTORIES_EVERY
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
 from orchestrator.session.context import skipped_steps
@@ -76,6 +75,7 @@ class LoopStage:
         self._done = 0
         self._report: StepReport | None = None
         """What the last step of this process did."""
+        self._alarms: dict[str, str] = {}  # of that step
 
     async def run(self) -> Path:
         """Train for the configured steps; returns the checkpoint of the last one."""
@@ -157,7 +157,8 @@ class LoopStage:
         metrics = step_metrics(report)
         self._run.log(self._stage, report.step, metrics)
         self._done, self._report = report.step, report  # only now: a step without its row is not saved
-        self._run.alarm(self._stage, report.step, self._bands.add(metrics))
+        self._alarms = self._bands.add(metrics)
+        self._run.alarm(self._stage, report.step, self._alarms)
 
     async def _save_when_due(self, step: int) -> None:
         self._run.trainer.raise_failed()
@@ -165,8 +166,8 @@ class LoopStage:
         await self._record(self._report)
         if step == self._config.steps or step % self._config.checkpoint_every == 0:
             await self._save(step)
-        skipped = self._report.learner["skipped"] == 1.0
         await self._write_trajectories(self._report)
+        skipped = self._report.learner["skipped"] == 1.0
         self._skips.add(step, skipped=skipped, evidence=f"their trajectories are in {self._run.folder.trajectories}")
         self._bands.check(step)
 
@@ -190,9 +191,8 @@ class LoopStage:
     async def _write_trajectories(self, report: StepReport) -> None:
         """Write the trajectories of a step where they are due and not written yet."""
         path = self._run.folder.trajectory_file(self._stage, report.step)
-        skipped = report.learner["skipped"] > 0  # the share of its updates
-        due = report.step == self._config.steps or skipped or report.step % TRAJECTORIES_EVERY == 0
-        if due and not path.exists():
+        due = report.step % self._run.config.checkpoints.trajectories_every == 0 or report.step == self._config.steps
+        if (due or report.learner["skipped"] > 0 or self._alarms) and not path.exists():
             leave, groups = self._run.trainer.reserved(path.parent), report.groups
             records = await records_of_step(self._learner, limit=self._limit, stage=self._stage)
             masks, step = self._config.loss.mask_truncated, report.step
