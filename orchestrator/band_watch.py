@@ -75,7 +75,10 @@ class BandsConfig:
             if band.alarm_after < 1:
                 raise ValueError(f"{setting}.{name}.alarm_after={band.alarm_after} must be at least 1")
             if band.low is not None and band.high is not None and band.low > band.high:
-                raise ValueError(f"{setting}.{name}.low={band.low} is above high={band.high}; exchange them")
+                raise ValueError(
+                    f"{setting}.{name}.low={band.low} is above high={band.high}; exchange them, or set the one that "
+                    f"is a default to null"
+                )
             if band.stop_after and not band.is_watched:
                 raise ValueError(f"{setting}.{name}.stop_after={band.stop_after} without a bound; give low or high")
         if self.kl.is_watched and not has_reference:

@@ -47,6 +47,16 @@ def test_an_alarm_is_told_when_a_number_leaves_its_band_and_when_it_comes_back()
     ]
 
 
+def test_groups_of_equal_rewards_are_no_alarm_where_they_teach_too() -> None:
+    def signal(**given: object) -> Band:
+        return RlConfig(**given).watched_bands.signal  # type: ignore[arg-type]
+
+    over_the_batch = LossConfig(advantage="reinforce_pp")
+    assert signal().low == 0.1
+    assert signal(loss=over_the_batch).low is None
+    assert signal(loss=over_the_batch, bands=BandsConfig(signal=Band(low=0.3))).low == 0.3
+
+
 def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_are_told_once_they_last() -> None:
     """As a model with long thoughts begins with short limits: every answer is cut off, every group has reward 0."""
     cut = {"rollout/truncated": 1.0, "rollout/signal": 0.0}

@@ -1,6 +1,8 @@
 """What workers printed is copied into the run's folder: bounded, and never a reason to fail."""
 
+import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,15 @@ def test_what_can_not_be_copied_is_told_and_time_is_bounded(tmp_path: Path, monk
     assert SessionLogs(folder=tmp_path / "never").keep(tmp_path / "ray") == ""
     monkeypatch.setattr(session_logs, "COPY_S", -1.0)
     assert "not all of" in SessionLogs(folder=logs).keep(tmp_path / "ray")
+
+
+def test_a_copy_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, into = tmp_path / "logs", tmp_path / "ray"
+    printed(logs, "worker-a-01-1.out", "x")
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    assert "No space left" in SessionLogs(folder=logs).keep(into)
+    assert list(into.iterdir()) == []

@@ -95,6 +95,35 @@ def test_remedies_for_a_rank_name_no_gpus_that_engines_have_and_no_pass_that_is_
     assert "learner.micro_batch_tokens=12288" in failed.remedy
 
 
+@pytest.mark.parametrize(
+    "learner",
+    [{"frozen": ("embed",)}, {"zero_stage": 3, "offload": "nvme", "offload_dir": "offloaded"}],
+    ids=["adapters beside frozen parameters", "main memory in place of a disk's folder"],
+)
+def test_a_remedy_that_the_learner_refuses_is_none(usual: Planner, learner: dict[str, object]) -> None:
+    small = other(usual, gpus="8xL4-24G", ranks=2, **learner)
+    (failed,) = [one for one in run_limits(small, None) if one.what == "a rank's memory"]
+    assert not failed.holds
+    assert failed.remedy
+    assert "lora" not in failed.remedy or "frozen" not in learner
+
+
+def test_a_remedy_for_a_ranks_memory_leaves_main_memory_enough(usual: Planner) -> None:
+    def remedy(host_gib_per_gpu: float) -> str:
+        site = named_site("8xL40S-48G", host_gib_per_gpu=host_gib_per_gpu, shm_gib=1.0)
+        config = replace(usual.config, learner=replace(usual.config.learner, ranks=4, zero_stage=3))
+        (failed,) = [
+            one
+            for one in run_limits(Planner(config, usual.model, site, usual.assumptions), None)
+            if one.what == "a rank's memory"
+        ]
+        assert not failed.holds
+        return failed.remedy
+
+    assert "learner.offload=cpu" in remedy(128.0)
+    assert "learner.offload=cpu" not in remedy(18.0)
+
+
 def test_states_on_a_disk_are_not_in_main_memory(usual: Planner) -> None:
     disk = other(usual, ranks=4, zero_stage=3, offload="nvme", offload_dir="offloaded")
     memory = other(usual, ranks=4, zero_stage=3, offload="cpu")

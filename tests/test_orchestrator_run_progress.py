@@ -1,6 +1,7 @@
 """The progress view, on a clock that the test moves."""
 
 import io
+import os
 
 from orchestrator.run.progress import Progress, clock_text
 
@@ -61,6 +62,18 @@ def test_notes_are_printed_as_they_stand() -> None:
     with Progress("demo", stream=out) as progress:
         progress.note("wrote [red]runs/demo[/red]")
     assert "wrote [red]runs/demo[/red]" in out.getvalue()
+
+
+def test_a_run_whose_screen_nobody_reads_any_more_goes_on() -> None:
+    end, screen = os.pipe()
+    os.close(end)
+    with Progress(stream=os.fdopen(screen, "w", buffering=1), every_s=0.0) as progress:
+        progress.stage("rl", 2)
+        for step in (1, 2):
+            progress.update(step, {"train/loss": 0.5})
+            progress.note("a line for nobody")
+        assert progress.current is not None
+        assert progress.current.step == 2
 
 
 def test_a_terminal_gets_a_live_panel() -> None:

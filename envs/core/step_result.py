@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -181,11 +182,11 @@ def spans_of_step() -> Iterator[list[ToolSpan]]:
 @contextmanager
 def tool_span(call: Call | BadCall) -> Iterator[None]:
     """Carry out a call in a block, which is timed where somebody collects the calls of the step."""
-    began = time.monotonic()
+    began, asked = time.monotonic(), deepcopy(call)  # a tool may change its arguments
     try:
         yield
     finally:
-        add_span(call, began=began, seconds=time.monotonic() - began)
+        add_span(asked, began=began, seconds=time.monotonic() - began)
 
 
 def add_span(call: Call | BadCall, *, began: float, seconds: float) -> None:

@@ -4,6 +4,7 @@ import argparse
 import json
 from dataclasses import asdict, dataclass, replace
 
+from envs.data.hub import cache_alone
 from orchestrator.doctor.checks import start_notes
 from orchestrator.doctor.subject import Subject
 from orchestrator.pipeline.config import Config
@@ -49,6 +50,11 @@ def dry_run(preview: Preview, config: Config | None) -> DryRun:
     subject = Subject(given=config)
     if config is None or subject.joins or subject.to_download:
         return DryRun(preview=replace(preview, unknown=(*preview.unknown, NOT_PLANNED)), limits=(), advised=())
-    planner = subject.planner
-    limits = tuple(run_limits(planner, planner.time()))
-    return DryRun(preview=preview, limits=limits, advised=tuple(advised(planner)))
+    try:
+        with cache_alone():
+            planner = subject.planner
+            limits, may = tuple(run_limits(planner, planner.time())), tuple(advised(planner))
+    except (OSError, ValueError) as error:  # an estimate, without which the rest is still true
+        unknown = f"{NOT_PLANNED}: {error}"
+        return DryRun(preview=replace(preview, unknown=(*preview.unknown, unknown)), limits=(), advised=())
+    return DryRun(preview=preview, limits=limits, advised=may)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from envs.data.hub import cache_alone
 from orchestrator.cli.dry_run import show_dry_run
 from orchestrator.cli.screen_options import require_dry_run, set_log_level
 from orchestrator.cli.submit import submit
@@ -36,7 +37,8 @@ def execute(given: argparse.Namespace) -> int:
 
 def _executed(given: argparse.Namespace) -> int:
     if given.command == "fork" and given.dry_run:
-        made = checked_fork(given.source, given.at, given.overrides)
+        with cache_alone():
+            made = checked_fork(given.source, given.at, given.overrides)
         return show_dry_run(preview_of_fork(made), made.config, given)
     if given.command == "fork":
         config = fork(given.source, given.at, given.overrides)

@@ -27,13 +27,15 @@ class SessionLogs:
 
         Needs the folder above `into`. Names are new in each session, so that a run that goes on keeps those of before.
         """
-        deadline = time.monotonic() + COPY_S
+        deadline, copied = time.monotonic() + COPY_S, 0
         try:
             for file in _newest_first(self.folder.glob(f"worker-*-{self.job}-*")):
                 if time.monotonic() > deadline:
                     return f"not all of {self.folder} was copied in {COPY_S:g} s"
                 into.mkdir(exist_ok=True)
-                _copy_end(file, into / file.name)
+                copied += _copy_end(file, into / file.name)
+                if copied > FOLDER_BYTES:
+                    break
             _remove_old(into)
         except OSError as error:
             return f"{into}: {error.strerror or error}"
@@ -46,17 +48,21 @@ def _newest_first(files: Iterable[Path]) -> list[Path]:
     return [file for stat, file in sorted(known, key=lambda one: -one[0].st_mtime) if stat.st_size]
 
 
-def _copy_end(source: Path, target: Path) -> None:
-    """Copy a file, or the end of a long one, whole or not at all, with its time."""
+def _copy_end(source: Path, target: Path) -> int:
+    """Copy a file, or the end of a long one, whole or not at all, with its time; return the bytes of the copy."""
     part = target.with_name(target.name + ".tmp")
-    with source.open("rb") as file, part.open("wb") as copy:
-        size = os.fstat(file.fileno()).st_size
-        if size > FILE_BYTES:
-            file.seek(size - FILE_BYTES)
-            copy.write(f"... the first {size - FILE_BYTES} bytes of {source} are left out\n".encode())
-        shutil.copyfileobj(file, copy)
-    shutil.copystat(source, part)
-    os.replace(part, target)
+    try:
+        with source.open("rb") as file, part.open("wb") as copy:
+            size = os.fstat(file.fileno()).st_size
+            if size > FILE_BYTES:
+                file.seek(size - FILE_BYTES)
+                copy.write(f"... the first {size - FILE_BYTES} bytes of {source} are left out\n".encode())
+            shutil.copyfileobj(file, copy)
+        shutil.copystat(source, part)
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target.stat().st_size
 
 
 def _remove_old(folder: Path) -> None:

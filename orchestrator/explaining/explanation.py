@@ -158,7 +158,7 @@ def _shares(run: RunDir, stage: str, step: int) -> StepShares | None:
         return not (place in shown and distance <= NEAR), distance, place
 
     for place in sorted({*shown, *batches}, key=order):
-        with suppress(FileNotFoundError):  # of a run at work, whose checkpoint is gone
+        with suppress(FileNotFoundError, ValueError):  # of a run at work, whose checkpoint is gone; damaged
             shares = (
                 shares_of(shown[place], most=SHOWN_GROUPS)
                 if place in shown

@@ -1,8 +1,9 @@
 """Limits that a run would meet, each with the setting that mends it, found by trying the settings themselves."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from learner.config import LearnerConfig
 from orchestrator.planning.memory.engine_memory import EngineMemory
@@ -96,17 +97,26 @@ def _rank_remedies(
             continue
         if name == "offload" and not learner.zero_stage:
             continue
-        other = replace(learner, **{name: value})  # type: ignore[arg-type]
-        if not allowed(other):
+        folder = {"offload_dir": None} if name == "offload" else {}
+        other = _with(learner, {name: value, **folder})
+        if other is None or not allowed(other):
             continue
         learner = other
         told = [one for one in told if not one.startswith(f"learner.{name}=")]
         told.append(f"learner.{name}={str(value).lower() if isinstance(value, bool) else value}")
         if name != "shared_prompts":
             yield " ".join(told), learner
-    adapters = replace(learner, lora=replace(learner.lora, rank=32))
-    if allowed(adapters):
+    adapters = _with(learner, {"lora": replace(learner.lora, rank=32)})
+    if adapters is not None and allowed(adapters):
         yield " ".join([*told, "learner.lora.rank=32"]), adapters
+
+
+def _with(learner: LearnerConfig, changes: Mapping[str, Any]) -> LearnerConfig | None:
+    """Return the settings with others in their place; None where they refuse each other."""
+    try:
+        return replace(learner, **changes)
+    except ValueError:
+        return None
 
 
 def engine_limits(

@@ -18,8 +18,8 @@ from orchestrator.planning.trials import (
     fewer_ranks,
     mending,
     narrower_engines,
+    no_other_is_hit,
     shorter_sequences,
-    tried,
     wider_engines,
 )
 from rollout.weights.transports.catalog import AUTO, TRANSPORTS
@@ -52,7 +52,7 @@ def device_limits(planner: Planner) -> list[Limit]:
                 most_ranks=_most_ranks(planner),
                 longest=planner.longest if planner.plays else 0,
                 again=planner.rank_with,
-                allowed=lambda learner: tried(planner, {"learner": learner}) is not None,
+                allowed=lambda learner: no_other_is_hit(planner, {"learner": learner}),
             )
         )
     if planner.engine is not None:

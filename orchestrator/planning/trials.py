@@ -66,6 +66,12 @@ def tried(planner: Planner, changes: Changes) -> Planner | None:
     return Planner(config, planner.model, planner.site, planner.assumptions)
 
 
+def no_other_is_hit(planner: Planner, changes: Changes) -> bool:
+    """Return whether the configuration takes other settings, and every limit that is kept without them still is."""
+    other = tried(planner, changes)
+    return other is not None and held(planner) <= held(other)
+
+
 def _replaced(part: Any, names: Sequence[str], value: Any) -> Any:
     first, *rest = names
     return replace(part, **{first: _replaced(vars(part)[first], rest, value) if rest else value})

@@ -1,5 +1,6 @@
 """The room that recorded batches take: what comes before them may have it."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import groupby
@@ -7,6 +8,9 @@ from pathlib import Path
 
 from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir
+
+NAMED = re.compile(r".+-\d+")
+"""What a batch is called; what else lies there is not ours."""
 
 
 def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
@@ -16,7 +20,7 @@ def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
     removed where that would not be enough, or they lie on another disk.
     """
     lacking = needed - shutil.disk_usage(place).free
-    files = {path: path.stat() for path in folder.batches.glob("*.safetensors")}
+    files = {path: path.stat() for path in folder.batches.glob("*.safetensors") if NAMED.fullmatch(path.stem)}
     there = {path: stat.st_blocks * 512 for path, stat in files.items() if stat.st_dev == place.stat().st_dev}
     if lacking <= 0 or sum(there.values()) < lacking:
         return []
@@ -24,7 +28,7 @@ def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
     for path in _in_turn(folder, there):
         if lacking <= 0:
             break
-        path.unlink()
+        path.unlink(missing_ok=True)
         lacking -= there[path]
         removed.append(path)
     return removed

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
@@ -65,6 +66,14 @@ class StageView:
         return next((self.metrics[name] for name in names if name in self.metrics), None)
 
 
+class _Screen(Console):
+    """A console that goes quiet where nobody reads on, as behind `| head`: a run is not ended by that."""
+
+    def on_broken_pipe(self) -> None:
+        """Show nothing more."""
+        self.quiet = True
+
+
 class Progress:
     """Shows stages and steps. Use as a context manager; every call returns at once.
 
@@ -84,7 +93,7 @@ class Progress:
         self._stream = stream if stream is not None else sys.stdout
         self._every_s = every_s
         self._clock = clock
-        self._console = Console(file=self._stream, highlight=False)
+        self._console = _Screen(file=self._stream, highlight=False)
         self._stage: StageView | None = None
         self._began = clock()
         self._printed_at = float("-inf")
@@ -131,7 +140,8 @@ class Progress:
         line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
         self._console.print(line, markup=False, soft_wrap=True)
         if self._live is None:
-            self._stream.flush()
+            with suppress(BrokenPipeError):
+                self._stream.flush()
 
     def end_stage(self) -> None:
         """End the current stage, if there is one: print its last line."""

@@ -1,15 +1,16 @@
 """What a stage that runs the loop can be told: its common settings, and those of reinforcement learning."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from envs.core.bounds import fraction
 from envs.core.setting import identity, running, scheduled
 from envs.core.thinking_mode import ThinkingMix
 from learner.config import OptimConfig
+from learner.losses.advantages import OVER_THE_BATCH
 from learner.losses.config import LossConfig
 from learner.losses.own_functions import is_own
-from orchestrator.band_watch import BandsConfig
+from orchestrator.band_watch import Band, BandsConfig
 from orchestrator.shaping import ShapingConfig
 from rollout.sampling import Sampling
 
@@ -102,6 +103,13 @@ class LoopConfig:
                 f"{stage}.over_sampling={self.over_sampling} must be above 0 and at most {stage}.max_lag={self.max_lag}, the "
                 f"versions within which all that is in flight has to be trained on; raise max_lag, or take null"
             )
+
+    @property
+    def watched_bands(self) -> BandsConfig:
+        """The bands; where groups of equal rewards teach too, that of the signal has no bound unless one is given."""
+        advantage, usual = self.loss.advantage, BandsConfig().signal
+        equal_teach = advantage in OVER_THE_BATCH or is_own(advantage)
+        return replace(self.bands, signal=Band()) if equal_teach and self.bands.signal == usual else self.bands
 
     def _require_clips_act(self) -> None:
         """Raise `ValueError` where a clip is set, or a surrogate chosen for its clip, and the policy ratio is 1 throughout."""

@@ -69,7 +69,7 @@ class LoopStage:
         self._builder = run.trainer.batch_builder()
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
-        self._bands = BandWatch(config.bands, setting=f"{name}.bands")
+        self._bands = BandWatch(config.watched_bands, setting=f"{name}.bands")
         self._limit = Deadline(seconds=config.timeout_s, setting=f"{name}.timeout_s")
         self._begun = BegunGroups(note=run.progress.note)
         self._done = 0

@@ -20,7 +20,7 @@ from orchestrator.deadline import in_thread
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.planning.seconds.rates import Rates, Slowdown
-from orchestrator.planning.seconds.steady import steady_sampling
+from orchestrator.planning.seconds.steady import SteadySampling, steady_sampling
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.stages.stage import StageInstance
 from rollout.tokenizer import load_tokenizer, pad_id
@@ -28,6 +28,8 @@ from rollout.trajectory import Group, WeightVersion
 
 LEARNT = 2
 """Steps of the learner that are counted, alone and beside the engines."""
+TRIES = 10
+"""How often a learner that is done before the engines put out a token is measured beside them again."""
 LONGEST_S = 1800.0
 """How long all of it may take, in seconds, processes to start among it."""
 FIRST = 10**8
@@ -108,14 +110,24 @@ class Probe:
             await self._learnt(groups)
             groups = await sampling.groups(max(count, in_flight))
             alone = await sampling.rate_until(sampling.groups(count))
-            learning = asyncio.ensure_future(self._learnt(groups[-count:]))
-            together = await sampling.rate_until(learning)
-            beside = learning.result()
+            beside, together = await self._beside(sampling, groups[-count:])
         token_s = in_flight * settings.group_size / alone
         rates = await self._rates(groups[-count:], sampled_per_s=alone / self._engines, token_s=token_s)
         learnt_s = beside.tokens / rates.trained_per_s
         slower = Slowdown(engines=max(1.0, alone / together), learner=max(1.0, beside.step_s / learnt_s))
         return replace(rates, slowdown=slower)
+
+    async def _beside(self, sampling: SteadySampling, groups: list[Group]) -> tuple[Learnt, float]:
+        """Return what was learnt while engines sampled, and their tokens a second meanwhile.
+
+        Raise `RuntimeError` where they put out none: learning was always shorter than a pass of an engine.
+        """
+        for _ in range(TRIES):
+            learning = asyncio.ensure_future(self._learnt(groups))
+            rate = await sampling.rate_until(learning)
+            if rate:
+                return learning.result(), rate
+        raise RuntimeError(f"the engines put out no token while the learner stepped {TRIES * LEARNT} times")
 
     async def _sampled(self, first: int) -> list[Group]:
         tasks = [self._mixture.task(self._mixture.draw()) for _ in range(self._settings.slots)]

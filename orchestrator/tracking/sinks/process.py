@@ -110,15 +110,13 @@ class Reporting:
             return None
 
 
-def report(run: SinkRun, make: MakeSink, told: "queue.Queue[dict[str, Any] | None]", say: Callable[[str], None]) -> int:
+def report(run: SinkRun, make: MakeSink, told: "queue.Queue[dict[str, Any]]", say: Callable[[str], None]) -> int:
     """Report a run until its end is told; returns the exit status, 1 where something could not be sent."""
     reporting = Reporting(make(run, say), run, say)
     ended: Ended | None = None
     pause_s, away = POLL_S, False
     while True:
         for message in _waited(told, 0.0 if ended else pause_s):
-            if message is None:
-                os._exit(1)  # without what the libraries would wait for
             if "end" in message:
                 ended = Ended(message["end"])
             else:
@@ -141,9 +139,9 @@ def report(run: SinkRun, make: MakeSink, told: "queue.Queue[dict[str, Any] | Non
                 return 0
 
 
-def _waited(told: "queue.Queue[dict[str, Any] | None]", seconds: float) -> list[dict[str, Any] | None]:
+def _waited(told: "queue.Queue[dict[str, Any]]", seconds: float) -> list[dict[str, Any]]:
     """Return what was told by now; where that is nothing, what comes within the time."""
-    found: list[dict[str, Any] | None] = []
+    found: list[dict[str, Any]] = []
     try:
         found.append(told.get(timeout=seconds) if seconds else told.get_nowait())
         while True:
@@ -152,10 +150,17 @@ def _waited(told: "queue.Queue[dict[str, Any] | None]", seconds: float) -> list[
         return found
 
 
-def _read(told: "queue.Queue[dict[str, Any] | None]") -> None:
-    for line in sys.stdin:
-        told.put(json.loads(line))
-    told.put(None)
+def _read(told: "queue.Queue[dict[str, Any]]") -> None:
+    """Pass on what the driver tells. Where its input ends before the run, even within a line, so does the process."""
+    ended = False
+    try:
+        for line in sys.stdin:
+            message = json.loads(line)
+            ended = ended or "end" in message
+            told.put(message)
+    finally:
+        if not ended:
+            os._exit(1)  # from this thread: the other one may be in a call that does not return
 
 
 def _maker(sink: str) -> MakeSink:
@@ -174,7 +179,7 @@ def main() -> int:
     screen = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # what libraries print goes where their warnings go
     run = SinkRun(**json.loads(sys.stdin.readline()))
-    told: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    told: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(told,), name="told", daemon=True).start()
     try:
         make = _maker(run.sink)

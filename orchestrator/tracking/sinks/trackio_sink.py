@@ -56,7 +56,8 @@ class TrackioSink:
         for row in rows:
             name = f"{row.stage}/{row.step}/{row.time}"
             if row.event is not None:
-                entries.append((f"{name}/{EVENT}", row.step, row.time, {EVENT: row.event_line}))
+                text = uuid.uuid5(uuid.NAMESPACE_OID, row.event_line).hex  # two of one millisecond are two
+                entries.append((f"{name}/{EVENT}/{text}", row.step, row.time, {EVENT: row.event_line}))
             elif values := shown_values(row):
                 entries.append((name, row.step, row.time, values))
             order, accuracy = accuracies_of(row, self._run.root)

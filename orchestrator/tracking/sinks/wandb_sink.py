@@ -29,6 +29,8 @@ ORDER = f"{STEP}/evaluation"
 """The axis of the accuracies of evaluations, which are counted over the run."""
 START_S, END_S = 30.0, 15.0
 """How long W&B may take to answer at the start, and to take what is left at the end, in seconds."""
+FINISHED = "finished"
+"""A file in the folder of a process whose rows W&B has taken, every one."""
 EXIT = {Ended.FINISHED: 0, Ended.FAILED: 1, Ended.KILLED: 255}
 """The exit codes from which W&B tells how a run ended."""
 
@@ -57,6 +59,7 @@ class WandbSink:
         run, self._run = self._run, None
         if run is not None:
             run.finish(exit_code=EXIT[Ended.KILLED])
+            (Path(run.dir).parent / FINISHED).touch()
         unsent = self._prepared(self._known())
         if unsent.is_cut():
             known = Remembered(mark=self._known().mark)
@@ -66,6 +69,7 @@ class WandbSink:
             )
             remember(self._memory, known)
             unsent = self._prepared(self._known())
+        unsure = [] if not self._given.uploads else self._unfinished()
         self._run = wandb.init(
             project=self._given.project,
             entity=self._given.entity,
@@ -76,6 +80,10 @@ class WandbSink:
             settings=_settings(self._memory, uploads=self._given.uploads),
         )
         self._defined = set()
+        for folder in unsure:
+            self._say(
+                f"tracking: the driver that wrote {folder} was killed; `wandb sync {folder}` uploads what W&B lacks"
+            )
         return unsent
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
@@ -87,7 +95,7 @@ class WandbSink:
             order, accuracy = accuracies_of(row, self._given.root)
             self._define(ORDER, accuracy)
             if row.event is not None:
-                self._run.summary[f"event/{round(row.time * 1000)}"] = row.event_line
+                self._run.summary[f"event/{round(row.time * 1000)}/{self._next}"] = row.event_line  # by its row, too
             elif values or accuracy:
                 found = values | {axis: row.step} | accuracy | ({ORDER: order} if accuracy else {})
                 self._run.log(found | {"_timestamp": row.time}, step=self._next)
@@ -117,8 +125,14 @@ class WandbSink:
         """End the run. What W&B has not taken by then lies in the record."""
         try:
             self._run.finish(exit_code=EXIT[ended])
+            (self._folder / FINISHED).touch()
         except TimeoutError:
             self._say(f"tracking: W&B did not take all in {END_S:.0f} s; `wandb sync {self._folder}` uploads the rest")
+
+    def _unfinished(self) -> list[Path]:
+        """Return the folders of processes before this one that were ended before W&B had taken all."""
+        folders = self._memory.glob(f"wandb/run-*-{self._known().run_id}")
+        return sorted(folder for folder in folders if not (folder / FINISHED).exists())
 
     @property
     def _folder(self) -> Path:
