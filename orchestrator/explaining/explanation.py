@@ -1,8 +1,8 @@
 """What became of a run, from its folder alone: bends of its metrics in order, known collapses, whose answers it learnt from."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsRow
 from orchestrator.viewing.recorded_file import RecordedFile, recorded_files
 
+LOG = logging.getLogger(__name__)
 ALARM = 0.05
 """Largest probability that any metric of a kind is said to bend in a stage where none does."""
 NEAR = 3
@@ -158,14 +159,19 @@ def _shares(run: RunDir, stage: str, step: int) -> StepShares | None:
         return not (place in shown and distance <= NEAR), distance, place
 
     for place in sorted({*shown, *batches}, key=order):
-        with suppress(FileNotFoundError, ValueError):  # of a run at work, whose checkpoint is gone; damaged
+        try:
             shares = (
                 shares_of(shown[place], most=SHOWN_GROUPS)
                 if place in shown
                 else shares_of_batch(batches[place], stage=stage, step=place, most=SHOWN_GROUPS)
             )
-            if shares.groups:
-                return shares
+        except FileNotFoundError:  # of a run at work, whose checkpoint is gone
+            continue
+        except ValueError as error:  # the next one has groups to name too
+            LOG.warning("%s", error)
+            continue
+        if shares.groups:
+            return shares
     return None
 
 
