@@ -12,7 +12,7 @@ from ledger_rows import read_ledger
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import load_config, save_config
 from orchestrator.pipeline.continuation import check_continuation
-from orchestrator.pipeline.fork import checked_fork, fork
+from orchestrator.pipeline.fork import fork
 from orchestrator.pipeline.plan import plan
 from orchestrator.pipeline.preview import preview, preview_of_fork
 from orchestrator.reporting.record import read_run
@@ -106,7 +106,7 @@ def test_a_dry_run_of_a_fork_tells_what_the_fork_would_run_and_makes_nothing(sou
     commit(begun)
     given = ["name=new", *more]
     before = sorted(path for path in source.parent.rglob("*"))
-    found = preview_of_fork(checked_fork(source, "rl/150", given))
+    found, _ = preview_of_fork(source, "rl/150", given)
     assert sorted(path for path in source.parent.rglob("*")) == before
     assert "rl.optim.learning_rate" in found.changed or "rl.steps" in found.changed
     fork(source, "rl/150", given)

@@ -5,19 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_orchestrator_session_run_supervision import Untracked
 
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.pipeline.told import tell_model, tell_tracker
 from orchestrator.run.folder import RunDir, RunState, write_json
 from orchestrator.settings.run_config import TrackingConfig
 from orchestrator.tracking.data_set import DataSet
+from orchestrator.tracking.tracker import Trackers
 
 
-class Told(Untracked):
+class Told(Trackers):
     """A tracker that keeps what it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.stages: dict[str, tuple[dict[str, str], float | None, list[DataSet]]] = {}
         self.models: list[tuple[Path, dict[str, str]]] = []
         self.files: list[str] = []

@@ -40,8 +40,7 @@ from orchestrator.stages import self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import evaluate, next_order
 from orchestrator.stages.self_sft import SelfSftConfig
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.tracker import Ended
+from orchestrator.tracking.tracker import Trackers
 from rewards.verdict import CORRECT, Verdict
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import (
@@ -277,28 +276,15 @@ class ToldEngines(Engines):
 EVALUATION = single_instance(eval_stage.STAGE, about="rl")
 
 
-class Tracked:
+class Tracked(Trackers):
     """A tracker that sends nothing, and keeps which files it was given."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.files: list[Path] = []
-
-    def params(self, values: dict[str, str]) -> None: ...
 
     def artifact(self, path: Path) -> None:
         self.files.append(path)
-
-    def episodes(self, path: Path) -> None: ...
-
-    def describe(self, note: str) -> None: ...
-
-    def stage(
-        self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
-    ) -> None: ...
-
-    def model(self, path: Path, facts: dict[str, str]) -> None: ...
-
-    def close(self, ended: Ended) -> None: ...
 
 
 def evaluated(tmp_path: Path, *overrides: str, pool: RolloutPool) -> tuple[dict[str, Any], dict[str, float], str]:

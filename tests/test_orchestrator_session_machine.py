@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from test_orchestrator_session_run_supervision import Untracked
 
 from orchestrator.deadline import StopFlag
 from orchestrator.pipeline.config import load_config
@@ -20,6 +19,7 @@ from orchestrator.session import machine_watch
 from orchestrator.session.context import RunContext
 from orchestrator.session.machine import Machine, Work
 from orchestrator.session.machine_watch import machine_watched
+from orchestrator.tracking.tracker import Trackers
 
 
 def counters(folder: Path, *joules: float) -> None:
@@ -139,7 +139,7 @@ def test_a_run_has_a_row_of_its_machine_every_so_often_and_is_told_once_what_lac
     folder, said = RunDir(tmp_path / "job"), io.StringIO()
     folder.open()
     config = load_config(Path("configs/demo.yaml"), ["tracking.system_s=0.02"])
-    run = RunContext(config, folder=folder, tracker=Untracked(), progress=Progress(stream=said), stop=StopFlag())
+    run = RunContext(config, folder=folder, tracker=Trackers(), progress=Progress(stream=said), stop=StopFlag())
 
     async def work() -> None:
         async with asyncio.timeout(30), machine_watched(run, elsewhere=lambda: False):
@@ -162,7 +162,7 @@ def test_joules_of_one_machine_are_not_told_for_the_tokens_of_several(
     folder, said = RunDir(tmp_path / "job"), io.StringIO()
     folder.open()
     config = load_config(Path("configs/demo.yaml"), ["tracking.system_s=0.02"])
-    run = RunContext(config, folder=folder, tracker=Untracked(), progress=Progress(stream=said), stop=StopFlag())
+    run = RunContext(config, folder=folder, tracker=Trackers(), progress=Progress(stream=said), stop=StopFlag())
     run.work.add({"train/tokens": 300.0})
 
     async def work() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -19,28 +19,7 @@ from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import RunSupervision
 from orchestrator.supervision.scale import ask_for_workers
 from orchestrator.supervision.status import read_status
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.tracker import Ended
-
-
-class Untracked:
-    """A tracker to which nothing is reported."""
-
-    def params(self, values: dict[str, str]) -> None: ...
-
-    def artifact(self, path: Path) -> None: ...
-
-    def episodes(self, path: Path) -> None: ...
-
-    def describe(self, note: str) -> None: ...
-
-    def stage(
-        self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
-    ) -> None: ...
-
-    def model(self, path: Path, facts: dict[str, str]) -> None: ...
-
-    def close(self, ended: Ended) -> None: ...
+from orchestrator.tracking.tracker import Trackers
 
 
 class Worker:
@@ -63,7 +42,7 @@ class Desk:
         self.folder.open()
         config = load_config(Path("configs/demo.yaml"), ["supervision.pulse_s=0.01"])
         progress = Progress(stream=self.said)
-        self.run = RunContext(config, folder=self.folder, tracker=Untracked(), progress=progress, stop=StopFlag())
+        self.run = RunContext(config, folder=self.folder, tracker=Trackers(), progress=progress, stop=StopFlag())
         progress.stage("rl", 9)
         members = [
             MemberNow(name="rollout worker 0", state="serving", member=Worker(), tickets=(3,), restarts=1),

@@ -24,8 +24,7 @@ from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import LoopView, RunSupervision
 from orchestrator.settings.loop import RlConfig
 from orchestrator.ticket_ledger import Totals
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.tracker import Ended
+from orchestrator.tracking.tracker import Trackers
 from rollout.engines.engine_process import cpu_s
 from rollout.episodes.begun_json import begun_to_json
 from rollout.pool.pool import RolloutPool
@@ -77,7 +76,7 @@ async def _look_s(pool: RolloutPool, learner: TrainerGroup, mixture: Mixture, co
     """Return the CPU seconds of a look at all processes with its status.json, a full buffer in it."""
     rl, version = config.section(RlConfig), VersionCell(WeightVersion(step=0))
     progress = Progress(stream=io.StringIO())
-    run = RunContext(config, folder=RunDir(root), tracker=NoTracker(), progress=progress, stop=StopFlag())
+    run = RunContext(config, folder=RunDir(root), tracker=Trackers(), progress=progress, stop=StopFlag())
     supervision = RunSupervision(
         run, members=lambda: [*pool.members(), *learner.members()], resize=lambda workers: False
     )
@@ -148,23 +147,3 @@ async def _in_flight_s(pool: RolloutPool, mixture: Mixture, config: Config, path
         seconds.append(time.perf_counter() - began)
         await sampling
     return median(seconds)
-
-
-class NoTracker:
-    """A tracker to which nothing is reported."""
-
-    def params(self, values: dict[str, str]) -> None: ...
-
-    def artifact(self, path: Path) -> None: ...
-
-    def episodes(self, path: Path) -> None: ...
-
-    def describe(self, note: str) -> None: ...
-
-    def stage(
-        self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
-    ) -> None: ...
-
-    def model(self, path: Path, facts: dict[str, str]) -> None: ...
-
-    def close(self, ended: Ended) -> None: ...

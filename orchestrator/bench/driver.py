@@ -22,7 +22,6 @@ from statistics import fmean
 from learner.batches.builder import BatchBuilder
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
-from orchestrator.bench.accounts import NoTracker
 from orchestrator.bench.loop import run_steps
 from orchestrator.bench.stand_ins import (
     SEQUENCES,
@@ -48,6 +47,7 @@ from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import LoopView, RunSupervision
 from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.step_metrics import step_metrics
+from orchestrator.tracking.tracker import Trackers
 from rollout.pool.pool import RolloutPool
 from rollout.tokenizer import load_tokenizer, pad_id
 from rollout.trajectory import WeightVersion
@@ -126,7 +126,7 @@ async def _steps(
     folder = RunDir(root)
     folder.open()
     run = RunContext(
-        config, folder=folder, tracker=NoTracker(), progress=Progress(stream=io.StringIO()), stop=StopFlag()
+        config, folder=folder, tracker=Trackers(), progress=Progress(stream=io.StringIO()), stop=StopFlag()
     )
     supervision = RunSupervision(
         run, members=lambda: [*pool.members(), *learner.members()], resize=lambda workers: False

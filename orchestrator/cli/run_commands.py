@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from envs.data.hub import cache_alone
 from orchestrator.cli.dry_run import show_dry_run
 from orchestrator.cli.screen_options import require_dry_run, set_log_level
 from orchestrator.cli.submit import submit
@@ -16,7 +15,7 @@ from orchestrator.deadline import StuckError
 from orchestrator.doctor.checks import start_notes
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, given_text, settled_config, unsettled_config
-from orchestrator.pipeline.fork import checked_fork, fork
+from orchestrator.pipeline.fork import fork
 from orchestrator.pipeline.preview import preview_of, preview_of_fork
 from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.run.checkpoint import DamagedCheckpointError
@@ -37,9 +36,7 @@ def execute(given: argparse.Namespace) -> int:
 
 def _executed(given: argparse.Namespace) -> int:
     if given.command == "fork" and given.dry_run:
-        with cache_alone():
-            made = checked_fork(given.source, given.at, given.overrides)
-        return show_dry_run(preview_of_fork(made), made.config, given)
+        return show_dry_run(*preview_of_fork(given.source, given.at, given.overrides), given)
     if given.command == "fork":
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)

@@ -36,6 +36,8 @@ def look_at_configuration(subject: Subject) -> Iterator[Finding]:
 
 
 MODEL = ("model",)
+PROMPTS = (*MODEL, "end of turn", "rows")
+"""What is looked at first where a check reads prompts as the model is given them."""
 CHECKS = (
     Check(
         name="configuration",
@@ -124,21 +126,21 @@ CHECKS = (
         look=look_at_tool_calls,
         remedy="give the model another template with model.chat_template, or declare its calls with model.tool_calls",
         of_run=True,
-        after=("model", "end of turn", "rows"),
+        after=PROMPTS,
     ),
     Check(
         name="stages",
         look=look_at_stages,
         remedy="correct what the stage reads, or leave it out of stages",
         of_run=True,
-        after=("model", "end of turn", "rows"),
+        after=PROMPTS,
     ),
     Check(
         name="prompts",
         look=look_at_prompts,
         remedy="correct the data, or let bad rows pass with envs.NAME.on_error=skip",
         of_run=True,
-        after=("model", "end of turn", "rows"),
+        after=PROMPTS,
     ),
     Check(
         name="overlap",
@@ -158,7 +160,7 @@ CHECKS = (
         look=look_at_environments,
         remedy="correct the environment; temper envcheck --env NAME tries it alone",
         of_run=True,
-        after=("model", "end of turn", "rows"),
+        after=PROMPTS,
     ),
     Check(name="tracking", look=look_at_store, remedy="give another tracking.uri"),
 )

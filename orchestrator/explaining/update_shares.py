@@ -91,15 +91,15 @@ def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShar
     """
     answers = []
     for one in recorded_updates(path):
-        products_T = one.advantages_T.astype(float) * one.factors_T
+        total, towards = update_sum(one.advantages_T.tolist(), one.factors_T.tolist())
         answers.append(
             _Answer(
                 ticket=one.ticket,
                 env=one.env,
                 key=one.key,
                 reward=one.reward,
-                total=float(abs(products_T).sum()),
-                towards=float(products_T[products_T > 0].sum()),
+                total=total,
+                towards=towards,
             )
         )
     return _shares(answers, step=step, label=f"{stage}/{step}", most=most)
@@ -131,13 +131,16 @@ def _group_share(answers: Sequence[_Answer], *, whole: float) -> GroupShare:
 
 
 def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
-    """Return the sum of |advantage x factor| over the tokens of an answer, and the part of it with a positive advantage."""
+    """Return `update_sum` of the tokens of an answer as its file has them; 0 where it was not trained on."""
     if training is None or "untrained" in training:
         return 0.0, 0.0
     count = len(training["logprobs"])
-    products = [
-        a * f for a, f in zip(_each(training["advantage"], count), _each(training["factor"], count), strict=True)
-    ]
+    return update_sum(_each(training["advantage"], count), _each(training["factor"], count))
+
+
+def update_sum(advantages_T: Iterable[float], factors_T: Iterable[float]) -> tuple[float, float]:
+    """Return the sum of |advantage x factor| over the tokens of an answer, and the part of it with a positive advantage."""
+    products = [advantage * factor for advantage, factor in zip(advantages_T, factors_T, strict=True)]
     return sum(map(abs, products)), sum(product for product in products if product > 0)
 
 

@@ -27,7 +27,7 @@ def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) ->
         say=say,
     )
     further = [SinkTracker(sink_run(config, folder, sink), say=say) for sink in config.tracking.also]
-    return Trackers([own, *further]) if further else own
+    return Trackers(own, *further) if further else own
 
 
 def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:

@@ -12,7 +12,7 @@ from orchestrator.cluster.hardware import Hardware, ask_hardware
 from orchestrator.pipeline.config import Config, make_config, unsettled
 from orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
 from orchestrator.pipeline.data_files import to_download
-from orchestrator.pipeline.fork import Fork
+from orchestrator.pipeline.fork import checked_fork
 from orchestrator.pipeline.overlap_check import known_overlaps
 from orchestrator.pipeline.plan import plan
 from orchestrator.pipeline.runner import Prepared, placed, prepared
@@ -83,16 +83,17 @@ def preview_of(given: Given, *, only: str | None = None) -> tuple[Preview, Confi
         return preview(config, only=only, downloads=downloads), config
 
 
-def preview_of_fork(made: Fork) -> Preview:
-    """Return what a fork would do. Raise as it would at its start."""
-    state, config, own = made.state(str(made.checkpoint)), made.config, made.instance.name
-    steps = {one.name: config.steps(one) for one in config.instances if one.stage.trains}
-    planned = plan(config.instances, state, steps=steps)
-    ready = Prepared(folder=made.target, planned=planned, reads=True, model=state.model)
+def preview_of_fork(source: Path, at: str, overrides: list[str]) -> tuple[Preview, Config]:
+    """Return what a fork of a run (`checked_fork`) would do, and its configuration. Raise as it would at its start."""
     with cache_alone():
+        made = checked_fork(source, at, overrides)
+        state, config, own = made.state(str(made.checkpoint)), made.config, made.instance.name
+        steps = {one.name: config.steps(one) for one in config.instances if one.stage.trains}
+        planned = plan(config.instances, state, steps=steps)
+        ready = Prepared(folder=made.target, planned=planned, reads=True, model=state.model)
         after = {**state.done, own: made.step}
         found = _preview(config, ready, done=state.done, after=after, downloads=(), unknown="")
-    return replace(found, changed=_listed(made.found))
+    return replace(found, changed=_listed(made.found)), config
 
 
 def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:

@@ -21,28 +21,28 @@ def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
     """
     lacking = needed - shutil.disk_usage(place).free
     files = {path: path.stat() for path in folder.batches.glob("*.safetensors") if NAMED.fullmatch(path.stem)}
-    there = {path: stat.st_blocks * 512 for path, stat in files.items() if stat.st_dev == place.stat().st_dev}
-    if lacking <= 0 or sum(there.values()) < lacking:
+    disk = place.stat().st_dev
+    sizes = {path: stat.st_blocks * 512 for path, stat in files.items() if stat.st_dev == disk}
+    if lacking <= 0 or sum(sizes.values()) < lacking:
         return []
     removed = []
-    for path in _in_turn(folder, there):
+    for path in _in_turn(folder, {path: files[path].st_mtime for path in sizes}):
         if lacking <= 0:
             break
         path.unlink(missing_ok=True)
-        lacking -= there[path]
+        lacking -= sizes[path]
         removed.append(path)
     return removed
 
 
-def _in_turn(folder: RunDir, files: dict[Path, int]) -> Iterator[Path]:
-    """Yield the batches in the order in which they may go."""
-    ages = {path: path.stat().st_mtime for path in files}
+def _in_turn(folder: RunDir, written: dict[Path, float]) -> Iterator[Path]:
+    """Yield batches, each with the time at which it was written, in the order in which they may go."""
     chains = []
-    for stage, own in groupby(sorted(files, key=_named), key=lambda path: _named(path)[0]):
+    for stage, own in groupby(sorted(written, key=_named), key=lambda path: _named(path)[0]):
         bases = [0, *steps(folder.checkpoints(stage))]
         by_base = groupby(own, key=lambda path: max(base for base in bases if base < _named(path)[1]))
         chains += [list(chain) for _, chain in by_base]
-    for chain in sorted(chains, key=lambda chain: min(ages[path] for path in chain)):
+    for chain in sorted(chains, key=lambda chain: min(written[path] for path in chain)):
         yield from reversed(chain)
 
 

@@ -5,7 +5,6 @@ What a task asks for makes its answers alike: of the variance of the logarithm `
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Protocol
@@ -89,9 +88,3 @@ def cut_mean(lengths: LogNormal) -> float:
     deviation, normal = lengths.tail, NormalDist()
     cut = (math.log(lengths.longest) - math.log(lengths.mean) + deviation**2 / 2) / deviation
     return lengths.mean * normal.cdf(cut - deviation) + lengths.longest * (1 - normal.cdf(cut))
-
-
-def mean_of(lengths: Lengths, *, answers: int, tickets: Sequence[int] = range(512)) -> float:
-    """Return the mean length of the answers to some tickets."""
-    drawn = [tokens for ticket in tickets for tokens in lengths.of(ticket, answers)]
-    return sum(drawn) / len(drawn)

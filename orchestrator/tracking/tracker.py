@@ -52,10 +52,10 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Several places to which a run reports, each told the same."""
+    """Several places to which a run reports, each told the same; without any it reports nowhere."""
 
-    def __init__(self, places: Sequence[Tracker]) -> None:
-        self._places = tuple(places)
+    def __init__(self, *places: Tracker) -> None:
+        self._places = places
 
     def params(self, values: dict[str, str]) -> None:
         self._each(lambda place: place.params(values))
@@ -79,7 +79,7 @@ class Trackers:
 
     def close(self, ended: Ended) -> None:
         """Close them at the same time, so that it takes as long as the slowest."""
-        with ThreadPoolExecutor(len(self._places)) as closing:
+        with ThreadPoolExecutor(max(1, len(self._places))) as closing:
             for done in [closing.submit(place.close, ended) for place in self._places]:
                 done.result()
 

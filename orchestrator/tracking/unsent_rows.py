@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import BinaryIO
+
+from orchestrator.run.metrics_log import MetricsRow, parse_row
 
 OFFERED = "~"
 """Stands before the hash of a line that was about to be sent: it may have arrived."""
@@ -61,6 +63,16 @@ class UnsentRows:
                 found.append(text)
             elif not found:
                 self._offset += len(line)
+        return found
+
+    def rows(self, lines: Iterable[str], *, say: Callable[[str], None]) -> list[MetricsRow]:
+        """Return the rows of lines; a line that is none is said and left out, so that it holds up none of those behind it."""
+        found = []
+        for line in lines:
+            try:
+                found.append(parse_row(line))
+            except ValueError as error:
+                say(f"tracking: {self._metrics} has a line that is left out: {error}")
         return found
 
     def offer(self, lines: list[str]) -> None:

@@ -20,7 +20,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from orchestrator.run.folder import evaluations_of
-from orchestrator.run.metrics_log import MetricsRow, parse_row
 from orchestrator.tracking.data_set import DataSet
 from orchestrator.tracking.mlflow.batches import LONGEST_VALUE, REJECTED, Batches
 from orchestrator.tracking.mlflow.files import Files
@@ -122,7 +121,7 @@ class MlflowRun:
             self.send_data(self._data)
             self._params_due = False
         while lines := self._unsent.next(ROWS_AT_ONCE):
-            rows = [row for line in lines if (row := self._row(line)) is not None]
+            rows = self._unsent.rows(lines, say=self._say)
             self._unsent.offer(lines)
             self._batches.rows(self._id, rows, of=None if self._parent is None else self._name)
             self._unsent.done(lines)
@@ -274,14 +273,6 @@ class MlflowRun:
         if found.lifecycle_stage == LifecycleStage.DELETED:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
-
-    def _row(self, line: str) -> MetricsRow | None:
-        """Return the row of a line; None, which is said, where it is none: it must not hold up those behind it."""
-        try:
-            return parse_row(line)
-        except ValueError as error:
-            self._say(f"tracking: {self._metrics} has a line that is left out: {error}")
-            return None
 
 
 def known_experiments(uri: str) -> int:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.run.metrics_log import MetricsRow, parse_row
 from orchestrator.tracking.sinks.sink import MakeSink, Sink, SinkRun
 from orchestrator.tracking.tracker import Ended
 from orchestrator.tracking.tracking_error import first_line
@@ -72,7 +71,7 @@ class Reporting:
             self._sink.describe(self._note)
         self._due.clear()
         while lines := self._unsent.next(ROWS_AT_ONCE):
-            rows = [row for line in lines if (row := self._row(line)) is not None]
+            rows = self._unsent.rows(lines, say=self._say)
             self._unsent.offer(lines)
             self._sink.send_rows(rows)
             self._unsent.done(lines)
@@ -101,13 +100,6 @@ class Reporting:
         if self._sink.where not in self._said:
             self._said.add(self._sink.where)
             self._say(f"tracking: {self._sink.where}")
-
-    def _row(self, line: str) -> MetricsRow | None:
-        try:
-            return parse_row(line)
-        except ValueError as error:
-            self._say(f"tracking: {self._metrics} has a line that is left out: {error}")
-            return None
 
 
 def report(run: SinkRun, make: MakeSink, told: "queue.Queue[dict[str, Any]]", say: Callable[[str], None]) -> int:

@@ -41,6 +41,10 @@ class SinkRun:
         """The folder of the run."""
         return Path(self.metrics).parent
 
+    def place_of(self, path: Path) -> Path:
+        """Return where a file lies in the run's folder; of one that lies elsewhere its name."""
+        return path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
+
 
 class Sink(Protocol):
     """One run in one place. Every call may block and may raise, and may be made again then."""

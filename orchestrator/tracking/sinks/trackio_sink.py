@@ -75,7 +75,7 @@ class TrackioSink:
 
     def store(self, path: Path) -> None:
         """Keep a file as a version of an artifact of the run; one that did not change is no new version."""
-        place = path.relative_to(self._run.root) if path.is_relative_to(self._run.root) else Path(path.name)
+        place = self._run.place_of(path)
         run = trackio.Run(None, self._run.project, None, name=self._run.name, run_id=self._id)
         try:
             run.log_artifact(path, name="-".join((self._run.name, *place.parts)), type="file")

@@ -58,8 +58,7 @@ class WandbSink:
         """Begin the run or go on with it."""
         run, self._run = self._run, None
         if run is not None:
-            run.finish(exit_code=EXIT[Ended.KILLED])
-            (Path(run.dir).parent / FINISHED).touch()
+            _finish(run, Ended.KILLED)
         unsent = self._prepared(self._known())
         if unsent.is_cut():
             known = Remembered(mark=self._known().mark)
@@ -111,7 +110,7 @@ class WandbSink:
 
     def store(self, path: Path) -> None:
         """Copy a file into the record, at the place where it lies in the run's folder; of an evaluation its table too."""
-        place = path.relative_to(self._given.root) if path.is_relative_to(self._given.root) else Path(path.name)
+        place = self._given.place_of(path)
         copy = Path(self._run.dir) / place
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
@@ -124,19 +123,16 @@ class WandbSink:
     def end(self, ended: Ended) -> None:
         """End the run. What W&B has not taken by then lies in the record."""
         try:
-            self._run.finish(exit_code=EXIT[ended])
-            (self._folder / FINISHED).touch()
+            _finish(self._run, ended)
         except TimeoutError:
-            self._say(f"tracking: W&B did not take all in {END_S:.0f} s; `wandb sync {self._folder}` uploads the rest")
+            self._say(
+                f"tracking: W&B did not take all in {END_S:.0f} s; `wandb sync {_folder(self._run)}` uploads the rest"
+            )
 
     def _unfinished(self) -> list[Path]:
         """Return the folders of processes before this one that were ended before W&B had taken all."""
         folders = self._memory.glob(f"wandb/run-*-{self._known().run_id}")
         return sorted(folder for folder in folders if not (folder / FINISHED).exists())
-
-    @property
-    def _folder(self) -> Path:
-        return Path(self._run.dir).parent
 
     def _known(self) -> Remembered:
         """Return what is remembered of the run, whose id is ours to choose."""
@@ -169,6 +165,16 @@ class WandbSink:
 
     def _keep(self, file: Path) -> None:
         self._run.save(str(file), base_path=self._run.dir, policy="now")
+
+
+def _finish(run: Any, ended: Ended) -> None:
+    """End a run of W&B's. Raise `TimeoutError` where it did not take all in time."""
+    run.finish(exit_code=EXIT[ended])
+    (_folder(run) / FINISHED).touch()
+
+
+def _folder(run: Any) -> Path:
+    return Path(run.dir).parent
 
 
 def _settings(folder: Path, *, uploads: bool) -> Any:
