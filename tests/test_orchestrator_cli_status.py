@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.__main__ import main
+from orchestrator.cli.looking import status_command
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.supervision.scale import ask_for_workers, take_request
@@ -136,6 +138,27 @@ def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.Capt
     folder.close()
     assert main(["scale", str(folder.root), "--rollout-workers", "3"]) == 2
     assert "is not running" in capsys.readouterr().err
+
+
+def test_a_request_that_nobody_takes_is_withdrawn_and_says_what_the_run_was_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_command, "ANSWER_S", 0.3)
+    folder = RunDir(tmp_path / "job")
+    folder.open()
+    scale = ["scale", str(folder.root), "--rollout-workers", "3"]
+    assert main(scale) == 2
+    assert "and has written no status yet" in capsys.readouterr().err
+    replace(STATUS, step=60, time=time.time() - 5).write(folder.root)
+    assert main(scale) == 2
+    assert "and was at step 60 of 60 of rl 5 s ago" in capsys.readouterr().err
+    monkeypatch.setattr(status_command, "ANSWER_S", 20.0)
+    ends = threading.Timer(0.3, folder.close)
+    ends.start()
+    assert main(scale) == 2
+    assert "has ended before it took the request" in capsys.readouterr().err
+    ends.join(20)
+    assert take_request(folder.root) is None
 
 
 def test_a_request_that_comes_while_the_one_before_is_taken_is_not_lost(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ledger_rows import read_ledger
 from orchestrator.supervision.status import read_status
 
 STEPS = 100
-SLOW, FAST = "6", "0.2"
+SLOW, FAST = "8", "0.2"
 """Seconds that an episode takes while somebody is missing, so that the run does not end before the last fault, and after it."""
 SILENT_S, STALLED_S = 10.0, 20.0
 ARGUMENTS = [
@@ -48,8 +48,9 @@ def scaled(job: Job, *, replaced: Callable[[], None]) -> str:
     said = re.findall(rf"{newcomer} serves version (\d+) after", job.output)
     assert int(said[-1]) >= before.version, said
     job.wait_until(lambda: any(one.tickets for one in workers(job) if one.name == newcomer), "its first group")
+    down = scale(job, 2)
     replaced()
-    down, done = scale(job, 2), steps_done(job)
+    done = steps_done(job)
     job.wait_until(lambda: steps_done(job) >= done + 2, "two steps after it")
     return (
         f"the third serves version {said[-1]} (the run had {before.version} when asked) after {up:.0f} s and is given groups; "

@@ -10,6 +10,7 @@ from rich.live import Live
 from orchestrator.cli.named_model import path_of_run, require_run
 from orchestrator.run.folder import RunDir
 from orchestrator.supervision.scale import ask_for_workers
+from orchestrator.supervision.status import read_status
 from orchestrator.viewing.loopback import LoopbackServer, opened, serve_until_interrupt
 from orchestrator.watching.facts import gather
 from orchestrator.watching.live_page import LivePage
@@ -89,11 +90,19 @@ def _scale(given: argparse.Namespace) -> int:
         raise ValueError(f"{given.run} is not running; set rollout.workers in its configuration and start it")
     request, deadline = ask_for_workers(folder.root, given.rollout_workers), time.monotonic() + ANSWER_S
     while request.exists():
-        if time.monotonic() > deadline:
+        held = folder.is_held()
+        if not held or time.monotonic() > deadline:
             request.unlink(missing_ok=True)
-            raise ValueError(
-                f"{given.run} did not take the request within {ANSWER_S:.0f} s: it has not started or is ending"
-            )
+            raise ValueError(_untaken(folder) if held else f"{given.run} has ended before it took the request")
         time.sleep(0.1)
     print(f"{given.rollout_workers} rollout workers are asked for; temper status {given.run} shows them")
     return 0
+
+
+def _untaken(folder: RunDir) -> str:
+    """Say why a run that goes on may not have taken a request, with the last state that it wrote."""
+    status = read_status(folder.root)
+    last = "has written no status yet"
+    if status is not None:
+        last = f"was at step {status.step} of {status.steps} of {status.stage} {time.time() - status.time:.0f} s ago"
+    return f"{folder.root} did not take the request within {ANSWER_S:.0f} s and {last}: it starts or ends; ask again"
